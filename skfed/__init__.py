@@ -1,0 +1,9 @@
+"""skfed: federated learning by client selection that feels like scikit-learn."""
+
+from importlib.metadata import version
+
+from skfed._classifier import FederatedClassifier
+from skfed.selection import FedAlignSelector, PowerOfChoice, RandomSelector
+
+__version__ = version("skfed")
+__all__ = ["FedAlignSelector", "FederatedClassifier", "PowerOfChoice", "RandomSelector"]

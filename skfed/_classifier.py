@@ -1,0 +1,175 @@
+"""The federated classifier."""
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from skfed._estimator import BaseFederated
+from skfed._nets import make_classifier_net
+from skfed.utils._sklearn import safe_indexing
+
+
+class FederatedClassifier(ClassifierMixin, BaseFederated):
+    """A classifier trained over clients that keep their data (federated averaging).
+
+    In each round the selector chooses a cohort, each of its clients trains the global model on
+    its own rows, and the weighted mean of their models becomes the next global model. What that
+    would cost on a network is charged to ``history_``. The wrapped net says what is trained and
+    by which optimizer; this estimator says how it is federated.
+
+    Parameters
+    ----------
+    estimator : NeuralNetClassifier, torch.nn.Module (class or instance) or None, default=None
+        What every client trains. A skorch net keeps everything it says, but for ``max_epochs``
+        and ``train_split``, which are not used, and its shuffle setting: minibatches are drawn
+        here. Of its callbacks, those that act on batches alone run on every client; those that
+        follow epochs do not run, and a warning names them. A torch module returns logits and is
+        trained with cross-entropy, SGD, learning rate 0.01 and batch size 128; a class is built
+        without arguments, an instance is copied. None: zero-initialised softmax regression,
+        trained likewise.
+    selector : BaseSelector, default=None
+        Who trains in a round; None is ``RandomSelector()``.
+    priority : collection of client ids, default=None
+        The clients whose weighted loss F(w) is the objective (FedALIGN, equation 5); None means
+        all. Ids that occur in ``clients``.
+    n_rounds : int, default=100
+        Communication rounds; with ``warm_start``, the number in total.
+    local_epochs : int, default=1
+        E, passes of a client over its rows in a round; each is a fresh permutation, the last
+        partial batch kept.
+    local_steps : int, default=None
+        tau, minibatch steps of a client in a round, each of min(b, D_k) rows drawn afresh without
+        replacement. Wins over ``local_epochs`` when given.
+    n_jobs : int, default=None
+        Clients that train side by side, through joblib. The result does not depend on it.
+    warm_start : bool, default=False
+        Let ``fit`` go on from the fitted model until ``n_rounds`` in total.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random draws: initial weights, selection, minibatches, random layers. An int
+        gives the same result in every fit; an instance is drawn from once a fit.
+    verbose : int, default=0
+        If positive, print a line a round.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    net_ : skorch.NeuralNetClassifier
+        The fitted net with the global model; it predicts positions in ``classes_``.
+    clients_ : ndarray of shape (n_clients,)
+        Client ids, sorted by type name and value.
+    priority_ : ndarray of shape (n_clients,), dtype=bool
+        Which of ``clients_`` have priority.
+    history_ : pandas.DataFrame
+        One row a round: losses, cost, cohort, times; columns as in :mod:`skfed.history`.
+    n_rounds_ : int
+        Rounds trained.
+    n_features_in_ : int
+        Number of features seen in fit (the size of X's second dimension).
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of features, where X has string column names.
+
+    References
+    ----------
+    McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-Efficient Learning of Deep
+    Networks from Decentralized Data, AISTATS 2017.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skfed import FederatedClassifier, FedAlignSelector
+    >>> X, y = load_iris(return_X_y=True)
+    >>> hospitals = [f"hospital {i % 5}" for i in range(len(X))]
+    >>> model = FederatedClassifier(
+    ...     selector=FedAlignSelector(eps=0.2), priority=["hospital 0"], n_rounds=20, random_state=0
+    ... ).fit(X, y, clients=hospitals)
+    >>> model.history_["n_aggregated"].max()
+    np.int64(5)
+    """
+
+    def _check_training_data(self, X, y, *, reset, classes=None):
+        X, y = validate_data(self, X, y, reset=reset, dtype="numeric", allow_nd=True)
+        if reset:
+            check_classification_targets(y)
+            self.classes_ = np.unique(y if classes is None else classes)
+            self._sample_shape = X.shape[1:]
+        self._check_sample_shape(X)
+        return X, self._encode(y)
+
+    def _encode(self, y, name="y"):
+        """Return each label's position in ``classes_``."""
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"{name} has the label {unknown[0]!r}, which is not among classes_ "
+                f"{self.classes_.tolist()}: name all classes in the first partial_fit, or fit anew."
+            )
+        return np.searchsorted(self.classes_, y).astype(np.int64)
+
+    def _make_net(self, X, seed):
+        net = make_classifier_net(self.estimator, X, len(self.classes_), seed)
+        net.check_data(None, np.arange(len(self.classes_)))  # tells the net its classes_
+        return net
+
+    def predict_proba(self, X):
+        """Return the class probabilities of each sample.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities, in the order of ``classes_``.
+        """
+        return self.net_.predict_proba(self._check_X(X))
+
+    def predict(self, X):
+        """Return the most probable class of each sample.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Labels out of ``classes_``.
+        """
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def score(self, X, y, sample_weight=None, clients=None):
+        """Return the accuracy, over the rows of the priority clients if ``clients`` is given.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each sample.
+        clients : array-like of shape (n_samples,), default=None
+            The client of each row; rows of clients without priority are left out.
+
+        Returns
+        -------
+        float
+            Share of correct predictions.
+
+        Raises
+        ------
+        ValueError
+            If ``clients`` does not fit X or names no priority client.
+        """
+        if clients is not None:
+            check_is_fitted(self)
+            rows = self._priority_rows(clients, len(y), self.clients_[self.priority_])
+            X, y = safe_indexing(X, rows), safe_indexing(y, rows)
+            if sample_weight is not None:
+                sample_weight = safe_indexing(sample_weight, rows)
+        return super().score(X, y, sample_weight)

@@ -1,0 +1,292 @@
+"""The shared face of the federated estimators: parameters, validation, fit, predict, score."""
+
+import warnings
+from abc import ABCMeta, abstractmethod
+from collections.abc import Iterable
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+from skorch import NeuralNetClassifier
+
+from skfed._federation import Federation, make_federation, rows_of
+from skfed._nets import cast
+from skfed._rounds import Server, run_rounds
+from skfed.engines import LoopEngine, evaluate
+from skfed.history import to_frame
+from skfed.selection import RandomSelector
+from skfed.utils._seeding import draw_seed
+from skfed.utils._sklearn import HasMethods, Interval
+
+_POSITIVE_INT = Interval(Integral, 1, None, closed="left")
+
+
+class BaseFederated(BaseEstimator, metaclass=ABCMeta):
+    """What federated classifiers and regressors share."""
+
+    # With metadata routing on, fit takes what it is given, and a search scores as it does with
+    # routing off: by the rows as they are, unless a scorer asks for clients.
+    __metadata_request__fit = {"clients": True, "X_val": True, "y_val": True, "clients_val": True}
+    __metadata_request__partial_fit = {"clients": True}
+    __metadata_request__score = {"clients": False}
+
+    _parameter_constraints: dict = {
+        "estimator": "no_validation",  # _nets names what it accepts
+        "selector": [HasMethods("select"), None],
+        "priority": [Iterable, None],
+        "n_rounds": [_POSITIVE_INT],
+        "local_epochs": [_POSITIVE_INT],
+        "local_steps": [_POSITIVE_INT, None],
+        "n_jobs": [Integral, None],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        estimator=None,
+        *,
+        selector=None,
+        priority=None,
+        n_rounds=100,
+        local_epochs=1,
+        local_steps=None,
+        n_jobs=None,
+        warm_start=False,
+        random_state=None,
+        verbose=0,
+    ):
+        self.estimator = estimator
+        self.selector = selector
+        self.priority = priority
+        self.n_rounds = n_rounds
+        self.local_epochs = local_epochs
+        self.local_steps = local_steps
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X, y, clients=None, *, X_val=None, y_val=None, clients_val=None) -> Self:
+        """Train the global model over the clients' data for ``n_rounds`` rounds.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Training data of all clients.
+        y : array-like of shape (n_samples,)
+            Targets.
+        clients : array-like of shape (n_samples,), default=None
+            The id of the client that holds each row: any hashable values. Without it, all rows
+            belong to one client, and a warning says so.
+        X_val, y_val : array-like, default=None
+            Validation data; ``history_`` then has ``val_loss`` and ``val_score`` (accuracy) of the
+            global model after each round.
+        clients_val : array-like, default=None
+            The client of each validation row; only those of priority clients then count.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of range, ``clients`` does not fit X, ``priority`` is empty or
+            names an unknown client, or an update is not finite.
+        """
+        self._validate_params()
+        resume = self.warm_start and hasattr(self, "net_")
+        X, y = self._check_training_data(X, y, reset=not resume)
+        federation = self._federation(clients, len(X))
+        server = self._server if resume else self._start(X)
+        if server.round >= self.n_rounds:
+            self._check_more_rounds(server.round)
+            return self
+        validation = self._check_validation_data(X_val, y_val, clients_val, federation, server)
+        return self._advance(server, federation, X, y, validation, until=self.n_rounds)
+
+    def partial_fit(self, X, y, classes=None, clients=None) -> Self:
+        """Train for one more round, from where the estimator stands.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Training data; it may differ from call to call, and so may the clients.
+        y : array-like of shape (n_samples,)
+            Targets.
+        classes : array-like of shape (n_classes,), default=None
+            All classes that will ever occur; read by the first call only. None: those in y.
+        clients : array-like of shape (n_samples,), default=None
+            The id of the client that holds each row.
+
+        Returns
+        -------
+        self
+            The estimator after the round.
+
+        Raises
+        ------
+        ValueError
+            As ``fit``.
+        """
+        self._validate_params()
+        resume = hasattr(self, "net_")
+        X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
+        federation = self._federation(clients, len(X))
+        server = self._server if resume else self._start(X)
+        return self._advance(server, federation, X, y, None, until=server.round + 1)
+
+    @abstractmethod
+    def _check_training_data(self, X, y, *, reset, classes=None):
+        """Validate X and y, set what they teach, and return X with encoded targets."""
+
+    @abstractmethod
+    def _encode(self, y, name="y"):
+        """Encode targets as the net takes them."""
+
+    @abstractmethod
+    def _make_net(self, X, seed) -> NeuralNetClassifier:
+        """Initialise the net that is to be trained."""
+
+    def _federation(self, clients, n_samples: int) -> Federation:
+        if clients is None:
+            if self.priority is not None:
+                raise ValueError(
+                    "priority names clients, but clients was not given: pass clients= to fit, one "
+                    "id a row of X (step__clients= to a Pipeline)."
+                )
+            warnings.warn(
+                "clients was not given, so all rows belong to one client: pass clients= to fit, "
+                "one id a row of X.",
+                UserWarning,
+                stacklevel=3,
+            )
+            clients = np.zeros(n_samples, dtype=int)
+        return make_federation(clients, n_samples, self.priority)
+
+    def _start(self, X: np.ndarray) -> Server:
+        seed = draw_seed(self.random_state)
+        return Server(self._make_net(X, seed), seed)
+
+    def _check_more_rounds(self, done: int) -> None:
+        if self.n_rounds < done:
+            raise ValueError(
+                f"n_rounds={self.n_rounds} is less than the {done} rounds already trained with "
+                "warm_start=True: n_rounds counts all rounds; raise it, or set warm_start=False."
+            )
+        warnings.warn(
+            f"n_rounds={self.n_rounds} rounds are trained already (warm_start=True), so fit adds "
+            "none: raise n_rounds.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+    def _check_validation_data(self, X_val, y_val, clients_val, federation, server):
+        """Return the validation rows that count, as the net takes them; None without any."""
+        if X_val is None and y_val is None and clients_val is None:
+            return None
+        if X_val is None or y_val is None:
+            raise ValueError("X_val and y_val go together: pass both or neither.")
+        X_val, y_val = validate_data(
+            self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True
+        )
+        self._check_sample_shape(X_val, "X_val")
+        y_val = self._encode(y_val, "y_val")
+        if clients_val is not None:
+            priority = federation.ids[federation.priority]
+            rows = self._priority_rows(clients_val, len(X_val), priority, "clients_val")
+            X_val, y_val = X_val[rows], y_val[rows]
+        return cast(server.net, X_val), y_val
+
+    def _advance(
+        self,
+        server: Server,
+        federation: Federation,
+        X: np.ndarray,
+        y: np.ndarray,
+        validation: tuple[np.ndarray, np.ndarray] | None,
+        until: int,
+    ) -> Self:
+        """Run rounds up to ``until`` and publish the result."""
+        engine = LoopEngine(
+            server.net,
+            cast(server.net, X),
+            y,
+            federation,
+            server.seed,
+            self.local_epochs,
+            self.local_steps,
+            self.n_jobs,
+        )
+
+        def validate(net: NeuralNetClassifier) -> dict[str, float]:
+            if validation is None:
+                return {}
+            X_val, y_val = validation
+            return {
+                "val_loss": evaluate(net, X_val, y_val, "loss"),
+                "val_score": 1 - evaluate(net, X_val, y_val, "error"),
+            }
+
+        run_rounds(
+            server,
+            federation,
+            engine,
+            RandomSelector() if self.selector is None else self.selector,
+            until=until,
+            n_rounds=self.n_rounds,
+            validate=validate,
+            report=self._report,
+        )
+        self._server = server
+        self.net_ = server.net
+        self.clients_ = federation.ids
+        self.priority_ = federation.priority
+        self.history_ = to_frame(server.rows)
+        self.n_rounds_ = server.round
+        return self
+
+    def _report(self, row: dict[str, Any]) -> None:
+        """Print a line a round when asked to."""
+        if not self.verbose:
+            return
+        objective = row["objective"]
+        print(
+            f"round {row['round'] + 1}/{self.n_rounds}: "
+            + (f"objective {objective:.4f}, " if np.isfinite(objective) else "")
+            + f"train loss {row['train_loss']:.4f}, {row['n_trained']} clients trained, "
+            f"{row['bytes_down'] / 1e6:.2f} MB down, {row['bytes_up'] / 1e6:.2f} MB up, "
+            f"{row['round_seconds']:.2f} s",
+            flush=True,
+        )
+
+    def _check_X(self, X) -> np.ndarray:
+        """Validate samples to predict and bring them to the net's dtype."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype="numeric", allow_nd=True)
+        self._check_sample_shape(X)
+        return cast(self.net_, X)
+
+    def _check_sample_shape(self, X: np.ndarray, name: str = "X") -> None:
+        """Check the dimensions beyond the second, which scikit-learn leaves to us."""
+        if X.shape[1:] != self._sample_shape:
+            raise ValueError(
+                f"{name} has samples of shape {X.shape[1:]}, but {type(self).__name__} was fitted "
+                f"on samples of shape {self._sample_shape}."
+            )
+
+    @staticmethod
+    def _priority_rows(clients, n_samples, priority, name="clients") -> np.ndarray:
+        """Return the numbers of the rows that belong to priority clients; at least one."""
+        rows = np.flatnonzero(rows_of(clients, n_samples, priority, name))
+        if not len(rows):
+            raise ValueError(
+                f"{name} has no row of a priority client: pass rows of at least one of them, or "
+                f"leave {name} out to count every row."
+            )
+        return rows

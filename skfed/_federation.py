@@ -1,0 +1,202 @@
+"""Who the clients are: their ids, their rows, their sizes and who of them has priority."""
+
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skfed.utils._seeding import client_digest
+
+# Ids of one of these types alone become an ordinary array; any others stay Python objects.
+_PLAIN_DTYPES = {bool: bool, int: np.int64, float: np.float64, str: np.str_}
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The clients of one data set, in the order of their index.
+
+    Parameters
+    ----------
+    ids : ndarray of shape (n_clients,)
+        Client ids, sorted by type name and value.
+    priority : ndarray of shape (n_clients,), dtype=bool
+        True where the client has priority.
+    order : ndarray of shape (n_samples,)
+        Row numbers grouped by client, each client's rows in the order of X.
+    offsets : ndarray of shape (n_clients + 1,)
+        Client k holds the rows ``order[offsets[k]:offsets[k + 1]]``.
+    """
+
+    ids: np.ndarray
+    priority: np.ndarray
+    order: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """D_k, the number of samples of each client."""
+        return np.diff(self.offsets)
+
+    @property
+    def fractions(self) -> np.ndarray:
+        """p_k = D_k / sum of D over the priority clients (FedALIGN, equation 5)."""
+        return self.sizes / self.sizes[self.priority].sum()
+
+    def rows(self, k: int) -> np.ndarray:
+        """Return the rows of X that client ``k`` holds."""
+        return self.order[self.offsets[k] : self.offsets[k + 1]]
+
+    def digest(self, k: int) -> bytes:
+        """Return the key of client ``k`` in random streams and in the server's memory."""
+        return client_digest(_native(self.ids[k]))
+
+    def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
+        """Return the ids of some clients as plain Python objects."""
+        return tuple(_native(self.ids[k]) for k in clients)
+
+
+def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Federation:
+    """Group the rows of X by client.
+
+    Parameters
+    ----------
+    clients : array-like of shape (n_samples,)
+        The id of the client that holds each row.
+    n_samples : int
+        Number of rows of X.
+    priority : collection of client ids, default=None
+        Ids of the priority clients; None means all.
+
+    Raises
+    ------
+    ValueError
+        If ``clients`` has the wrong length or missing values, or if ``priority`` is empty or names
+        an unknown client.
+    """
+    ids, codes = encode_ids(clients, n_samples)
+    counts = np.bincount(codes, minlength=len(ids))
+    return Federation(
+        ids=ids,
+        priority=np.ones(len(ids), bool) if priority is None else _priority_mask(ids, priority),
+        order=np.argsort(codes, kind="stable"),
+        offsets=np.concatenate([[0], np.cumsum(counts)]),
+    )
+
+
+def encode_ids(clients: Any, n_samples: int, name: str = "clients") -> tuple[np.ndarray, ...]:
+    """Return the distinct ids, sorted by type name and value, and each row's position in them."""
+    values = _as_vector(clients, name)
+    if len(values) != n_samples:
+        raise ValueError(
+            f"{name} has {len(values)} entries, but X has {n_samples} rows: "
+            f"pass one client id a row, in the order of X."
+        )
+    missing = np.flatnonzero(pd.isna(values))
+    if len(missing):
+        raise ValueError(
+            f"{name} has {len(missing)} missing value(s), the first at row {missing[0]}: "
+            "give these rows a client id or leave them out."
+        )
+    if values.dtype != object:
+        ids, codes = np.unique(values, return_inverse=True)
+        return ids, codes
+    return _encode_objects(values, name)
+
+
+def rows_of(clients: Any, n_samples: int, wanted: np.ndarray, name: str = "clients") -> np.ndarray:
+    """Return a mask of the rows whose client is among ``wanted`` (ids of a federation)."""
+    ids, codes = encode_ids(clients, n_samples, name)
+    known = {_key(client) for client in wanted}
+    return np.array([_key(client) in known for client in ids], bool)[codes]
+
+
+def _as_vector(clients: Any, name: str) -> np.ndarray:
+    """Make a one-dimensional array of ids; tuples stay single ids."""
+    if isinstance(clients, str | bytes | Mapping) or not hasattr(clients, "__len__"):
+        raise ValueError(f"{name} must be an array of client ids, one a row of X; got {clients!r}.")
+    if hasattr(clients, "__array__"):
+        values = np.asarray(clients)
+        if values.dtype.kind in "mM":  # as Timestamps, which keep their type and precision
+            values = pd.Series(values).astype(object).to_numpy()
+    else:
+        values = np.fromiter(clients, dtype=object, count=len(clients))
+    if values.ndim != 1:
+        raise ValueError(
+            f"{name} must have one dimension, one client id a row of X; got shape {values.shape}."
+        )
+    return values
+
+
+def _encode_objects(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Encode ids of any type; 1, "1" and 1.0 are three clients."""
+    try:
+        keys = [_key(client) for client in values]
+        distinct = list(dict.fromkeys(keys))
+    except TypeError as error:
+        raise TypeError(f"{name} holds an id that is not hashable: {error}.") from error
+    try:
+        distinct.sort(key=lambda key: (key[0].__name__, key[1]))
+    except TypeError:  # ids of one type without an order among them
+        distinct.sort(key=lambda key: (key[0].__name__, repr(key[1])))
+    position = {key: k for k, key in enumerate(distinct)}
+    codes = np.fromiter((position[key] for key in keys), dtype=np.intp, count=len(keys))
+    return _array_of([client for _, client in distinct]), codes
+
+
+def _array_of(ids: list) -> np.ndarray:
+    """Hold ids in a plain array where they are of one plain type, else as objects."""
+    types = {type(client) for client in ids}
+    dtype = _PLAIN_DTYPES.get(*types) if len(types) == 1 else None
+    if dtype is not None:
+        with suppress(OverflowError):  # integers beyond 64 bits stay objects
+            return np.array(ids, dtype=dtype)
+    return np.fromiter(ids, dtype=object, count=len(ids))
+
+
+def _priority_mask(ids: np.ndarray, priority: Any) -> np.ndarray:
+    """Find the priority clients among the ids: by type and value, else by equality."""
+    if isinstance(priority, str | bytes | Mapping) or not isinstance(priority, Iterable):
+        raise ValueError(f"priority must be a collection of client ids, got {priority!r}.")
+    wanted = [_native(client) for client in priority]
+    if not wanted:
+        raise ValueError(
+            "priority is empty ([]), so there is no objective: name at least one client, "
+            "or pass None to give every client priority."
+        )
+    exact = {_key(client): k for k, client in enumerate(ids)}
+    equal = {_native(client): k for k, client in enumerate(ids)}
+    found = [exact.get(_key(client), equal.get(client, -1)) for client in wanted]
+    unknown = [client for client, k in zip(wanted, found, strict=True) if k < 0]
+    if unknown:
+        raise ValueError(
+            f"priority names {len(unknown)} client(s) that are not in clients: "
+            f"{_some(unknown)}. Ids in clients are like {_some(list(ids))}: "
+            "drop the unknown ones, or check their type and that these rows are in X."
+        )
+    mask = np.zeros(len(ids), bool)
+    mask[np.array(found)] = True
+    return mask
+
+
+def _some(ids: list) -> str:
+    """Show the first few ids."""
+    text = ", ".join(repr(_native(client)) for client in ids[:_SHOWN])
+    return text + (", ..." if len(ids) > _SHOWN else "")
+
+
+def _native(client: Any) -> Any:
+    """Turn a numpy scalar into the Python object that it stands for."""
+    return client.item() if isinstance(client, np.generic) else client
+
+
+def _key(client: Any) -> tuple[type, Any]:
+    """Tell ids apart by type and value."""
+    client = _native(client)
+    return type(client), client

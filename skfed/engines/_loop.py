@@ -1,0 +1,208 @@
+"""The reference engine: skorch, client by client.
+
+Each client starts from the global model with a fresh optimizer and takes the wrapped net's own
+train steps. Every faster engine is checked against this one.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.utils.parallel import Parallel, delayed
+from skorch import NeuralNetClassifier
+
+from skfed._federation import Federation
+from skfed._nets import Model, acts_on_batches, get_model, set_model
+from skfed.engines._minibatches import minibatches
+from skfed.utils._seeding import Purpose, stream, torch_seeded
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client sends back after training."""
+
+    model: Model  # w_k, on the CPU
+    loss: float  # mean minibatch loss over the local steps
+    n_samples: int  # rows seen in the local steps, repeats counted
+
+
+@dataclass
+class LoopEngine:
+    """Train and poll the clients of a federation, one after the other or through joblib.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        The initialised net; it is copied, and the copy does the work.
+    X : ndarray of shape (n_samples, ...)
+        In the dtype of the module.
+    y : ndarray of shape (n_samples,)
+        Encoded targets.
+    federation : Federation
+        Who holds which rows.
+    seed : int
+        Seed of all streams.
+    local_epochs, local_steps, n_jobs
+        As in :class:`skfed.FederatedClassifier`.
+    """
+
+    net: NeuralNetClassifier
+    X: np.ndarray
+    y: np.ndarray
+    federation: Federation
+    seed: int
+    local_epochs: int = 1
+    local_steps: int | None = None
+    n_jobs: int | None = None
+
+    def __post_init__(self):
+        self.net = deepcopy(self.net)
+        self.net.callbacks_ = [(n, cb) for n, cb in self.net.callbacks_ if acts_on_batches(cb)]
+
+    def train(self, model: Model, clients: np.ndarray, round: int) -> list[Update]:
+        """Train each client from the same model; one that stands twice trains twice, afresh."""
+        drawn: Counter[int] = Counter()
+        copies = []
+        for k in clients:
+            copies.append(drawn[k])
+            drawn[k] += 1
+        tasks = (
+            delayed(_train_client)(
+                self.net,
+                model,
+                *self._data(k),
+                self._stream(Purpose.MINIBATCHES, round, k, copy),
+                self._stream(Purpose.RANDOM_LAYERS, round, k, copy),
+                self.local_epochs,
+                self.local_steps,
+            )
+            for k, copy in zip(clients, copies, strict=True)
+        )
+        return self._run(tasks)
+
+    def evaluate(
+        self,
+        model: Model,
+        clients: np.ndarray,
+        round: int,
+        metric: str = "loss",
+        max_samples: int | str | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return each client's mean loss or error at ``model``, and on how many rows."""
+        set_model(self.net, model)
+        rows = [self._sample(k, round, max_samples) for k in clients]
+        tasks = (
+            delayed(_evaluate)(self.net, self.X[chosen], self.y[chosen], metric) for chosen in rows
+        )
+        return np.array(self._run(tasks), float), np.array([len(r) for r in rows], dtype=int)
+
+    def _run(self, tasks: Iterator) -> list:
+        with _one_thread():
+            return Parallel(n_jobs=self.n_jobs)(tasks)
+
+    def _data(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = self.federation.rows(k)
+        return self.X[rows], self.y[rows]
+
+    def _sample(self, k: int, round: int, max_samples: int | str | None) -> np.ndarray:
+        """Return the client's rows, or as many of them as a poll may use."""
+        rows = self.federation.rows(k)
+        if max_samples is None:
+            return rows
+        limit = _batch_size(self.net, len(rows)) if max_samples == "batch" else int(max_samples)
+        rng = self._stream(Purpose.POLL, round, k)
+        return rows if len(rows) <= limit else rng.choice(rows, size=limit, replace=False)
+
+    def _stream(self, purpose: Purpose, round: int, k: int, copy: int = 0) -> np.random.Generator:
+        return stream(self.seed, purpose, round, self.federation.digest(k), copy)
+
+
+def evaluate(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, metric: str) -> float:
+    """Return the mean loss, or 1 - accuracy, of a net as it stands."""
+    with _one_thread():
+        return _evaluate(net, X, y, metric)
+
+
+def _train_client(
+    net: NeuralNetClassifier,
+    model: Model,
+    X: np.ndarray,
+    y: np.ndarray,
+    rows_rng: np.random.Generator,
+    layers_rng: np.random.Generator,
+    local_epochs: int,
+    local_steps: int | None,
+) -> Update:
+    """Train one client from ``model``; ``net`` is a workbench, left as the client leaves it."""
+    torch.set_num_threads(1)  # see _one_thread; a worker process or thread has its own setting
+    X_k, y_k = _to_tensors(net, X, y)
+    batch_size = _batch_size(net, len(y))
+    # The lock inside also keeps threads from sharing the workbench.
+    with torch_seeded(layers_rng, net.device):
+        set_model(net, model)
+        net.initialize_optimizer()
+        net.history.clear()
+        net.history.new_epoch()
+        losses, n_samples = [], 0
+        for rows in minibatches(rows_rng, len(y), batch_size, local_epochs, local_steps):
+            chosen = torch.from_numpy(rows).to(y_k.device)
+            batch = X_k.index_select(0, chosen), y_k.index_select(0, chosen)
+            losses.append(_train_step(net, batch))
+            n_samples += len(rows)
+        return Update(get_model(net), float(np.mean(losses)), n_samples)
+
+
+def _train_step(net: NeuralNetClassifier, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """Take one step as skorch's own loop takes it, batch-level callbacks included."""
+    net.notify("on_batch_begin", batch=batch, training=True)
+    step = net.train_step(batch)
+    loss = step["loss"].item()
+    net.history.record_batch("train_loss", loss)
+    net.history.record_batch("train_batch_size", len(batch[1]))
+    net.notify("on_batch_end", batch=batch, training=True, **step)
+    return loss
+
+
+def _evaluate(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, metric: str) -> float:
+    """Return the mean over the rows of the loss or of the errors."""
+    torch.set_num_threads(1)
+    size = _batch_size(net, len(y), iterator="iterator_valid")
+    total = 0.0
+    for start in range(0, len(y), size):
+        Xb, yb = _to_tensors(net, X[start : start + size], y[start : start + size])
+        step = net.validation_step((Xb, yb))
+        if metric == "loss":
+            total += step["loss"].item() * len(yb)
+        else:
+            output = step["y_pred"]
+            output = output[0] if isinstance(output, tuple) else output
+            total += (output.argmax(1) != yb).sum().item()
+    return total / len(y)
+
+
+def _to_tensors(net: NeuralNetClassifier, *arrays: np.ndarray) -> Sequence[torch.Tensor]:
+    return [torch.from_numpy(array).to(net.device) for array in arrays]
+
+
+def _batch_size(net: NeuralNetClassifier, n_samples: int, iterator="iterator_train") -> int:
+    """Return the batch size that skorch's own iterator would use on so many rows."""
+    size = net.get_params_for(iterator).get("batch_size", net.batch_size)
+    return n_samples if size == -1 else size
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one torch thread: a product split over threads rounds in another order.
+
+    So the result is the same whatever n_jobs; cores are used by clients side by side.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)

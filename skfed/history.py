@@ -1,0 +1,90 @@
+"""What a round costs, and the table of all rounds.
+
+Every round is charged what a real federation would pay. A model is the bytes of its parameters
+and buffers, a scalar 8 bytes. There are two exchanges a round: the poll (the model down, a scalar
+up) and the training (the model up; it is not sent down again to who was just polled). A client
+drawn twice gets one model and returns two. The training loss travels with the update and is not
+charged.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+SCALAR_BYTES = 8
+
+
+@dataclass
+class Ledger:
+    """The account of one round.
+
+    Parameters
+    ----------
+    model_bytes : int
+        Bytes of one model.
+    """
+
+    model_bytes: int
+    models_down: int = 0
+    models_up: int = 0
+    scalars_down: int = 0
+    scalars_up: int = 0
+    samples_evaluated: int = 0
+    samples_trained: int = 0
+    polled: list[int] = field(default_factory=list)  # client indices, in the order asked
+    holders: set[int] = field(default_factory=set)  # who has this round's model
+
+    def charge_poll(
+        self, clients: np.ndarray, answered: np.ndarray, n_samples: np.ndarray, with_bound: bool
+    ) -> None:
+        """Charge a poll of ``clients``, of whom those in the mask ``answered`` sent a scalar."""
+        self._send_model(clients)
+        self.scalars_down += len(clients) if with_bound else 0
+        self.scalars_up += int(answered.sum())
+        self.samples_evaluated += int(n_samples.sum())
+        self.polled.extend(clients.tolist())
+
+    def charge_training(self, clients: np.ndarray, n_samples: int) -> None:
+        """Charge the training of ``clients`` (repeats train again) on so many rows in all."""
+        self._send_model(clients)
+        self.models_up += len(clients)
+        self.samples_trained += n_samples
+
+    def _send_model(self, clients: np.ndarray) -> None:
+        new = set(clients.tolist()) - self.holders
+        self.models_down += len(new)
+        self.holders |= new
+
+    def totals(self) -> dict[str, int]:
+        """Return the columns of ``history_`` that say what the round cost."""
+        return {
+            "models_down": self.models_down,
+            "models_up": self.models_up,
+            "scalars_down": self.scalars_down,
+            "scalars_up": self.scalars_up,
+            "bytes_down": self.models_down * self.model_bytes + self.scalars_down * SCALAR_BYTES,
+            "bytes_up": self.models_up * self.model_bytes + self.scalars_up * SCALAR_BYTES,
+            "samples_evaluated": self.samples_evaluated,
+            "samples_trained": self.samples_trained,
+        }
+
+
+def to_frame(rows: list[dict[str, Hashable]]) -> pd.DataFrame:
+    """Return the history as a table, one row a round.
+
+    Columns
+    -------
+    round : t, from 0.
+    objective : F(w_t), where all available priority clients were polled for it, else NaN.
+    train_loss : mean of the cohort's training losses, weighted as their updates.
+    val_loss, val_score : on the validation data of the priority clients, after the round.
+    lr : the learning rate of local training.
+    models_down, models_up, scalars_down, scalars_up, bytes_down, bytes_up : what was sent.
+    samples_evaluated, samples_trained : rows that clients evaluated and trained on.
+    n_polled, n_trained, n_aggregated : clients asked, trained, and aggregated.
+    polled, cohort : their ids; a repeated draw stands twice.
+    select_seconds, train_seconds, round_seconds : wall time; selection includes its polls.
+    """
+    return pd.DataFrame(rows)

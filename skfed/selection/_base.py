@@ -1,0 +1,211 @@
+"""The contract between a selector and a round.
+
+A selector is one method on one view: it sees a :class:`Round` and returns a :class:`Cohort`. It
+never sees data or models, so the same object can choose among arrays in this process or among
+machines on a network.
+"""
+
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from skfed.utils._sklearn import Interval, RealNotInt
+
+#: Constraint of a parameter that counts clients: an int, or a fraction of all clients.
+CLIENT_COUNT = [
+    Interval(Integral, 1, None, closed="left"),
+    Interval(RealNotInt, 0, 1, closed="right"),
+]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients whose updates are aggregated this round, with their weights.
+
+    Parameters
+    ----------
+    clients : ndarray of shape (n_chosen,), dtype=int
+        Client indices; a client drawn twice stands twice and trains twice.
+    weights : ndarray of shape (n_chosen,)
+        The weight of each update, summing to 1 unless ``unbiased``.
+    unbiased : bool, default=False
+        Aggregate as w + sum of q_k (w_k - w) (power-of-choice, appendix E), with the weights as
+        the q_k, which need not sum to 1.
+    """
+
+    clients: np.ndarray
+    weights: np.ndarray
+    unbiased: bool = False
+
+    @classmethod
+    def mean(cls, clients: np.ndarray) -> "Cohort":
+        """Weigh every update alike: 1/m (power-of-choice, equation 3)."""
+        return cls(clients, np.full(len(clients), 1 / max(len(clients), 1)))
+
+    @classmethod
+    def by_size(cls, clients: np.ndarray, sizes: np.ndarray) -> "Cohort":
+        """Weigh each update by D_k / sum of D over the cohort (FedALIGN, Algorithm 1)."""
+        chosen = sizes[clients]
+        return cls(clients, chosen / max(chosen.sum(), 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """All that a selector may know when it chooses.
+
+    Parameters
+    ----------
+    index : int
+        t, the number of rounds before this one.
+    n_rounds : int
+        The number of rounds that the fit is planned for.
+    rng : numpy.random.Generator
+        The only source of randomness for a selector, keyed by (seed, round).
+    sizes : ndarray of shape (n_clients,), dtype=int
+        D_k, in samples.
+    fractions : ndarray of shape (n_clients,)
+        p_k; they sum to 1 over the priority clients.
+    priority, available : ndarray of shape (n_clients,), dtype=bool
+        Who has priority, and who can be reached in this round.
+    reported : ndarray of shape (n_clients,)
+        The last training loss that each client sent along with its update; +inf before the first.
+    ask : callable
+        What carries a poll to the clients and charges for it; use :meth:`poll`.
+    """
+
+    index: int
+    n_rounds: int
+    rng: np.random.Generator
+    sizes: np.ndarray
+    fractions: np.ndarray
+    priority: np.ndarray
+    available: np.ndarray
+    reported: np.ndarray
+    ask: Callable[..., np.ndarray] = field(repr=False)
+
+    def __post_init__(self):
+        for name in ("sizes", "fractions", "priority", "available", "reported"):
+            view = getattr(self, name).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
+    def poll(
+        self,
+        clients: Any,
+        metric: str = "loss",
+        max_samples: int | str | None = None,
+        at_most: float | None = None,
+    ) -> np.ndarray:
+        """Ask clients how the current global model does on their data; every answer is charged.
+
+        Parameters
+        ----------
+        clients : array-like of int
+            Indices of available clients.
+        metric : {"loss", "error"}, default="loss"
+            The mean loss F_k(w_t), or 1 - accuracy.
+        max_samples : int, "batch" or None, default=None
+            Evaluate on at most so many rows, drawn afresh without replacement; "batch" is
+            min(b, D_k) for the net's batch size b; None is all D_k.
+        at_most : float, default=None
+            Ask only for values up to this bound; a client above it stays silent.
+
+        Returns
+        -------
+        ndarray of shape (len(clients),)
+            The values in the order asked, NaN from a client that stayed silent.
+
+        Raises
+        ------
+        ValueError
+            If a client does not exist or is not available, or an option is unknown.
+        """
+        asked = _client_indices(clients, self.available, "poll")
+        if metric not in ("loss", "error"):
+            raise ValueError(f'metric must be "loss" or "error", got {metric!r}.')
+        whole_number = isinstance(max_samples, Integral) and max_samples >= 1
+        if max_samples not in (None, "batch") and not whole_number:
+            raise ValueError(f'max_samples must be None, "batch" or >= 1, got {max_samples!r}.')
+        return self.ask(asked, metric=metric, max_samples=max_samples, at_most=at_most)
+
+
+class BaseSelector(BaseEstimator, metaclass=ABCMeta):
+    """Base class of selectors.
+
+    A subclass gives ``__init__`` parameters, keeps no state, and implements ``_select(round)``,
+    which returns a :class:`Cohort`. ``_parameter_constraints`` states what its parameters may be.
+    """
+
+    _parameter_constraints: dict = {}
+
+    def select(self, round: Round) -> Cohort:
+        """Choose this round's cohort and check it.
+
+        Parameters
+        ----------
+        round : Round
+            What may be known of the round.
+
+        Returns
+        -------
+        Cohort
+            In the order of the client indices, so that sums over it do not depend on the order in
+            which a rule happens to list clients.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of range, or the rule returned clients that do not exist or are
+            not available, or weights that are no weights.
+        """
+        self._validate_params()
+        return self._check(self._select(round), round)
+
+    @abstractmethod
+    def _select(self, round: Round) -> Cohort:
+        """Choose; ``select`` has checked the parameters and will check the answer."""
+
+    def _check(self, cohort: Cohort, round: Round) -> Cohort:
+        name = type(self).__name__
+        clients = _client_indices(cohort.clients, round.available, name)
+        weights = np.asarray(cohort.weights, dtype=float)
+        if weights.shape != clients.shape:
+            raise ValueError(f"{name} chose {len(clients)} clients with {weights.size} weights.")
+        if not (np.isfinite(weights).all() and (weights >= 0).all()):
+            raise ValueError(f"{name} gave weights that are negative or not finite: {weights}.")
+        if len(weights) and not cohort.unbiased and not np.isclose(weights.sum(), 1):
+            raise ValueError(f"{name} gave weights that sum to {weights.sum()}, not to 1.")
+        order = np.argsort(clients, kind="stable")
+        return Cohort(clients[order], weights[order], cohort.unbiased)
+
+
+def count_clients(value: int | float, n_clients: int) -> int:
+    """Turn an int, or a fraction of all clients, into a number of clients.
+
+    A fraction is rounded down, to 1 at the least: m = max(C K, 1), as FedAvg has it.
+    """
+    if isinstance(value, Integral):
+        return int(value)
+    # The tiny addition undoes rounding such as 0.29 * 100 = 28.999999999999996.
+    return max(1, int(value * n_clients + 1e-9))
+
+
+def _client_indices(clients: Any, available: np.ndarray, asker: str) -> np.ndarray:
+    """Check that all are indices of clients that can be reached."""
+    clients = np.asarray(clients)
+    if clients.size == 0:
+        return np.empty(0, dtype=np.intp)
+    if clients.ndim != 1 or not np.issubdtype(clients.dtype, np.integer):
+        raise ValueError(f"{asker} needs a list of client indices, got {clients!r}.")
+    outside = clients[(clients < 0) | (clients >= len(available))]
+    if len(outside):
+        raise ValueError(f"{asker} names client {outside[0]}; indices go to {len(available) - 1}.")
+    away = clients[~available[clients]]
+    if len(away):
+        raise ValueError(f"{asker} names client {away[0]}, which is not available in this round.")
+    return clients.astype(np.intp)

@@ -1,0 +1,75 @@
+"""Random streams keyed by (seed, round, client, copy).
+
+A draw depends on what it is for and on nothing else: not on the order in which clients are
+served, not on the process that serves them, not on what was drawn before.
+"""
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from hashlib import blake2b
+from threading import RLock
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+
+_NO_CLIENT = bytes(16)
+
+# torch has one generator a process for random layers and initialisers; whoever seeds it holds it.
+_TORCH_GENERATOR = RLock()
+
+
+class Purpose(IntEnum):
+    """What a stream is for; the numbers are part of every result and never change."""
+
+    MODULE_INIT = 0
+    SELECTION = 1
+    MINIBATCHES = 2
+    RANDOM_LAYERS = 3
+    POLL = 4
+
+
+def draw_seed(random_state: int | np.random.RandomState | None) -> int:
+    """Turn scikit-learn's ``random_state`` into the seed of all streams of a fit."""
+    return int(check_random_state(random_state).randint(2**32, dtype=np.uint64))
+
+
+def client_digest(client: Hashable) -> bytes:
+    """Return 16 bytes that stand for a client id's type and value.
+
+    Not ``hash()``, which changes from process to process for strings, and not the client's index,
+    which changes with the other clients.
+    """
+    if type(client).__repr__ is object.__repr__:
+        raise ValueError(
+            f"clients has an id of type {type(client).__name__}, whose text shows a memory address "
+            "and so changes from run to run: use strings, numbers or tuples of them as ids."
+        )
+    return blake2b(f"{type(client).__name__}:{client!r}".encode(), digest_size=16).digest()
+
+
+def stream(
+    seed: int, purpose: Purpose, round: int = 0, client: bytes = _NO_CLIENT, copy: int = 0
+) -> np.random.Generator:
+    """Return the generator of one purpose, round, client (its digest) and copy."""
+    # Each entry is one 32-bit word, so two different keys never give the same entropy.
+    words = [seed, int(purpose), round, copy, *np.frombuffer(client, dtype="<u4").tolist()]
+    return np.random.default_rng(np.random.SeedSequence(words))
+
+
+@contextmanager
+def torch_seeded(rng: np.random.Generator, device: str = "cpu") -> Iterator[None]:
+    """Seed torch's global generators from ``rng`` and put their state back afterwards.
+
+    The lock is held throughout, since threads that train side by side share these generators.
+    """
+    cuda = torch.device(device).type == "cuda"
+    seed = int(rng.integers(2**63))
+    with _TORCH_GENERATOR, torch.random.fork_rng([torch.device(device)] if cuda else []):
+        # torch.manual_seed would seed every device, also those whose state is not put back.
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
