@@ -125,7 +125,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ndarray of shape (n_samples, n_classes)
             Probabilities, in the order of ``classes_``.
         """
-        return self.net_.predict_proba(self._check_X(X))
+        X = self._check_X(X)
+        return self.net_.predict_proba(X)
 
     def predict(self, X):
         """Return the most probable class of each sample.

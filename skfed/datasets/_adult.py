@@ -1,0 +1,79 @@
+"""Adult, or Census Income: 48,842 people, 14 attributes, whether they earn above 50,000 dollars.
+
+Becker, Kohavi: Adult, UCI Machine Learning Repository, 1996.
+"""
+
+import os
+
+import pandas as pd
+from sklearn.utils import Bunch
+
+from skfed.datasets._home import fetch, find_home
+
+_FILES = ["adult.data.gz", "adult.test.gz"]
+_NUMERIC = ["age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week"]
+_COLUMNS = [
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+    "native-country",
+]
+
+
+def load_adult(*, data_home: str | os.PathLike | None = None) -> Bunch:
+    """Load Adult from disk, or from OpenML when it is not there.
+
+    It has no clients of its own; a column such as ``native-country`` or ``occupation`` makes
+    realistic ones.
+
+    Parameters
+    ----------
+    data_home : path, default=None
+        Folder that holds ``adult/adult.data.gz`` and ``adult/adult.test.gz``; None means
+        $SKFED_DATA, else scikit-learn's data home, into which a download goes.
+
+    Returns
+    -------
+    Bunch
+        ``X``, a DataFrame of 48,842 rows (UCI's training rows first, when read from disk) and 14
+        columns, six of them numbers and the others strings, NaN where a value is missing; ``y``,
+        "<=50K" or ">50K".
+
+    Raises
+    ------
+    OSError
+        If it is neither on disk nor to be had from OpenML.
+    """
+    home = find_home(data_home)
+    folder = home / "adult"
+    if all((folder / name).is_file() for name in _FILES):
+        frame = pd.concat([_read(folder / name) for name in _FILES], ignore_index=True)
+        X, y = frame[_COLUMNS], frame["income"]
+    else:
+        fetched = fetch(home, folder, _FILES, "adult", version=2)
+        X, y = fetched.data[_COLUMNS], fetched.target
+    others = {name: object for name in _COLUMNS if name not in _NUMERIC}
+    X = X.astype({**dict.fromkeys(_NUMERIC, "int64"), **others})
+    return Bunch(X=X, y=y.astype(str).str.rstrip(".").to_numpy(dtype=object).astype(str))
+
+
+def _read(path) -> pd.DataFrame:
+    # adult.test begins with a line that is no row; "|" marks it as a comment.
+    return pd.read_csv(
+        path,
+        header=None,
+        names=[*_COLUMNS, "income"],
+        na_values="?",
+        skipinitialspace=True,
+        comment="|",
+    )

@@ -1,0 +1,77 @@
+"""The Dirichlet partition, used by power-of-choice's experiments (its appendix F).
+
+Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification, 2019 (arXiv:1909.06335).
+"""
+
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.utils import check_random_state, check_scalar, column_or_1d
+
+_MAX_DRAWS = 1000
+
+
+def partition_dirichlet(
+    y, n_clients: int, *, alpha: float = 0.3, min_size: int = 10, random_state=None
+):
+    """Deal each class out to clients in proportions drawn from Dir(alpha).
+
+    A client that holds n_samples / n_clients rows already gets no further class. The whole
+    partition is drawn again until every client has ``min_size`` rows.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,)
+        Labels.
+    n_clients : int
+        K, number of clients.
+    alpha : float, default=0.3
+        Concentration; smaller values give more heterogeneous clients.
+    min_size : int, default=10
+        Rows that each client has at least.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the proportions and of the order of the rows.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,), dtype=int
+        The client of each row, 0 to n_clients - 1.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or no such partition is found in 1000 draws.
+    """
+    y = column_or_1d(y)
+    check_scalar(n_clients, "n_clients", Integral, min_val=1)
+    check_scalar(alpha, "alpha", Real, min_val=0, include_boundaries="neither")
+    check_scalar(min_size, "min_size", Integral, min_val=0)
+    too_few = f"min_size={min_size} rows for each of n_clients={n_clients} clients"
+    if n_clients * min_size > len(y):
+        raise ValueError(f"{too_few} are more than the {len(y)} rows of y: lower one of them.")
+    rng = check_random_state(random_state)
+    for _ in range(_MAX_DRAWS):
+        clients = _draw(np.asarray(y), n_clients, alpha, rng)
+        if np.bincount(clients, minlength=n_clients).min() >= min_size:
+            return clients
+    raise ValueError(
+        f"{too_few} did not come about in {_MAX_DRAWS} draws with alpha={alpha}: raise alpha, or "
+        "lower min_size or n_clients."
+    )
+
+
+def _draw(y: np.ndarray, n_clients: int, alpha: float, rng: np.random.RandomState) -> np.ndarray:
+    """Draw one partition."""
+    clients = np.empty(len(y), dtype=np.intp)
+    sizes = np.zeros(n_clients, dtype=int)
+    for label in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        shares = rng.dirichlet(np.full(n_clients, alpha)) * (sizes < len(y) / n_clients)
+        if not shares.sum() > 0:  # a tiny alpha gave all of the class to clients that are full
+            shares = (sizes < len(y) / n_clients).astype(float)
+        cuts = (np.cumsum(shares / shares.sum()) * len(rows)).astype(int)[:-1]
+        for k, part in enumerate(np.split(rows, cuts)):
+            clients[part] = k
+            sizes[k] += len(part)
+    return clients

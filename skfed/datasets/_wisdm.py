@@ -1,0 +1,61 @@
+"""WISDM activity recognition: 36 phone users, each a client.
+
+Kwapisz, Weiss, Moore: Activity Recognition using Cell Phone Accelerometers, SensorKDD 2010.
+"""
+
+import gzip
+import os
+
+import pandas as pd
+from sklearn.utils import Bunch
+
+from skfed.datasets._home import find_file, find_home
+
+_FILES = ["WISDM_ar_v1.1_transformed.arff.gz", "WISDM_ar_v1.1_transformed.arff"]
+
+
+def load_wisdm(*, data_home: str | os.PathLike | None = None) -> Bunch:
+    """Load WISDM v1.1, transformed: a data set whose clients are real people.
+
+    Each row summarises 10 seconds of a phone's accelerometer; the class is what its user did.
+
+    Parameters
+    ----------
+    data_home : path, default=None
+        Folder that holds ``wisdm-ar-v1.1/WISDM_ar_v1.1_transformed.arff`` (or ``.arff.gz``); None
+        means $SKFED_DATA, else scikit-learn's data home.
+
+    Returns
+    -------
+    Bunch
+        ``X``, a DataFrame of shape (5418, 43), NaN in 615 cells where a peak could not be found;
+        ``y``, the activity, one of six strings; ``clients``, the user of each row, 1 to 36.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the file is not there. The set has to be obtained from the WISDM lab, under its terms.
+    """
+    folder = find_home(data_home) / "wisdm-ar-v1.1"
+    path = find_file(folder, _FILES)
+    if path is None:
+        raise FileNotFoundError(
+            f"{_FILES[1]} is not in {folder}. Get it from the WISDM lab (activity prediction "
+            "v1.1) and put it there, plain or as .gz, or name another folder with data_home= or "
+            "the environment variable SKFED_DATA."
+        )
+    # scipy's ARFF reader refuses this header, whose attribute "user" has no type.
+    opener = gzip.open if path.suffix == ".gz" else open
+    names = []
+    with opener(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            if line.lower().startswith("@attribute"):
+                names.append(line.split()[1].strip('"'))
+            elif line.lower().startswith("@data"):
+                break
+        frame = pd.read_csv(lines, header=None, names=names, na_values="?", skipinitialspace=True)
+    return Bunch(
+        X=frame.drop(columns=["UNIQUE_ID", "user", "class"]).astype("float64"),
+        y=frame["class"].to_numpy(dtype=object).astype(str),
+        clients=frame["user"].to_numpy(),
+    )
