@@ -99,8 +99,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
     def _encode(self, y, name="y"):
         """Return each label's position in ``classes_``."""
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
+        unknown = np.setdiff1d(y, self.classes_).tolist()
+        if unknown:
             raise ValueError(
                 f"{name} has the label {unknown[0]!r}, which is not among classes_ "
                 f"{self.classes_.tolist()}: name all classes in the first partial_fit, or fit anew."
@@ -141,7 +141,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ndarray of shape (n_samples,)
             Labels out of ``classes_``.
         """
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
 
     def score(self, X, y, sample_weight=None, clients=None):
         """Return the accuracy, over the rows of the priority clients if ``clients`` is given.

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation, make_federation, rows_of
-from skfed._nets import cast
+from skfed._nets import Workbench, cast
 from skfed._rounds import Server, run_rounds
 from skfed.engines import LoopEngine, evaluate
 from skfed.history import to_frame
@@ -213,9 +213,10 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         until: int,
     ) -> Self:
         """Run rounds up to ``until`` and publish the result."""
+        X = cast(server.net, X)
         engine = LoopEngine(
-            server.net,
-            cast(server.net, X),
+            Workbench(server.net, X[:1]),
+            X,
             y,
             federation,
             server.seed,

@@ -4,6 +4,7 @@ The model is what travels between server and clients: every parameter and buffer
 """
 
 import warnings
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,47 @@ def make_classifier_net(
     net = _unfitted(estimator, int(np.prod(X.shape[1:])), n_classes)
     with torch_seeded(stream(seed, Purpose.MODULE_INIT), net.device):
         net.initialize()
-    _check_output(net, cast(net, X[:1]), n_classes)
+        _check_output(net, cast(net, X[:1]), n_classes)  # seeded: a lazy module draws only here
     _warn_of_epoch_callbacks(net)
     return net
+
+
+class Workbench:
+    """A net of its own for client work: the same settings, without callbacks that follow epochs.
+
+    It travels to another process as its settings and is set up there. A fitted skorch net would
+    not always arrive: it pickles its module by itself, without joblib's help for classes that are
+    defined in a notebook or a script.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        The net whose settings are taken.
+    row : ndarray of shape (1, ...)
+        A row of X in the net's dtype, to give a lazy module its shapes.
+    """
+
+    def __init__(self, net: NeuralNetClassifier, row: np.ndarray):
+        self._settings = clone(net)
+        self._row = row
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_settings": self._settings, "_row": self._row}
+
+    @property
+    def device(self) -> str:
+        """Where the net computes."""
+        return self._settings.device
+
+    @cached_property
+    def net(self) -> NeuralNetClassifier:
+        """The net, set up at its first use; its weights are to be written over."""
+        net = clone(self._settings)
+        with torch_seeded(np.random.default_rng(0), net.device):
+            net.initialize()
+            net.evaluation_step((torch.from_numpy(self._row), None))
+        net.callbacks_ = [(name, cb) for name, cb in net.callbacks_ if _acts_on_batches(cb)]
+        return net
 
 
 def _unfitted(estimator: Any, n_features: int, n_classes: int) -> NeuralNetClassifier:
@@ -57,7 +96,8 @@ def _unfitted(estimator: Any, n_features: int, n_classes: int) -> NeuralNetClass
 def _check_output(net: NeuralNetClassifier, X: np.ndarray, n_classes: int) -> None:
     """Try the module on one row, so that a misfit is told before any training."""
     try:
-        output = net.forward(X)
+        # Not net.forward, whose DataLoader would draw from torch's global generator.
+        output = net.evaluation_step((torch.from_numpy(X), None))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise ValueError(
             f"estimator cannot take rows of X of shape {X.shape[1:]} and dtype {X.dtype}: {error}"
@@ -71,7 +111,7 @@ def _check_output(net: NeuralNetClassifier, X: np.ndarray, n_classes: int) -> No
         )
 
 
-def acts_on_batches(callback: Callback) -> bool:
+def _acts_on_batches(callback: Callback) -> bool:
     """Tell callbacks that act on batches alone from those that follow epochs."""
     return _overrides(callback, "on_batch_begin", "on_batch_end", "on_grad_computed") and not (
         _follows_epochs(callback)

@@ -7,7 +7,6 @@ train steps. Every faster engine is checked against this one.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
-from skfed._nets import Model, acts_on_batches, get_model, set_model
+from skfed._nets import Model, Workbench, get_model, set_model
 from skfed.engines._minibatches import minibatches
 from skfed.utils._seeding import Purpose, stream, torch_seeded
 
@@ -36,8 +35,8 @@ class LoopEngine:
 
     Parameters
     ----------
-    net : NeuralNetClassifier
-        The initialised net; it is copied, and the copy does the work.
+    bench : Workbench
+        The net that does the work.
     X : ndarray of shape (n_samples, ...)
         In the dtype of the module.
     y : ndarray of shape (n_samples,)
@@ -50,7 +49,7 @@ class LoopEngine:
         As in :class:`skfed.FederatedClassifier`.
     """
 
-    net: NeuralNetClassifier
+    bench: Workbench
     X: np.ndarray
     y: np.ndarray
     federation: Federation
@@ -58,10 +57,6 @@ class LoopEngine:
     local_epochs: int = 1
     local_steps: int | None = None
     n_jobs: int | None = None
-
-    def __post_init__(self):
-        self.net = deepcopy(self.net)
-        self.net.callbacks_ = [(n, cb) for n, cb in self.net.callbacks_ if acts_on_batches(cb)]
 
     def train(self, model: Model, clients: np.ndarray, round: int) -> list[Update]:
         """Train each client from the same model; one that stands twice trains twice, afresh."""
@@ -72,7 +67,7 @@ class LoopEngine:
             drawn[k] += 1
         tasks = (
             delayed(_train_client)(
-                self.net,
+                self.bench,
                 model,
                 *self._data(k),
                 self._stream(Purpose.MINIBATCHES, round, k, copy),
@@ -93,10 +88,10 @@ class LoopEngine:
         max_samples: int | str | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return each client's mean loss or error at ``model``, and on how many rows."""
-        set_model(self.net, model)
         rows = [self._sample(k, round, max_samples) for k in clients]
         tasks = (
-            delayed(_evaluate)(self.net, self.X[chosen], self.y[chosen], metric) for chosen in rows
+            delayed(_poll_client)(self.bench, model, self.X[chosen], self.y[chosen], metric)
+            for chosen in rows
         )
         return np.array(self._run(tasks), float), np.array([len(r) for r in rows], dtype=int)
 
@@ -113,7 +108,7 @@ class LoopEngine:
         rows = self.federation.rows(k)
         if max_samples is None:
             return rows
-        limit = _batch_size(self.net, len(rows)) if max_samples == "batch" else int(max_samples)
+        limit = _batch_size(self.bench.net, len(rows)) if max_samples == "batch" else int(max_samples)
         rng = self._stream(Purpose.POLL, round, k)
         return rows if len(rows) <= limit else rng.choice(rows, size=limit, replace=False)
 
@@ -128,7 +123,7 @@ def evaluate(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, metric: str
 
 
 def _train_client(
-    net: NeuralNetClassifier,
+    bench: Workbench,
     model: Model,
     X: np.ndarray,
     y: np.ndarray,
@@ -137,12 +132,13 @@ def _train_client(
     local_epochs: int,
     local_steps: int | None,
 ) -> Update:
-    """Train one client from ``model``; ``net`` is a workbench, left as the client leaves it."""
+    """Train one client from ``model``."""
     torch.set_num_threads(1)  # see _one_thread; a worker process or thread has its own setting
-    X_k, y_k = _to_tensors(net, X, y)
-    batch_size = _batch_size(net, len(y))
-    # The lock inside also keeps threads from sharing the workbench.
-    with torch_seeded(layers_rng, net.device):
+    # The lock inside also keeps threads that share the bench from using it at once.
+    with torch_seeded(layers_rng, bench.device):
+        net = bench.net
+        X_k, y_k = _to_tensors(net, X, y)
+        batch_size = _batch_size(net, len(y))
         set_model(net, model)
         net.initialize_optimizer()
         net.history.clear()
@@ -154,6 +150,14 @@ def _train_client(
             losses.append(_train_step(net, batch))
             n_samples += len(rows)
         return Update(get_model(net), float(np.mean(losses)), n_samples)
+
+
+def _poll_client(
+    bench: Workbench, model: Model, X: np.ndarray, y: np.ndarray, metric: str
+) -> float:
+    """Return one client's mean loss or error at ``model``."""
+    set_model(bench.net, model)
+    return _evaluate(bench.net, X, y, metric)
 
 
 def _train_step(net: NeuralNetClassifier, batch: tuple[torch.Tensor, torch.Tensor]) -> float:

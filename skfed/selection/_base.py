@@ -164,11 +164,13 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
             not available, or weights that are no weights.
         """
         self._validate_params()
+        if not round.available.any():  # no rule has a choice; the round keeps the model
+            return Cohort.mean(np.empty(0, dtype=np.intp))
         return self._check(self._select(round), round)
 
     @abstractmethod
     def _select(self, round: Round) -> Cohort:
-        """Choose; ``select`` has checked the parameters and will check the answer."""
+        """Choose; parameters are checked, somebody is available, the answer will be checked."""
 
     def _check(self, cohort: Cohort, round: Round) -> Cohort:
         name = type(self).__name__

@@ -48,9 +48,7 @@ class PowerOfChoice(BaseSelector):
         available = np.flatnonzero(round.available)
         d = min(d, len(available))
         sizes = round.sizes[available]
-        candidates = round.rng.choice(
-            available, size=d, replace=False, p=sizes / max(sizes.sum(), 1)
-        )
+        candidates = round.rng.choice(available, size=d, replace=False, p=sizes / sizes.sum())
         # Shuffled once more before the stable sort: ties are broken at random, whatever the order
         # in which the draw lists the candidates.
         candidates = round.rng.permutation(candidates)

@@ -60,7 +60,7 @@ class RandomSelector(BaseSelector):
             )
         available = np.flatnonzero(round.available)
         m = min(count_clients(self.clients_per_round, len(round.sizes)), len(available))
-        shares = round.sizes[available] / max(round.sizes[available].sum(), 1)
+        shares = round.sizes[available] / round.sizes[available].sum()
         drawn = round.rng.choice(
             len(available), size=m, replace=self.replace, p=shares if by_size else None
         )
@@ -72,4 +72,4 @@ class RandomSelector(BaseSelector):
             return Cohort.mean(clients)
         if weighting == "size":
             return Cohort.by_size(clients, round.sizes)
-        return Cohort(clients, shares[drawn] * len(available) / max(m, 1), unbiased=True)
+        return Cohort(clients, shares[drawn] * len(available) / m, unbiased=True)

@@ -1,0 +1,114 @@
+"""
+Quickstart: paying and free users
+=================================
+
+Forty users hold handwritten digits. Four of them pay: the model is to be good for them, and they
+write the digits 0 to 4. Of the 36 free users, some write the same digits, some write the digits 5
+to 9, and some write the same digits but label them at random. Who of them helps?
+
+FedALIGN takes a free user's update only in rounds in which the loss of the current model on that
+user's data is within eps of the paying users' loss. It is compared with the two obvious answers:
+train on the paying users only, and train on all.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+
+N_ROUNDS = 60
+N_SEEDS = 5
+PAYING = [f"paying {i}" for i in range(4)]
+HELPFUL = [f"free, same digits {i}" for i in range(12)]
+NOISY = [f"free, random labels {i}" for i in range(12)]
+OTHER = [f"free, other digits {i}" for i in range(12)]
+
+SELECTORS = {
+    # All rounds are warm-up, in which only priority clients train.
+    "paying users only": FedAlignSelector(warmup=1.0),
+    "all users": RandomSelector(clients_per_round=1.0, probability="uniform", replace=False),
+    "FedALIGN": FedAlignSelector(eps=0.2, warmup=0.2),
+}
+
+
+def deal_digits(seed):
+    """Split the digits over the users; the test set is what paying users write."""
+    X, y = load_digits(return_X_y=True)
+    X, X_test, y, y_test = train_test_split(X / 16, y, test_size=0.3, stratify=y, random_state=seed)
+    rng = np.random.default_rng(seed)
+    clients = np.where(
+        y < 5,
+        rng.permutation(np.resize(PAYING + HELPFUL + NOISY, len(y))),
+        rng.permutation(np.resize(OTHER, len(y))),
+    )
+    noisy = np.isin(clients, NOISY)
+    y[noisy] = rng.integers(0, 5, noisy.sum())
+    return X, y, clients, X_test[y_test < 5], y_test[y_test < 5]
+
+
+def train(selector, seed):
+    """Train one federation and return the fitted model."""
+    X, y, clients, X_test, y_test = deal_digits(seed)
+    # As a class, not an instance, so that its initial weights come from random_state.
+    net = NeuralNetClassifier(
+        nn.Linear,
+        module__in_features=64,
+        module__out_features=10,
+        criterion=nn.CrossEntropyLoss,
+        lr=0.2,
+        batch_size=10,
+    )
+    model = FederatedClassifier(
+        net, selector=selector, priority=PAYING, n_rounds=N_ROUNDS, random_state=seed
+    )
+    return model.fit(X, y, clients=clients, X_val=X_test, y_val=y_test)
+
+
+def summarise(models):
+    """Return a row of the table: means over the seeds."""
+    histories = [model.history_ for model in models]
+    final = [history["val_score"].iloc[-1] for history in histories]
+    return {
+        "accuracy (paying)": f"{np.mean(final):.3f} ± {np.std(final):.3f}",
+        "MB down": np.mean([history["bytes_down"].sum() for history in histories]) / 1e6,
+        "MB up": np.mean([history["bytes_up"].sum() for history in histories]) / 1e6,
+        "clients a round": np.mean([history["n_aggregated"].mean() for history in histories]),
+        "rounds": models[0].n_rounds_,
+    }
+
+
+def plot(fits):
+    """Draw accuracy by round: the mean over the seeds, and their range."""
+    figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+    for (name, models), color in zip(fits.items(), ["#0072B2", "#D55E00", "#009E73"], strict=True):
+        scores = np.array([model.history_["val_score"] for model in models])
+        rounds = np.arange(1, N_ROUNDS + 1)
+        ax.plot(rounds, scores.mean(axis=0), color=color, label=name)
+        ax.fill_between(rounds, scores.min(axis=0), scores.max(axis=0), color=color, alpha=0.15)
+    ax.axvline(0.2 * N_ROUNDS, color="grey", linestyle=":", label="end of FedALIGN's warm-up")
+    ax.set(
+        xlabel="round",
+        ylabel="test accuracy for paying users",
+        title=f"Mean and range of {N_SEEDS} seeds",
+        xlim=(1, N_ROUNDS),
+    )
+    ax.legend(loc="lower right")
+    return figure
+
+
+if __name__ == "__main__":
+    fits = {}
+    for name, selector in SELECTORS.items():
+        print(f"training: {name}, {N_SEEDS} seeds", flush=True)
+        fits[name] = [train(selector, seed) for seed in range(N_SEEDS)]
+    table = pd.DataFrame({name: summarise(models) for name, models in fits.items()}).T
+    print(table.to_string(float_format="{:.2f}".format))
+    figure = plot(fits)
+    figure.savefig("quickstart.png", dpi=110)
+    print("picture: quickstart.png")
+    plt.show()

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from skfed.datasets import partition_by_shards, partition_dirichlet
+
+Y = np.repeat(np.arange(10), 120)
+
+
+def test_each_client_gets_equal_shards_of_few_classes():
+    clients = partition_by_shards(Y, 60, shards_per_client=2, random_state=0)
+    assert (np.bincount(clients) == 20).all()
+    assert max(len(np.unique(Y[clients == k])) for k in range(60)) == 2
+    # One-class shards of 10 rows: a client holds 10 or 20 rows of a class.
+    counts = np.array([np.bincount(Y[clients == k], minlength=10) for k in range(60)])
+    assert set(counts.ravel()) == {0, 10, 20}
+
+
+def test_shards_that_do_not_divide_still_cover_every_row():
+    clients = partition_by_shards(list("aabbbcc"), 3, shards_per_client=1, random_state=0)
+    assert sorted(np.bincount(clients)) == [2, 2, 3]
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.3, 2.0])
+def test_dirichlet_gives_every_client_its_minimum(alpha):
+    clients = partition_dirichlet(Y, 20, alpha=alpha, min_size=10, random_state=0)
+    assert clients.shape == Y.shape
+    assert np.bincount(clients, minlength=20).min() >= 10
+
+
+def test_a_smaller_alpha_is_more_heterogeneous():
+    def largest_class_share(alpha):
+        clients = partition_dirichlet(Y, 20, alpha=alpha, random_state=0)
+        counts = [np.bincount(Y[clients == k], minlength=10) for k in range(20)]
+        return np.mean([c.max() / c.sum() for c in counts])
+
+    shares = [largest_class_share(alpha) for alpha in (0.1, 1.0, 100.0)]
+    assert shares[0] > 0.5 > shares[1] > shares[2]
+    assert shares[2] < 0.15
+
+
+def test_a_full_client_gets_no_further_class():
+    """With one class a client, whoever holds n / K rows is passed over by the next class."""
+    y = np.repeat([0, 1], 50)
+    for seed in range(20):
+        clients = partition_dirichlet(y, 2, alpha=1.0, min_size=0, random_state=seed)
+        first = np.bincount(clients[y == 0], minlength=2)
+        if first.max() == 50:
+            assert np.bincount(clients, minlength=2).tolist() == [50, 50]
+
+
+@pytest.mark.parametrize("partition", [partition_by_shards, partition_dirichlet])
+def test_same_seed_same_partition(partition):
+    same = [partition(Y, 10, random_state=0) for _ in range(2)]
+    assert (same[0] == same[1]).all()
+    assert (same[0] != partition(Y, 10, random_state=1)).any()
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: partition_by_shards(Y, 0), "n_clients == 0, must be >= 1"),
+        (lambda: partition_by_shards(Y, 2, shards_per_client=0), "shards_per_client == 0"),
+        (lambda: partition_by_shards([1, 2], 2), "n_clients=2.*needs 4 rows at least, but y has 2"),
+        (lambda: partition_dirichlet(Y, 0), "n_clients == 0"),
+        (lambda: partition_dirichlet(Y, 2, alpha=0), "alpha == 0, must be > 0"),
+        (lambda: partition_dirichlet(Y, 121), "min_size=10.*more than the 1200 rows"),
+        (lambda: partition_dirichlet(Y, 120, alpha=0.01), "1000 draws.*raise alpha, or lower"),
+    ],
+)
+def test_impossible_partitions(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()

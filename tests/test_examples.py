@@ -1,0 +1,55 @@
+"""What the README and the examples promise."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def quickstart():
+    path = ROOT / "examples" / "getting_started" / "plot_quickstart.py"
+    spec = importlib.util.spec_from_file_location("quickstart", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_fedalign_ends_above_both_baselines_over_5_seeds(quickstart):
+    fits = {
+        name: [quickstart.train(selector, seed) for seed in range(5)]
+        for name, selector in quickstart.SELECTORS.items()
+    }
+    final = {
+        name: np.mean([model.history_["val_score"].iloc[-1] for model in models])
+        for name, models in fits.items()
+    }
+    assert final["FedALIGN"] > final["paying users only"]
+    assert final["FedALIGN"] > final["all users"]
+    table = pd.DataFrame({name: quickstart.summarise(models) for name, models in fits.items()}).T
+    assert table.to_string(float_format="{:.2f}".format) in README
+    quickstart.plot(fits).canvas.draw()
+
+
+def test_the_readmes_first_two_commands():
+    blocks = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+    install = "python -m pip install -c constraints.txt -e"
+    assert (
+        blocks[0] == f'{install} ".[plot]" && python examples/getting_started/plot_quickstart.py\n'
+    )
+    assert blocks[1] == f'{install} ".[test]" && python -m pytest\n'
+
+
+def test_the_readmes_python_runs(monkeypatch):
+    """The blocks share one namespace, as a reader's session does."""
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    namespace: dict = {}
+    for block in blocks:
+        exec(block, namespace)
+    assert namespace["search"].best_params_

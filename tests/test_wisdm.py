@@ -1,0 +1,117 @@
+"""Real phone users: searches in a Pipeline, and what federation costs in accuracy."""
+
+import numpy as np
+import pytest
+import sklearn
+import torch
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import LabelEncoder, StandardScaler
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.datasets import load_wisdm
+
+PAYING = [1, 2, 3, 6, 8, 12]
+SEARCHES = {
+    "eps": (FedAlignSelector(warmup=1), {"selector__eps": [0.1, 0.5]}),
+    "d": (PowerOfChoice(d=6), {"selector__d": [3, 6, 12]}),
+}
+
+
+@pytest.fixture(scope="module")
+def wisdm():
+    try:
+        return load_wisdm()
+    except FileNotFoundError as error:
+        pytest.skip(f"WISDM is not on disk: {error}")
+
+
+@pytest.mark.parametrize("routing", [False, True], ids=["routing off", "routing on"])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_grid_search_in_a_pipeline(wisdm, search, routing):
+    selector, grid = SEARCHES[search]
+    federated = FederatedClassifier(selector=selector, priority=PAYING, n_rounds=4, random_state=0)
+    pipeline = make_pipeline(SimpleImputer(), StandardScaler(), federated)
+    grid = {f"federatedclassifier__{name}": values for name, values in grid.items()}
+    # Folds within each user, so that every paying user is in every training set.
+    folds = StratifiedKFold(3, shuffle=True, random_state=0).split(wisdm.X, wisdm.clients)
+    grid_search = GridSearchCV(pipeline, grid, cv=list(folds))
+    name = "clients" if routing else "federatedclassifier__clients"
+    with sklearn.config_context(enable_metadata_routing=routing):
+        grid_search.fit(wisdm.X, wisdm.y, **{name: wisdm.clients})
+    assert np.isfinite(grid_search.cv_results_["mean_test_score"]).all()
+    best = grid_search.best_estimator_[-1]
+    assert (len(best.clients_), best.priority_.sum()) == (36, 6)
+    assert best.history_["samples_trained"].gt(0).all()
+    assert set(grid_search.predict(wisdm.X)) <= set(wisdm.y)
+
+
+@pytest.mark.parametrize("routing", [False, True], ids=["routing off", "routing on"])
+def test_searches_without_a_pipeline_and_cross_val_score(wisdm, routing):
+    X = StandardScaler().fit_transform(wisdm.X.fillna(0))
+    folds = list(StratifiedKFold(3, shuffle=True, random_state=0).split(X, wisdm.clients))
+    model = FederatedClassifier(selector=PowerOfChoice(d=6), n_rounds=2, random_state=0)
+    with sklearn.config_context(enable_metadata_routing=routing):
+        search = GridSearchCV(model, {"selector__d": [3, 6]}, cv=folds)
+        search.fit(X, wisdm.y, clients=wisdm.clients)
+        scores = cross_val_score(model, X, wisdm.y, cv=folds, params={"clients": wisdm.clients})
+    assert len(search.best_estimator_.clients_) == 36
+    assert scores == pytest.approx(search.cv_results_["mean_test_score"][1], abs=0.1)
+
+
+class MLP(nn.Sequential):
+    def __init__(self):
+        super().__init__(
+            nn.Linear(43, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 6)
+        )
+
+
+def split_within_users(clients, seed):
+    """Hold out a quarter of each user's rows."""
+    rng = np.random.default_rng(seed)
+    test = np.zeros(len(clients), bool)
+    for user in np.unique(clients):
+        rows = rng.permutation(np.flatnonzero(clients == user))
+        test[rows[: len(rows) // 4]] = True
+    return ~test, test
+
+
+def test_federated_training_comes_within_3_points_of_pooled_training(wisdm):
+    """The same net, at most as many passes over the data; means over 5 seeds."""
+    n_passes = 60
+    scores = []
+    for seed in range(5):
+        train, test = split_within_users(wisdm.clients, seed)
+        prepare = make_pipeline(SimpleImputer(), StandardScaler())
+        X = prepare.fit_transform(wisdm.X[train]).astype(np.float32)
+        X_test = prepare.transform(wisdm.X[test]).astype(np.float32)
+        y = LabelEncoder().fit_transform(wisdm.y)
+        net = NeuralNetClassifier(
+            MLP,
+            criterion=nn.CrossEntropyLoss,
+            lr=0.1,
+            batch_size=32,
+            max_epochs=n_passes,
+            train_split=None,
+            iterator_train__shuffle=True,
+            verbose=0,
+        )
+        # Draws by size favour large users, so fewer rounds than 60 passes times 12 rounds a pass.
+        federated = FederatedClassifier(
+            net, selector=RandomSelector(), n_rounds=650, random_state=seed
+        )
+        federated.fit(X, y[train], clients=wisdm.clients[train])
+        assert 0.9 < federated.history_["samples_trained"].sum() / (n_passes * len(X)) <= 1
+        torch.manual_seed(seed)
+        net.fit(X, y[train])
+        scores.append((federated.score(X_test, y[test]), net.score(X_test, y[test])))
+    federated_score, pooled_score = np.mean(scores, axis=0)
+    print(
+        f"WISDM, accuracy, mean of 5 seeds: federated {federated_score:.3f}, "
+        f"pooled {pooled_score:.3f}"
+    )
+    assert pooled_score > 0.8
+    assert federated_score > pooled_score - 0.03
