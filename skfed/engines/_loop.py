@@ -108,7 +108,9 @@ class LoopEngine:
         rows = self.federation.rows(k)
         if max_samples is None:
             return rows
-        limit = _batch_size(self.bench.net, len(rows)) if max_samples == "batch" else int(max_samples)
+        limit = (
+            _batch_size(self.bench.net, len(rows)) if max_samples == "batch" else int(max_samples)
+        )
         rng = self._stream(Purpose.POLL, round, k)
         return rows if len(rows) <= limit else rng.choice(rows, size=limit, replace=False)
 
