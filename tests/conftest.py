@@ -52,7 +52,7 @@ def make_round():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def data_home():
     """Return the folder of the real data sets, or skip."""
     home = os.environ.get("SKFED_DATA")

@@ -22,11 +22,8 @@ SEARCHES = {
 
 
 @pytest.fixture(scope="module")
-def wisdm():
-    try:
-        return load_wisdm()
-    except FileNotFoundError as error:
-        pytest.skip(f"WISDM is not on disk: {error}")
+def wisdm(data_home):
+    return load_wisdm(data_home=data_home)
 
 
 @pytest.mark.parametrize("routing", [False, True], ids=["routing off", "routing on"])
