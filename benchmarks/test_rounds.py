@@ -10,7 +10,7 @@ import pytest
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skfed import FedAlignSelector, PowerOfChoice, RandomSelector
+from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
 from skfed._nets import Workbench, make_classifier_net
 from skfed._rounds import Server, run_rounds
@@ -43,16 +43,16 @@ def test_round(benchmark, request, data, selector):
     labels, y = np.unique(y, return_inverse=True)
     federation = make_federation(clients, len(X), priority=np.unique(clients)[:4])
     server = Server(make_classifier_net(net, X, len(labels), seed=0), seed=0)
-    engine = LoopEngine(Workbench(server.net, X[:1]), X, y, federation, seed=0, local_steps=30)
+    engine = LoopEngine(Workbench(server.net, X[:1]), X, y, federation, seed=0)
+    rules = FederatedClassifier(selector=SELECTORS[selector], local_steps=30)._rules(server.net)
 
     def one_round():
         run_rounds(
             server,
             federation,
             engine,
-            SELECTORS[selector],
+            rules,
             until=server.round + 1,
-            n_rounds=100,
             validate=lambda net: {},
             report=lambda row: None,
         )

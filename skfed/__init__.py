@@ -3,7 +3,13 @@
 from importlib.metadata import version
 
 from skfed._classifier import FederatedClassifier
-from skfed.selection import FedAlignSelector, PowerOfChoice, RandomSelector
+from skfed.selection import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
 
 __version__ = version("skfed")
-__all__ = ["FedAlignSelector", "FederatedClassifier", "PowerOfChoice", "RandomSelector"]
+__all__ = [
+    "ActiveFLSelector",
+    "FedAlignSelector",
+    "FederatedClassifier",
+    "PowerOfChoice",
+    "RandomSelector",
+]

@@ -30,9 +30,11 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         trained likewise.
     selector : BaseSelector, default=None
         Who trains in a round; None is ``RandomSelector()``.
-    priority : collection of client ids, default=None
+    priority : collection of client ids or mapping of them to weights, default=None
         The clients whose weighted loss F(w) is the objective (FedALIGN, equation 5); None means
-        all. Ids that occur in ``clients``.
+        all. Ids that occur in ``clients``. A mapping gives each its weight s_k in [0, 1], 0 for
+        the clients that it does not name: F = sum of s_k D_k F_k / sum of s_k D_k, the spectrum
+        between prioritized and ordinary federated learning.
     n_rounds : int, default=100
         Communication rounds; with ``warm_start``, the number in total.
     local_epochs : int, default=1
@@ -41,6 +43,18 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     local_steps : int, default=None
         tau, minibatch steps of a client in a round, each of min(b, D_k) rows drawn afresh without
         replacement. Wins over ``local_epochs`` when given.
+    lr_schedule : float, schedule or callable of the round, default=None
+        Learning rate of local training, from ``skfed.schedules``; None keeps the net's own.
+    proximal_mu : float, default=0.0
+        FedProx's mu: each client's loss has the term mu/2 ||w - w_t||^2 (Li et al. 2020).
+    aggregator : BaseAggregator, default=None
+        How updates are aggregated, from ``skfed.aggregation``: robust rules, or ``Scaffold()``;
+        None is the mean by the weights that the selector's cohort carries.
+    server_optimizer : ServerOptimizer, default=None
+        What moves the global model towards the aggregate; None takes the aggregate as it is.
+    availability : BaseAvailability, default=None
+        Who can be reached in a round, and who never answers, from ``skfed.availability``; None is
+        everybody, always.
     n_jobs : int, default=None
         Clients that train side by side, through joblib. The result does not depend on it.
     warm_start : bool, default=False

@@ -3,24 +3,34 @@
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation, make_federation, rows_of
 from skfed._nets import Workbench, cast
-from skfed._rounds import Server, run_rounds
-from skfed.engines import LoopEngine, evaluate
+from skfed._rounds import Rules, Server, run_rounds
+from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
+from skfed.availability import Always, BaseAvailability
+from skfed.engines import LocalTraining, LoopEngine, evaluate
 from skfed.history import to_frame
-from skfed.selection import RandomSelector
+from skfed.schedules import BaseSchedule
+from skfed.selection import BaseSelector, RandomSelector
 from skfed.utils._seeding import draw_seed
-from skfed.utils._sklearn import HasMethods, Interval
+from skfed.utils._sklearn import Interval
 
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
+
+
+def _is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
+    return isinstance(optimizer, torch.optim.SGD) and not any(
+        group["momentum"] for group in optimizer.param_groups
+    )
 
 
 class BaseFederated(BaseEstimator, metaclass=ABCMeta):
@@ -34,11 +44,16 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
 
     _parameter_constraints: dict = {
         "estimator": "no_validation",  # _nets names what it accepts
-        "selector": [HasMethods("select"), None],
+        "selector": [BaseSelector, None],
         "priority": [Iterable, None],
         "n_rounds": [_POSITIVE_INT],
         "local_epochs": [_POSITIVE_INT],
         "local_steps": [_POSITIVE_INT, None],
+        "lr_schedule": [Interval(Real, 0, None, closed="left"), BaseSchedule, callable, None],
+        "proximal_mu": [Interval(Real, 0, None, closed="left")],
+        "aggregator": [BaseAggregator, None],
+        "server_optimizer": [ServerOptimizer, None],
+        "availability": [BaseAvailability, None],
         "n_jobs": [Integral, None],
         "warm_start": ["boolean"],
         "random_state": ["random_state"],
@@ -54,6 +69,11 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         n_rounds=100,
         local_epochs=1,
         local_steps=None,
+        lr_schedule=None,
+        proximal_mu=0.0,
+        aggregator=None,
+        server_optimizer=None,
+        availability=None,
         n_jobs=None,
         warm_start=False,
         random_state=None,
@@ -65,6 +85,11 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         self.n_rounds = n_rounds
         self.local_epochs = local_epochs
         self.local_steps = local_steps
+        self.lr_schedule = lr_schedule
+        self.proximal_mu = proximal_mu
+        self.aggregator = aggregator
+        self.server_optimizer = server_optimizer
+        self.availability = availability
         self.n_jobs = n_jobs
         self.warm_start = warm_start
         self.random_state = random_state
@@ -220,8 +245,6 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             y,
             federation,
             server.seed,
-            self.local_epochs,
-            self.local_steps,
             self.n_jobs,
         )
 
@@ -238,9 +261,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             server,
             federation,
             engine,
-            RandomSelector() if self.selector is None else self.selector,
+            self._rules(server.net),
             until=until,
-            n_rounds=self.n_rounds,
             validate=validate,
             report=self._report,
         )
@@ -251,6 +273,24 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         self.history_ = to_frame(server.rows)
         self.n_rounds_ = server.round
         return self
+
+    def _rules(self, net: NeuralNetClassifier) -> Rules:
+        """Turn parameters into rules, defaults filled in."""
+        aggregator = WeightedMean() if self.aggregator is None else self.aggregator
+        if aggregator.uses_variates and not _is_plain_sgd(net.optimizer_):
+            raise ValueError(
+                f"aggregator={aggregator} needs clients that train by SGD without momentum, but "
+                f"estimator's optimizer is {net.optimizer_}: set optimizer=torch.optim.SGD."
+            )
+        return Rules(
+            selector=RandomSelector() if self.selector is None else self.selector,
+            aggregator=aggregator,
+            server_optimizer=self.server_optimizer,
+            availability=Always() if self.availability is None else self.availability,
+            training=LocalTraining(self.local_epochs, self.local_steps, self.proximal_mu),
+            lr_schedule=self.lr_schedule,
+            n_rounds=self.n_rounds,
+        )
 
     def _report(self, row: dict[str, Any]) -> None:
         """Print a line a round when asked to."""

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ class Federation:
     ----------
     ids : ndarray of shape (n_clients,)
         Client ids, sorted by type name and value.
-    priority : ndarray of shape (n_clients,), dtype=bool
-        True where the client has priority.
+    priority_weights : ndarray of shape (n_clients,)
+        s_k in [0, 1]: 1 for a priority client, 0 for a free one, in between for the spectrum
+        between prioritized and ordinary federated learning.
     order : ndarray of shape (n_samples,)
         Row numbers grouped by client, each client's rows in the order of X.
     offsets : ndarray of shape (n_clients + 1,)
@@ -32,7 +34,7 @@ class Federation:
     """
 
     ids: np.ndarray
-    priority: np.ndarray
+    priority_weights: np.ndarray
     order: np.ndarray
     offsets: np.ndarray
 
@@ -45,9 +47,14 @@ class Federation:
         return np.diff(self.offsets)
 
     @property
+    def priority(self) -> np.ndarray:
+        """Who has priority, wholly or in part."""
+        return self.priority_weights > 0
+
+    @property
     def fractions(self) -> np.ndarray:
-        """p_k = D_k / sum of D over the priority clients (FedALIGN, equation 5)."""
-        return self.sizes / self.sizes[self.priority].sum()
+        """p_k = D_k / sum of s D: over the priority clients s p sums to 1 (FedALIGN, (5))."""
+        return self.sizes / (self.priority_weights * self.sizes).sum()
 
     def rows(self, k: int) -> np.ndarray:
         """Return the rows of X that client ``k`` holds."""
@@ -71,20 +78,20 @@ def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Feder
         The id of the client that holds each row.
     n_samples : int
         Number of rows of X.
-    priority : collection of client ids, default=None
-        Ids of the priority clients; None means all.
+    priority : collection of client ids or mapping of them to weights, default=None
+        The priority clients, or s_k in [0, 1] for each client that is not free; None means all.
 
     Raises
     ------
     ValueError
-        If ``clients`` has the wrong length or missing values, or if ``priority`` is empty or names
-        an unknown client.
+        If ``clients`` has the wrong length or missing values, or if ``priority`` is empty, names
+        an unknown client or has a weight outside [0, 1].
     """
     ids, codes = encode_ids(clients, n_samples)
     counts = np.bincount(codes, minlength=len(ids))
     return Federation(
         ids=ids,
-        priority=np.ones(len(ids), bool) if priority is None else _priority_mask(ids, priority),
+        priority_weights=_priority_weights(ids, priority),
         order=np.argsort(codes, kind="stable"),
         offsets=np.concatenate([[0], np.cumsum(counts)]),
     )
@@ -160,16 +167,38 @@ def _array_of(ids: list) -> np.ndarray:
     return np.fromiter(ids, dtype=object, count=len(ids))
 
 
-def _priority_mask(ids: np.ndarray, priority: Any) -> np.ndarray:
-    """Find the priority clients among the ids: by type and value, else by equality."""
-    if isinstance(priority, str | bytes | Mapping) or not isinstance(priority, Iterable):
-        raise ValueError(f"priority must be a collection of client ids, got {priority!r}.")
-    wanted = [_native(client) for client in priority]
-    if not wanted:
+def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
+    """Return s_k of each client."""
+    if priority is None:
+        return np.ones(len(ids))
+    if isinstance(priority, str | bytes) or not isinstance(priority, Iterable):
         raise ValueError(
-            "priority is empty ([]), so there is no objective: name at least one client, "
-            "or pass None to give every client priority."
+            "priority must be a collection of client ids, or a mapping of them to weights; got "
+            f"{priority!r}."
         )
+    if isinstance(priority, Mapping):
+        clients, given = list(priority), list(priority.values())
+    else:
+        clients = list(priority)
+        given = [1.0] * len(clients)
+    for client, weight in zip(clients, given, strict=True):
+        if not (isinstance(weight, Real) and 0 <= float(weight) <= 1):
+            raise ValueError(
+                f"priority gives client {client!r} the weight {weight!r}: it must be in [0, 1]."
+            )
+    if not any(given):
+        raise ValueError(
+            f"priority is empty ({priority!r}), so there is no objective: name at least one "
+            "client, or pass None to give every client priority."
+        )
+    weights = np.zeros(len(ids))
+    weights[_find(ids, clients)] = given
+    return weights
+
+
+def _find(ids: np.ndarray, clients: list) -> np.ndarray:
+    """Return the indices of the priority clients: by type and value, else by equality."""
+    wanted = [_native(client) for client in clients]
     exact = {_key(client): k for k, client in enumerate(ids)}
     equal = {_native(client): k for k, client in enumerate(ids)}
     found = [exact.get(_key(client), equal.get(client, -1)) for client in wanted]
@@ -180,9 +209,7 @@ def _priority_mask(ids: np.ndarray, priority: Any) -> np.ndarray:
             f"{_some(unknown)}. Ids in clients are like {_some(list(ids))}: "
             "drop the unknown ones, or check their type and that these rows are in X."
         )
-    mask = np.zeros(len(ids), bool)
-    mask[np.array(found)] = True
-    return mask
+    return np.array(found)
 
 
 def _some(ids: list) -> str:

@@ -4,6 +4,7 @@ The model is what travels between server and clients: every parameter and buffer
 """
 
 import warnings
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -168,6 +169,29 @@ def _begins_with_embedding(module: nn.Module) -> bool:
 def get_model(net: NeuralNetClassifier) -> Model:
     """Copy the net's parameters and buffers to the CPU."""
     return {name: tensor.detach().cpu().clone() for name, tensor in _tensors(net).items()}
+
+
+def parameter_names(net: NeuralNetClassifier) -> list[str]:
+    """Name the trained parameters of a model; its other tensors are buffers."""
+    return [name for name, tensor in _tensors(net).items() if tensor.requires_grad]
+
+
+def add_to_gradients(net: NeuralNetClassifier, extra: Callable[[str, torch.Tensor], torch.Tensor]):
+    """Add ``extra(name, parameter)`` to every gradient that backward computes; return an undo.
+
+    As hooks, since they also act in a train step that the user has written.
+    """
+    handles = [
+        parameter.register_hook(lambda grad, n=name, p=parameter: grad + extra(n, p.detach()))
+        for name, parameter in _tensors(net).items()
+        if parameter.requires_grad
+    ]
+
+    def undo() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return undo
 
 
 def set_model(net: NeuralNetClassifier, model: Model) -> None:

@@ -1,7 +1,7 @@
 """One round after another: poll, select, train, aggregate, record."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -9,10 +9,13 @@ import numpy as np
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
-from skfed._nets import Model, get_model, model_bytes, set_model
-from skfed.aggregation import aggregate_mean
-from skfed.engines import LoopEngine, Update
+from skfed._nets import Model, get_model, model_bytes, parameter_names, set_model
+from skfed.aggregation import BaseAggregator, ServerOptimizer
+from skfed.aggregation._scaffold import Variates
+from skfed.availability import BaseAvailability
+from skfed.engines import LocalTraining, LoopEngine, Update
 from skfed.history import Ledger
+from skfed.schedules import Scheduled, value_at
 from skfed.selection import BaseSelector, Cohort, Round
 from skfed.utils._seeding import Purpose, stream
 
@@ -24,12 +27,31 @@ class Server:
     net: NeuralNetClassifier  # holds the global model
     seed: int
     reported: dict[bytes, float] = field(default_factory=dict)  # by client digest
+    optimizer_state: dict[str, Any] | None = None
+    variates: Variates = field(default_factory=Variates)
     rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round
 
     @property
     def round(self) -> int:
         """The number of finished rounds, t."""
         return len(self.rows)
+
+    def stream(self, purpose: Purpose) -> np.random.Generator:
+        """Return the generator of this round's draws of one kind."""
+        return stream(self.seed, purpose, self.round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How rounds are run."""
+
+    selector: BaseSelector
+    aggregator: BaseAggregator
+    server_optimizer: ServerOptimizer | None
+    availability: BaseAvailability
+    training: LocalTraining
+    lr_schedule: Scheduled | None
+    n_rounds: int  # what schedules plan for
 
 
 @dataclass
@@ -54,46 +76,45 @@ class Poll:
         return np.where(answered, values, np.nan)
 
     def objective(self, view: Round) -> float:
-        """Return F(w_t) = sum over P of p_k F_k(w_t), where all of P in reach told their loss."""
+        """Return F(w_t) = sum of s_k p_k F_k(w_t), where all of P in reach told their loss."""
         priority = np.flatnonzero(view.priority & view.available)
         if not len(priority) or not self.losses.keys() >= set(priority.tolist()):
             return float("nan")
-        return float(
-            np.average([self.losses[k] for k in priority.tolist()], weights=view.sizes[priority])
-        )
+        weights = (view.priority_weights * view.sizes)[priority]
+        return float(np.average([self.losses[k] for k in priority.tolist()], weights=weights))
 
 
 def run_rounds(
     server: Server,
     federation: Federation,
     engine: LoopEngine,
-    selector: BaseSelector,
+    rules: Rules,
     *,
     until: int,
-    n_rounds: int,
     validate: Callable[[NeuralNetClassifier], dict[str, float]],
     report: Callable[[dict[str, Any]], None],
 ) -> None:
     """Run rounds until the server has finished ``until`` of them.
 
-    ``n_rounds`` is what schedules plan for, ``validate`` measures the global model after a round,
-    and ``report`` is shown each row of the history.
+    ``validate`` measures the global model after a round, and ``report`` is shown each row of the
+    history.
     """
     reported = np.full(len(federation), np.inf)
     if server.reported:
         for k in range(len(federation)):
             reported[k] = server.reported.get(federation.digest(k), np.inf)
     while server.round < until:
-        report(_run_round(server, federation, engine, selector, reported, n_rounds, validate))
+        row = _run_round(server, federation, engine, rules, reported, validate)
+        server.rows.append(row)
+        report(row)
 
 
 def _run_round(
     server: Server,
     federation: Federation,
     engine: LoopEngine,
-    selector: BaseSelector,
+    rules: Rules,
     reported: np.ndarray,
-    n_rounds: int,
     validate: Callable[[NeuralNetClassifier], dict[str, float]],
 ) -> dict[str, Any]:
     """Run one round; the model and what the server remembers move on together, at its end."""
@@ -101,44 +122,132 @@ def _run_round(
     model, t = get_model(server.net), server.round
     ledger = Ledger(model_bytes(server.net))
     poll = Poll(engine, model, t, ledger)
-    view = Round(
-        index=t,
-        n_rounds=n_rounds,
-        rng=stream(server.seed, Purpose.SELECTION, t),
-        sizes=federation.sizes,
-        fractions=federation.fractions,
-        priority=federation.priority,
-        available=np.ones(len(federation), bool),
-        reported=reported,
-        ask=poll,
-    )
-    cohort = selector.select(view)
+    view = _view(server, federation, rules, reported, poll)
+    chosen = rules.selector.select(view)
     selected = perf_counter()
-    updates = engine.train(model, cohort.clients, t)
+
+    answers = _answers(server, rules, chosen.clients)
+    cohort = chosen.keep(answers)
+    training = _training(server, rules)
+    corrections = _corrections(server, federation, rules, cohort)
+    updates = engine.train(model, cohort.clients, t, training, corrections)
     _check_finite(updates, federation.names(cohort.clients), t)
-    ledger.charge_training(cohort.clients, sum(update.n_samples for update in updates))
+    ledger.charge_training(
+        chosen.clients,
+        answers,
+        sum(update.n_samples for update in updates),
+        with_variates=rules.aggregator.uses_variates,
+    )
     trained = perf_counter()
-    set_model(server.net, aggregate_mean(model, [update.model for update in updates], cohort))
+
+    _move(server, federation, rules, model, cohort, updates)
     for k, update in zip(cohort.clients, updates, strict=True):
         reported[k] = server.reported[federation.digest(k)] = update.loss
-    row = {
+    objective = cohort.objective if np.isfinite(cohort.objective) else poll.objective(view)
+    return {
         "round": t,
-        "objective": poll.objective(view),
+        "objective": objective,
         "train_loss": _train_loss(updates, cohort),
         **validate(server.net),
-        "lr": float(server.net.optimizer_.param_groups[0]["lr"]),
+        "lr": _rate(server, training),
+        **rules.selector.scheduled(view),
         **ledger.totals(),
         "n_polled": len(ledger.polled),
         "n_trained": len(updates),
         "n_aggregated": len(cohort.clients),
+        "n_failed": len(chosen.clients) - len(cohort.clients),
         "polled": federation.names(ledger.polled),
         "cohort": federation.names(cohort.clients),
+        "failed": federation.names(chosen.clients[~answers]),
         "select_seconds": selected - started,
         "train_seconds": trained - selected,
         "round_seconds": perf_counter() - started,
     }
-    server.rows.append(row)
-    return row
+
+
+def _view(
+    server: Server, federation: Federation, rules: Rules, reported: np.ndarray, poll: Poll
+) -> Round:
+    """Show the selector what it may know of the coming round."""
+    available = rules.availability.reachable(
+        federation,
+        server.round,
+        server.stream(Purpose.AVAILABILITY),
+        stream(server.seed, Purpose.FIXED_AVAILABILITY),
+    )
+    return Round(
+        index=server.round,
+        n_rounds=rules.n_rounds,
+        rng=server.stream(Purpose.SELECTION),
+        sizes=federation.sizes,
+        fractions=federation.fractions,
+        priority=federation.priority,
+        priority_weights=federation.priority_weights,
+        available=available,
+        reported=reported,
+        ask=poll,
+    )
+
+
+def _answers(server: Server, rules: Rules, chosen: np.ndarray) -> np.ndarray:
+    """Return a mask of the chosen whose update arrives; copies of a client fail together."""
+    distinct, position = np.unique(chosen, return_inverse=True)
+    rng = server.stream(Purpose.ANSWERS)
+    return rules.availability.answers(len(distinct), rng)[position]
+
+
+def _training(server: Server, rules: Rules) -> LocalTraining:
+    """Return how clients train in this round, learning rates included."""
+    if rules.lr_schedule is None:
+        return rules.training
+    n_steps = rules.training.n_iterations
+    rates = tuple(
+        value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps)
+        for step in range(n_steps)
+    )
+    return replace(rules.training, rates=rates)
+
+
+def _rate(server: Server, training: LocalTraining) -> float:
+    """Return the learning rate of the round's first local iteration."""
+    if training.rates is not None:
+        return training.rates[0]
+    return float(server.net.optimizer_.param_groups[0]["lr"])
+
+
+def _corrections(
+    server: Server, federation: Federation, rules: Rules, cohort: Cohort
+) -> list[Model] | None:
+    """Return SCAFFOLD's c - c_k of each member of the cohort."""
+    if not rules.aggregator.uses_variates:
+        return None
+    return [server.variates.correction(federation.digest(k)) for k in cohort.clients]
+
+
+def _move(
+    server: Server,
+    federation: Federation,
+    rules: Rules,
+    model: Model,
+    cohort: Cohort,
+    updates: list[Update],
+) -> None:
+    """Move the global model, and the server's optimizer and variates with it."""
+    if not updates:
+        return
+    parameters = parameter_names(server.net)
+    moved = rules.aggregator.aggregate(model, [u.model for u in updates], cohort, parameters)
+    if rules.server_optimizer is not None:
+        moved, server.optimizer_state = rules.server_optimizer.step(
+            model, moved, parameters, server.optimizer_state
+        )
+    set_model(server.net, moved)
+    if rules.aggregator.uses_variates:
+        new: dict[bytes, list[Model]] = {}
+        for k, update in zip(cohort.clients, updates, strict=True):
+            if update.variate is not None:
+                new.setdefault(federation.digest(k), []).append(update.variate)
+        server.variates.move(new, len(federation))
 
 
 def _train_loss(updates: list[Update], cohort: Cohort) -> float:

@@ -46,11 +46,19 @@ class Ledger:
         self.samples_evaluated += int(n_samples.sum())
         self.polled.extend(clients.tolist())
 
-    def charge_training(self, clients: np.ndarray, n_samples: int) -> None:
-        """Charge the training of ``clients`` (repeats train again) on so many rows in all."""
+    def charge_training(
+        self, clients: np.ndarray, answers: np.ndarray, n_samples: int, with_variates: bool
+    ) -> None:
+        """Charge the training of ``clients``, of whom those in the mask ``answers`` sent a model.
+
+        A client that stands twice trains twice. SCAFFOLD's variates are one more model each way.
+        """
         self._send_model(clients)
-        self.models_up += len(clients)
+        self.models_up += int(answers.sum())
         self.samples_trained += n_samples
+        if with_variates:
+            self.models_down += len(np.unique(clients))
+            self.models_up += int(answers.sum())
 
     def _send_model(self, clients: np.ndarray) -> None:
         new = set(clients.tolist()) - self.holders
@@ -77,14 +85,17 @@ def to_frame(rows: list[dict[str, Hashable]]) -> pd.DataFrame:
     Columns
     -------
     round : t, from 0.
-    objective : F(w_t), where all available priority clients were polled for it, else NaN.
+    objective : F(w_t) over the priority clients in reach, where all were polled, else NaN.
     train_loss : mean of the cohort's training losses, weighted as their updates.
     val_loss, val_score : on the validation data of the priority clients, after the round.
-    lr : the learning rate of local training.
+    lr : the learning rate of the round's first local iteration.
+    eps, d : the selector's scheduled values, where it has them.
     models_down, models_up, scalars_down, scalars_up, bytes_down, bytes_up : what was sent.
     samples_evaluated, samples_trained : rows that clients evaluated and trained on.
-    n_polled, n_trained, n_aggregated : clients asked, trained, and aggregated.
-    polled, cohort : their ids; a repeated draw stands twice.
+    n_polled, n_trained, n_aggregated, n_failed : clients asked, trained, aggregated, and chosen
+        without an answer.
+    polled, cohort, failed : ids of those polled, aggregated and failed; a repeated draw stands
+        twice.
     select_seconds, train_seconds, round_seconds : wall time; selection includes its polls.
     """
     return pd.DataFrame(rows)

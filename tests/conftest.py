@@ -43,6 +43,7 @@ def make_round():
             sizes=sizes,
             fractions=sizes / sizes[priority].sum(),
             priority=priority,
+            priority_weights=priority.astype(float),
             available=everyone if available is None else np.asarray(available),
             reported=np.full(len(losses), np.inf),
             ask=ask,

@@ -85,8 +85,11 @@ def test_unhashable_and_anonymous_ids():
         ([], r"priority is empty \(\[\]\).*name at least one client"),
         (["a", "z"], r"priority names 1 client\(s\) that are not in clients: 'z'.*like 'a', 'b'"),
         ([1], "priority names 1 .* not in clients: 1"),
-        ("a", "priority must be a collection of client ids, got 'a'"),
-        ({"a": 1.0}, "priority must be a collection"),
+        ("a", "priority must be a collection of client ids, or a mapping.*got 'a'"),
+        ({}, r"priority is empty \(\{\}\)"),
+        ({"a": 0.0}, "priority is empty"),
+        ({"a": 1.5}, r"priority gives client 'a' the weight 1.5: it must be in \[0, 1\]"),
+        ({"a": "high"}, "priority gives client 'a' the weight 'high'"),
     ],
 )
 def test_priority_that_does_not_fit(priority, match):

@@ -4,31 +4,23 @@ from collections.abc import Sequence
 
 import torch
 
+from skfed.aggregation._base import BaseAggregator, Model
 from skfed.selection import Cohort
 
-Model = dict[str, torch.Tensor]
 
+class WeightedMean(BaseAggregator):
+    """sum of q_k w_k by the cohort's weights; w + sum of q_k (w_k - w) for an unbiased cohort.
 
-def aggregate_mean(model: Model, updates: Sequence[Model], cohort: Cohort) -> Model:
-    """Return sum of q_k w_k, or w + sum of q_k (w_k - w) for an unbiased cohort.
-
-    Parameters
-    ----------
-    model : dict of str to Tensor
-        w, the current global model.
-    updates : sequence of dict of str to Tensor
-        w_k, one a member of the cohort, in its order.
-    cohort : Cohort
-        The weights q_k. An empty cohort keeps the model.
-
-    Returns
-    -------
-    dict of str to Tensor
-        The next global model, in the dtypes of ``model``. Buffers are averaged as weights are;
-        integer buffers (a batch normalisation's counter) are rounded.
+    Buffers are averaged as weights are; integer buffers (a batch normalisation's counter) are
+    rounded.
     """
-    if not updates:
-        return model
+
+    def _aggregate(self, model, updates, cohort, parameters):
+        return weighted_mean(model, updates, cohort)
+
+
+def weighted_mean(model: Model, updates: Sequence[Model], cohort: Cohort) -> Model:
+    """Return the weighted mean of at least one update."""
     # In float64, so that the sum's rounding does not grow with the cohort.
     rest = 1.0 - cohort.weights.sum() if cohort.unbiased else 0.0
     result = {}

@@ -1,5 +1,5 @@
 """How clients are trained and polled."""
 
-from skfed.engines._loop import LoopEngine, Update, evaluate
+from skfed.engines._loop import LocalTraining, LoopEngine, Update, evaluate
 
-__all__ = ["LoopEngine", "Update", "evaluate"]
+__all__ = ["LocalTraining", "LoopEngine", "Update", "evaluate"]

@@ -15,9 +15,24 @@ from sklearn.utils.parallel import Parallel, delayed
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
-from skfed._nets import Model, Workbench, get_model, set_model
+from skfed._nets import Model, Workbench, add_to_gradients, get_model, parameter_names, set_model
 from skfed.engines._minibatches import minibatches
 from skfed.utils._seeding import Purpose, stream, torch_seeded
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains in a round."""
+
+    epochs: int = 1  # E
+    steps: int | None = None  # tau; wins over epochs when given
+    proximal_mu: float = 0.0  # FedProx's mu
+    rates: tuple[float, ...] | None = None  # learning rate of each iteration; None: the net's own
+
+    @property
+    def n_iterations(self) -> int:
+        """Local iterations of a round: steps where they are given, else epochs."""
+        return self.epochs if self.steps is None else self.steps
 
 
 @dataclass(frozen=True)
@@ -27,6 +42,7 @@ class Update:
     model: Model  # w_k, on the CPU
     loss: float  # mean minibatch loss over the local steps
     n_samples: int  # rows seen in the local steps, repeats counted
+    variate: Model | None = None  # SCAFFOLD's new c_k
 
 
 @dataclass
@@ -45,8 +61,8 @@ class LoopEngine:
         Who holds which rows.
     seed : int
         Seed of all streams.
-    local_epochs, local_steps, n_jobs
-        As in :class:`skfed.FederatedClassifier`.
+    n_jobs : int, default=None
+        Clients served side by side, through joblib.
     """
 
     bench: Workbench
@@ -54,12 +70,20 @@ class LoopEngine:
     y: np.ndarray
     federation: Federation
     seed: int
-    local_epochs: int = 1
-    local_steps: int | None = None
     n_jobs: int | None = None
 
-    def train(self, model: Model, clients: np.ndarray, round: int) -> list[Update]:
-        """Train each client from the same model; one that stands twice trains twice, afresh."""
+    def train(
+        self,
+        model: Model,
+        clients: np.ndarray,
+        round: int,
+        training: LocalTraining,
+        corrections: Sequence[Model] | None = None,
+    ) -> list[Update]:
+        """Train each client from the same model; one that stands twice trains twice, afresh.
+
+        ``corrections`` are SCAFFOLD's c - c_k, one a client.
+        """
         drawn: Counter[int] = Counter()
         copies = []
         for k in clients:
@@ -72,10 +96,10 @@ class LoopEngine:
                 *self._data(k),
                 self._stream(Purpose.MINIBATCHES, round, k, copy),
                 self._stream(Purpose.RANDOM_LAYERS, round, k, copy),
-                self.local_epochs,
-                self.local_steps,
+                training,
+                None if corrections is None else corrections[i],
             )
-            for k, copy in zip(clients, copies, strict=True)
+            for i, (k, copy) in enumerate(zip(clients, copies, strict=True))
         )
         return self._run(tasks)
 
@@ -131,8 +155,8 @@ def _train_client(
     y: np.ndarray,
     rows_rng: np.random.Generator,
     layers_rng: np.random.Generator,
-    local_epochs: int,
-    local_steps: int | None,
+    training: LocalTraining,
+    correction: Model | None,
 ) -> Update:
     """Train one client from ``model``."""
     torch.set_num_threads(1)  # see _one_thread; a worker process or thread has its own setting
@@ -145,13 +169,59 @@ def _train_client(
         net.initialize_optimizer()
         net.history.clear()
         net.history.new_epoch()
-        losses, n_samples = [], 0
-        for rows in minibatches(rows_rng, len(y), batch_size, local_epochs, local_steps):
-            chosen = torch.from_numpy(rows).to(y_k.device)
-            batch = X_k.index_select(0, chosen), y_k.index_select(0, chosen)
-            losses.append(_train_step(net, batch))
-            n_samples += len(rows)
-        return Update(get_model(net), float(np.mean(losses)), n_samples)
+        losses, n_samples, distance = [], 0, 0.0
+        with _corrected(net, model, training.proximal_mu, correction):
+            for iteration, rows in minibatches(
+                rows_rng, len(y), batch_size, training.epochs, training.steps
+            ):
+                distance += _set_rate(net, training.rates, iteration)
+                chosen = torch.from_numpy(rows).to(y_k.device)
+                batch = X_k.index_select(0, chosen), y_k.index_select(0, chosen)
+                losses.append(_train_step(net, batch))
+                n_samples += len(rows)
+        trained = get_model(net)
+        variate = (
+            None if correction is None else _variate(net, model, trained, correction, distance)
+        )
+        return Update(trained, float(np.mean(losses)), n_samples, variate)
+
+
+@contextmanager
+def _corrected(
+    net: NeuralNetClassifier, model: Model, proximal_mu: float, correction: Model | None
+) -> Iterator[None]:
+    """Add mu (w - w_t) and SCAFFOLD's c - c_k to the gradients, where there are such terms."""
+    if not proximal_mu and not correction:
+        yield
+        return
+    anchor = {name: model[name].to(net.device) for name in parameter_names(net)}
+    shift = {name: tensor.to(net.device) for name, tensor in (correction or {}).items()}
+
+    def extra(name: str, parameter: torch.Tensor) -> torch.Tensor:
+        term = proximal_mu * (parameter - anchor[name])
+        return term + shift[name] if name in shift else term
+
+    undo = add_to_gradients(net, extra)
+    try:
+        yield
+    finally:
+        undo()
+
+
+def _set_rate(net: NeuralNetClassifier, rates: tuple[float, ...] | None, iteration: int) -> float:
+    """Set the learning rate of an iteration and return it."""
+    if rates is not None:
+        for group in net.optimizer_.param_groups:
+            group["lr"] = rates[iteration]
+    return float(net.optimizer_.param_groups[0]["lr"])
+
+
+def _variate(
+    net: NeuralNetClassifier, model: Model, trained: Model, correction: Model, distance: float
+) -> Model:
+    """Return c_k - c + (w_t - w_k) / (sum of the learning rates): SCAFFOLD's option II."""
+    moved = {name: (model[name] - trained[name]) / distance for name in parameter_names(net)}
+    return {n: m - correction[n] if n in correction else m for n, m in moved.items()}
 
 
 def _poll_client(

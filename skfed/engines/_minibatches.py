@@ -11,17 +11,18 @@ def minibatches(
     batch_size: int,
     local_epochs: int,
     local_steps: int | None,
-) -> Iterator[np.ndarray]:
-    """Yield the row numbers of each local step, drawn afresh.
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each local step: the number of its local iteration, and its rows, drawn afresh.
 
-    With ``local_steps``, each step draws min(b, D_k) rows without replacement. Otherwise each
-    epoch is a new permutation of the rows, its last partial batch kept.
+    With ``local_steps``, each step is an iteration and draws min(b, D_k) rows without
+    replacement. Otherwise each epoch is an iteration and a new permutation of the rows, its last
+    partial batch kept.
     """
     if local_steps is not None:
-        for _ in range(local_steps):
-            yield rng.choice(n_samples, size=min(batch_size, n_samples), replace=False)
+        for step in range(local_steps):
+            yield step, rng.choice(n_samples, size=min(batch_size, n_samples), replace=False)
         return
-    for _ in range(local_epochs):
+    for epoch in range(local_epochs):
         rows = rng.permutation(n_samples)
         for start in range(0, n_samples, batch_size):
-            yield rows[start : start + batch_size]
+            yield epoch, rows[start : start + batch_size]

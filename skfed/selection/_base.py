@@ -36,11 +36,21 @@ class Cohort:
     unbiased : bool, default=False
         Aggregate as w + sum of q_k (w_k - w) (power-of-choice, appendix E), with the weights as
         the q_k, which need not sum to 1.
+    objective : float, default=nan
+        F(w_t) over the priority clients reached, where the rule polled them for it.
     """
 
     clients: np.ndarray
     weights: np.ndarray
     unbiased: bool = False
+    objective: float = float("nan")
+
+    def keep(self, mask: np.ndarray) -> "Cohort":
+        """Return the cohort of those in ``mask``, weights scaled to sum to 1 unless unbiased."""
+        weights = self.weights[mask]
+        if not self.unbiased and not mask.all():
+            weights = weights / max(weights.sum(), np.finfo(float).tiny)
+        return Cohort(self.clients[mask], weights, self.unbiased, self.objective)
 
     @classmethod
     def mean(cls, clients: np.ndarray) -> "Cohort":
@@ -71,7 +81,9 @@ class Round:
     fractions : ndarray of shape (n_clients,)
         p_k; they sum to 1 over the priority clients.
     priority, available : ndarray of shape (n_clients,), dtype=bool
-        Who has priority, and who can be reached in this round.
+        Who has priority (wholly or in part), and who can be reached in this round.
+    priority_weights : ndarray of shape (n_clients,)
+        s_k in [0, 1]: 1 for priority clients, 0 for free ones, unless ``priority`` is a mapping.
     reported : ndarray of shape (n_clients,)
         The last training loss that each client sent along with its update; +inf before the first.
     ask : callable
@@ -84,15 +96,17 @@ class Round:
     sizes: np.ndarray
     fractions: np.ndarray
     priority: np.ndarray
+    priority_weights: np.ndarray
     available: np.ndarray
     reported: np.ndarray
     ask: Callable[..., np.ndarray] = field(repr=False)
 
     def __post_init__(self):
-        for name in ("sizes", "fractions", "priority", "available", "reported"):
-            view = getattr(self, name).view()
-            view.flags.writeable = False
-            object.__setattr__(self, name, view)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                view = value.view()
+                view.flags.writeable = False
+                object.__setattr__(self, name, view)
 
     def poll(
         self,
@@ -168,6 +182,10 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
             return Cohort.mean(np.empty(0, dtype=np.intp))
         return self._check(self._select(round), round)
 
+    def scheduled(self, round: Round) -> dict[str, float]:
+        """Return what the parameters that may be scheduled are in a round, for the history."""
+        return {}
+
     @abstractmethod
     def _select(self, round: Round) -> Cohort:
         """Choose; parameters are checked, somebody is available, the answer will be checked."""
@@ -183,10 +201,10 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
         if len(weights) and not cohort.unbiased and not np.isclose(weights.sum(), 1):
             raise ValueError(f"{name} gave weights that sum to {weights.sum()}, not to 1.")
         order = np.argsort(clients, kind="stable")
-        return Cohort(clients[order], weights[order], cohort.unbiased)
+        return Cohort(clients[order], weights[order], cohort.unbiased, cohort.objective)
 
 
-def count_clients(value: int | float, n_clients: int) -> int:
+def count_clients(value: Any, n_clients: int) -> int:
     """Turn an int, or a fraction of all clients, into a number of clients.
 
     A fraction is rounded down, to 1 at the least: m = max(C K, 1), as FedAvg has it.

@@ -1,14 +1,15 @@
 """FedALIGN: free clients join when the model fits them as it fits the priority clients.
 
 Ravi, Shomorony: Prioritized Federated Learning: Leveraging Non-Priority Clients for Targeted Model
-Improvement, TMLR 2024, section 3.1 and Algorithm 1.
+Improvement, TMLR 2024, section 3.1 and Algorithm 1; the appendix is that of its preprint.
 """
 
 from numbers import Integral, Real
 
 import numpy as np
 
-from skfed.selection._base import BaseSelector, Cohort, Round
+from skfed.schedules import BaseSchedule, value_at
+from skfed.selection._base import CLIENT_COUNT, BaseSelector, Cohort, Round
 from skfed.utils._sklearn import Interval, RealNotInt, StrOptions
 
 _METRIC = {"loss": "loss", "accuracy": "error"}
@@ -21,16 +22,23 @@ class FedAlignSelector(BaseSelector):
     weighted by size. Each available free client then gets the model and the bound F(w_t) + eps;
     above the bound it stays silent, and of those that answer with F_k(w_t) the server takes who
     passes |F_k(w_t) - F(w_t)| < eps (the indicator of Theorem 1, which is strict; Algorithm 1
-    prints <=). Updates are weighted by D_k / sum of D over the cohort. The outcome is that of
-    Algorithm 1; the cost is lower, since a client dropped by the lower test sends a scalar
-    instead of a model.
+    prints <=). The outcome is that of Algorithm 1; the cost is lower, since a client dropped by
+    the lower test sends a scalar instead of a model.
+
+    In full participation updates are weighted by p'_k = D_k / sum of D over the cohort (equation
+    16). In partial participation K priority clients are drawn with replacement by size and
+    weighted by (1/K) / (1 + M), where M = sum of p_k over the matched free clients, and each of
+    those by p_k / (1 + M) (equation 56). With ``priority`` as a mapping to weights s_k, the
+    objective is F = sum of s_k D_k F_k / sum of s_k D_k, and client k enters with
+    D_k (s_k + (1 - s_k) I_k), where I_k is its match.
 
     Parameters
     ----------
-    eps : float, default=0.2
+    eps : float, schedule or callable of the round, default=0.2
         eps_t, how far the loss of a free client may be from F, in units of the loss (of the
         error, a share in [0, 1], with ``match="accuracy"``). 0 is FedAvg on the priority clients;
-        inf, without warm-up, is FedAvg on all.
+        inf, without warm-up, is FedAvg on all. Corollary 2 wants it to end at 0, as
+        ``skfed.schedules.LinearDecay(0.2)`` does.
     warmup : int or float, default=0.1
         Rounds at the start in which only priority clients train and nobody is polled; a float in
         [0, 1] is a share of the rounds, rounded down.
@@ -38,6 +46,11 @@ class FedAlignSelector(BaseSelector):
         Compare losses, as the algorithm and the theory have it, or accuracies over all local
         data, as the paper's practice section does. The authors' code compares the accuracy on one
         minibatch instead.
+    participation : int or float, default=1.0
+        The same share of the priority clients and of the free ones takes part in a round, rounded
+        down, at least one priority client; an int n is the share n / (number of clients). F is
+        then over the priority clients drawn. Free clients are drawn uniformly, without
+        replacement (equation 55).
 
     Examples
     --------
@@ -47,40 +60,96 @@ class FedAlignSelector(BaseSelector):
     """
 
     _parameter_constraints = {
-        "eps": [Interval(Real, 0, None, closed="both")],
+        "eps": [Interval(Real, 0, None, closed="both"), BaseSchedule, callable],
         "warmup": [
             Interval(Integral, 0, None, closed="left"),
             Interval(RealNotInt, 0, 1, closed="both"),
         ],
         "match": [StrOptions({"loss", "accuracy"})],
+        "participation": CLIENT_COUNT,
     }
 
-    def __init__(self, eps=0.2, warmup=0.1, match="loss"):
+    def __init__(self, eps=0.2, warmup=0.1, match="loss", participation=1.0):
         self.eps = eps
         self.warmup = warmup
         self.match = match
+        self.participation = participation
+
+    def scheduled(self, round: Round) -> dict[str, float]:
+        """Return eps_t."""
+        return {"eps": value_at(self.eps, "eps", round.index, round.n_rounds)}
 
     def _select(self, round: Round) -> Cohort:
-        priority = np.flatnonzero(round.available & round.priority)
+        share = self._share(len(round.sizes))
+        draws = np.flatnonzero(round.available & round.priority)
         free = np.flatnonzero(round.available & ~round.priority)
-        if len(priority) and len(free) and round.index >= self._warmup_rounds(round.n_rounds):
-            free = free[self._matches(round, priority, free)]
-            return Cohort.by_size(np.concatenate([priority, free]), round.sizes)
-        # Without a priority client in reach this cohort is empty and the model stays as it is.
-        return Cohort.by_size(priority, round.sizes)
+        if not len(draws):  # nobody to say what the objective is: the model stays as it is
+            return Cohort.mean(draws)
+        if share < 1:
+            draws, free = self._participants(round, share, draws, free)
+        matched, objective = self._matched(round, np.unique(draws), free)
+        weights = np.zeros(len(round.sizes))
+        if share < 1:
+            return _sampled_cohort(round, draws, matched, objective)
+        members = np.union1d(draws, matched)
+        weights[draws] = round.priority_weights[draws]
+        weights[matched] = 1.0
+        weights = (weights * round.sizes)[members]
+        return Cohort(members, weights / weights.sum(), objective=objective)
 
-    def _matches(self, round: Round, priority: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Run the two exchanges of the poll; return who of the free clients is aligned."""
+    def _matched(
+        self, round: Round, reached: np.ndarray, free: np.ndarray
+    ) -> tuple[np.ndarray, float]:
+        """Poll, unless it is the warm-up; return who is aligned, and F where losses told it."""
+        nobody = np.empty(0, dtype=np.intp)
+        partly = reached[round.priority_weights[reached] < 1]
+        warm = round.index < self._warmup_rounds(round.n_rounds)
+        if warm or not (len(free) or len(partly)):
+            return nobody, np.nan
+        eps = self.scheduled(round)["eps"]
         metric = _METRIC[self.match]
-        local = round.poll(priority, metric=metric)
-        answered = ~np.isnan(local)
-        if not answered.any():
-            return np.zeros(len(free), bool)
-        objective = np.average(local[answered], weights=round.sizes[priority[answered]])
-        answers = round.poll(free, metric=metric, at_most=objective + self.eps)
-        return np.abs(answers - objective) < self.eps
+        local = round.poll(reached, metric=metric)
+        weights = (round.priority_weights * round.sizes)[reached] * ~np.isnan(local)
+        if not weights.any():
+            return nobody, np.nan
+        F = np.average(np.nan_to_num(local), weights=weights)
+        answers = round.poll(free, metric=metric, at_most=F + eps) if len(free) else nobody
+        aligned = free[np.abs(answers - F) < eps]
+        aligned_partly = reached[(np.abs(local - F) < eps) & np.isin(reached, partly)]
+        objective = F if self.match == "loss" else np.nan
+        return np.union1d(aligned, aligned_partly), objective
+
+    def _participants(
+        self, round: Round, share: float, priority: np.ndarray, free: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw who takes part: priority clients with replacement by size, free ones uniformly."""
+        n_priority = max(1, int(share * round.priority.sum() + 1e-9))
+        n_free = min(int(share * (~round.priority).sum() + 1e-9), len(free))
+        chances = (round.priority_weights * round.sizes)[priority]
+        drawn = round.rng.choice(priority, n_priority, p=chances / chances.sum())
+        return drawn, round.rng.choice(free, n_free, replace=False)
+
+    def _share(self, n_clients: int) -> float:
+        if isinstance(self.participation, Integral):
+            return min(int(self.participation) / n_clients, 1.0)
+        return float(self.participation)
 
     def _warmup_rounds(self, n_rounds: int) -> int:
         if isinstance(self.warmup, Integral):
             return int(self.warmup)
         return int(self.warmup * n_rounds + 1e-9)
+
+
+def _sampled_cohort(
+    round: Round, draws: np.ndarray, matched: np.ndarray, objective: float
+) -> Cohort:
+    """Weigh K draws and the matched clients as equation 56 does."""
+    gain = (1 - round.priority_weights) * round.fractions  # what a match adds, p_k if it is free
+    total = 1 + gain[matched].sum()
+    copies = np.bincount(draws, minlength=len(round.sizes))
+    added = np.zeros(len(round.sizes))
+    added[matched] = gain[matched] / np.maximum(copies[matched], 1)
+    members = np.concatenate([draws, matched[copies[matched] == 0]])
+    weights = added[members]
+    weights[: len(draws)] += 1 / len(draws)
+    return Cohort(members, weights / total, objective=objective)

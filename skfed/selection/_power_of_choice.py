@@ -1,34 +1,46 @@
-"""Power-of-choice selection.
+"""Power-of-choice selection and its variants.
 
 Cho, Wang, Joshi: Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice
-Selection Strategies, 2020 (arXiv:2010.01243), section 4.
+Selection Strategies, 2020 (arXiv:2010.01243), section 4 and appendix F.
 """
 
 import numpy as np
 
+from skfed.schedules import BaseSchedule, value_at
 from skfed.selection._base import CLIENT_COUNT, BaseSelector, Cohort, Round, count_clients
+from skfed.utils._sklearn import StrOptions
+
+_MAX_SAMPLES = {"full": None, "batch": "batch"}
 
 
 class PowerOfChoice(BaseSelector):
-    """Poll d candidates and train the m of highest loss (pi_pow-d, section 4 of the paper).
+    """Ask d candidates for their loss and train the m of highest loss (pi_pow-d, section 4).
 
-    The d candidates are drawn without replacement by p_k and polled for the loss of the current
-    global model on all their data; the m with the highest loss train, ties broken at random, and
-    their updates are averaged with equal weights. Priority plays no part: candidates are drawn by
-    D_k over all available clients.
+    The d candidates are drawn without replacement by p_k; the m with the highest loss of the
+    current global model train, ties broken at random, and their updates are averaged with equal
+    weights. Priority plays no part: candidates are drawn by D_k over all available clients.
 
     Parameters
     ----------
-    d : int or float, default=0.2
+    d : int, float, schedule or callable of the round, default=0.2
         Number of candidates, m <= d <= K; a float in (0, 1] is a fraction of all clients, rounded
-        down, at least 1. Larger d converges faster, to a higher error floor.
+        down, at least 1. Larger d converges faster, to a higher error floor. Scheduled (adapow-d),
+        it is a number of clients, rounded to the nearest integer and not less than m:
+        ``StepDecay(K, 0.5, milestones=5000)`` halves it every 5000 rounds, and
+        ``StepDecay(K, m / K, milestones=[0.5])`` takes it to m at half of the rounds.
     clients_per_round : int or float, default=0.1
         m, the number of clients that train; an int, or a fraction like ``d``.
+    loss : {"full", "batch", "reported"}, default="full"
+        "full" polls the loss over all of a candidate's data (pow-d). "batch" polls it over
+        min(b, D_k) random rows, for the net's batch size b (cpow-d). "reported" asks nobody and
+        takes the mean minibatch loss that a client sent with its last update, +inf before its
+        first (rpow-d).
 
     Raises
     ------
     ValueError
-        If d < m or d > K. Both are capped by the number of clients available in a round.
+        If d > K, or if d < m for a d that is not scheduled. Both are capped by the number of
+        clients available in a round.
 
     Examples
     --------
@@ -37,14 +49,23 @@ class PowerOfChoice(BaseSelector):
     PowerOfChoice(clients_per_round=3, d=6)
     """
 
-    _parameter_constraints = {"d": CLIENT_COUNT, "clients_per_round": CLIENT_COUNT}
+    _parameter_constraints = {
+        "d": [*CLIENT_COUNT, BaseSchedule, callable],
+        "clients_per_round": CLIENT_COUNT,
+        "loss": [StrOptions({"full", "batch", "reported"})],
+    }
 
-    def __init__(self, d=0.2, clients_per_round=0.1):
+    def __init__(self, d=0.2, clients_per_round=0.1, loss="full"):
         self.d = d
         self.clients_per_round = clients_per_round
+        self.loss = loss
+
+    def scheduled(self, round: Round) -> dict[str, float]:
+        """Return d_t, in clients."""
+        return {"d": self._counts(round)[0]}
 
     def _select(self, round: Round) -> Cohort:
-        d, m = self._counts(len(round.sizes))
+        d, m = self._counts(round)
         available = np.flatnonzero(round.available)
         d = min(d, len(available))
         sizes = round.sizes[available]
@@ -52,24 +73,32 @@ class PowerOfChoice(BaseSelector):
         # Shuffled once more before the stable sort: ties are broken at random, whatever the order
         # in which the draw lists the candidates.
         candidates = round.rng.permutation(candidates)
-        losses = round.poll(candidates)
+        if self.loss == "reported":
+            losses = round.reported[candidates]
+        else:
+            losses = round.poll(candidates, max_samples=_MAX_SAMPLES[self.loss])
         losses = np.where(np.isnan(losses), -np.inf, losses)  # no answer is no reason to prefer
         highest = np.argsort(-losses, kind="stable")[:m]
         return Cohort.mean(candidates[highest])
 
-    def _counts(self, n_clients: int) -> tuple[int, int]:
+    def _counts(self, round: Round) -> tuple[int, int]:
         """Return d and m as numbers of clients."""
-        d = count_clients(self.d, n_clients)
+        n_clients = len(round.sizes)
         m = count_clients(self.clients_per_round, n_clients)
+        if isinstance(self.d, int | float | np.integer):
+            d = count_clients(self.d, n_clients)
+            if d < m:
+                raise ValueError(
+                    f"d={self.d} gives {d} candidates, fewer than the {m} clients to train "
+                    f"(clients_per_round={self.clients_per_round}): raise d or lower "
+                    "clients_per_round."
+                )
+        else:
+            value = value_at(self.d, "d", round.index, round.n_rounds)
+            d = max(int(min(value, n_clients + 1) + 0.5), min(m, n_clients))
         if d > n_clients:
             raise ValueError(
                 f"d={self.d} asks for more candidates than the {n_clients} clients there are: "
                 f"pass d <= {n_clients}, or a fraction."
-            )
-        if d < m:
-            raise ValueError(
-                f"d={self.d} gives {d} candidates, fewer than the {m} clients to train "
-                f"(clients_per_round={self.clients_per_round}): raise d or lower "
-                "clients_per_round."
             )
         return d, m

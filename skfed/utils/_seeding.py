@@ -28,6 +28,9 @@ class Purpose(IntEnum):
     MINIBATCHES = 2
     RANDOM_LAYERS = 3
     POLL = 4
+    AVAILABILITY = 5
+    FIXED_AVAILABILITY = 6
+    ANSWERS = 7
 
 
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:

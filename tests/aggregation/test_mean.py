@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from skfed.aggregation import aggregate_mean
+from skfed.aggregation import WeightedMean
 from skfed.selection import Cohort
 
 
@@ -9,38 +9,42 @@ def model(*values, dtype=torch.float32):
     return {"w": torch.tensor(values, dtype=dtype)}
 
 
+def aggregate(current, updates, cohort):
+    return WeightedMean().aggregate(current, updates, cohort, parameters=["w"])
+
+
 def test_weighted_mean_by_hand():
     cohort = Cohort(np.array([0, 1]), np.array([0.25, 0.75]))
-    result = aggregate_mean(model(9.0, 9.0), [model(1.0, 2.0), model(5.0, 6.0)], cohort)
+    result = aggregate(model(9.0, 9.0), [model(1.0, 2.0), model(5.0, 6.0)], cohort)
     assert result["w"].tolist() == [4.0, 5.0]
 
 
 def test_unbiased_form_by_hand():
     """w + 0.5 (w_1 - w) + 1.0 (w_2 - w) = 2 + 0.5 * 2 + 1.0 * 4."""
     cohort = Cohort(np.array([0, 1]), np.array([0.5, 1.0]), unbiased=True)
-    assert aggregate_mean(model(2.0), [model(4.0), model(6.0)], cohort)["w"].tolist() == [7.0]
+    assert aggregate(model(2.0), [model(4.0), model(6.0)], cohort)["w"].tolist() == [7.0]
 
 
 def test_one_update_of_weight_one_is_taken_bit_for_bit():
     update = {"w": torch.randn(1000, generator=torch.Generator().manual_seed(0))}
     cohort = Cohort(np.array([0]), np.array([1.0]))
-    assert torch.equal(aggregate_mean({"w": torch.ones(1000)}, [update], cohort)["w"], update["w"])
+    assert torch.equal(aggregate({"w": torch.ones(1000)}, [update], cohort)["w"], update["w"])
 
 
 def test_an_empty_cohort_keeps_the_model():
     current = model(3.0)
-    assert aggregate_mean(current, [], Cohort.mean(np.empty(0, int))) is current
+    assert aggregate(current, [], Cohort.mean(np.empty(0, int))) is current
 
 
 def test_integer_buffers_are_rounded_and_dtypes_kept():
     cohort = Cohort.mean(np.array([0, 1]))
     updates = [model(3, dtype=torch.int64), model(6, dtype=torch.int64)]
-    result = aggregate_mean(model(0, dtype=torch.int64), updates, cohort)["w"]
+    result = aggregate(model(0, dtype=torch.int64), updates, cohort)["w"]
     assert result.dtype == torch.int64
     assert result.tolist() == [4]
 
 
 def test_inputs_are_not_changed():
     current, update = model(1.0), model(2.0)
-    aggregate_mean(current, [update], Cohort(np.array([0]), np.array([0.5]), unbiased=True))
+    aggregate(current, [update], Cohort(np.array([0]), np.array([0.5]), unbiased=True))
     assert (current["w"].item(), update["w"].item()) == (1.0, 2.0)

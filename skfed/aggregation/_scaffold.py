@@ -1,0 +1,53 @@
+"""SCAFFOLD: control variates against client drift.
+
+Karimireddy et al.: SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
+Algorithm 1 with option II.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from skfed.aggregation._base import BaseAggregator, Model
+from skfed.aggregation._mean import weighted_mean
+
+
+class Scaffold(BaseAggregator):
+    """The cohort's weighted mean, of clients that correct each step by c - c_k.
+
+    For nets trained by SGD without momentum. After training, c_k becomes
+    c_k - c + (w_t - w_k) / (sum of the learning rates of its steps), and c moves by the sum of
+    the changes over the number of all clients. c_k is kept only for clients that took part.
+    """
+
+    uses_variates = True
+
+    def _aggregate(self, model, updates, cohort, parameters):
+        return weighted_mean(model, updates, cohort)
+
+
+@dataclass
+class Variates:
+    """What SCAFFOLD remembers between rounds; missing variates are zero."""
+
+    server: Model = field(default_factory=dict)  # c
+    clients: dict[bytes, Model] = field(default_factory=dict)  # c_k, by client digest
+
+    def correction(self, client: bytes) -> Model:
+        """Return c - c_k, what is added to the gradient of each local step."""
+        if client not in self.clients:
+            return dict(self.server)
+        return {name: c - self.clients[client][name] for name, c in self.server.items()}
+
+    def move(self, new: dict[bytes, list[Model]], n_clients: int) -> None:
+        """Take over the new c_k of a round (one a copy of a client), and move c."""
+        for client, copies in new.items():
+            mean = {
+                name: torch.stack([copy[name] for copy in copies]).mean(dim=0) for name in copies[0]
+            }
+            old = self.clients.get(client, {})
+            for name, value in mean.items():
+                change = value - old[name] if name in old else value
+                share = change / n_clients
+                self.server[name] = self.server[name] + share if name in self.server else share
+            self.clients[client] = mean

@@ -1,0 +1,83 @@
+"""Optimizers of the server.
+
+Reddi et al.: Adaptive Federated Optimization, ICLR 2021.
+"""
+
+from collections.abc import Collection, Mapping
+from numbers import Real
+from typing import Any
+
+import torch
+from sklearn.base import BaseEstimator
+
+from skfed.aggregation._base import Model
+from skfed.utils._sklearn import Interval
+
+
+class ServerOptimizer(BaseEstimator):
+    """Let a torch optimizer move the global model, with w - aggregate as its gradient.
+
+    FedAvgM is ``ServerOptimizer(torch.optim.SGD, lr=1.0, options={"momentum": 0.9})``, FedAdam
+    ``ServerOptimizer(torch.optim.Adam, lr=0.1)``; SGD with lr 1 is plain averaging. Buffers are
+    taken from the aggregate. The optimizer's state lives with the server, over all rounds.
+
+    Parameters
+    ----------
+    optimizer : type, default=torch.optim.SGD
+        Class of a torch optimizer that needs no closure.
+    lr : float, default=1.0
+        The server's learning rate.
+    options : mapping of str to object, default=None
+        Further arguments of the optimizer.
+    """
+
+    _parameter_constraints = {
+        "optimizer": [type],
+        "lr": [Interval(Real, 0, None, closed="neither")],
+        "options": [Mapping, None],
+    }
+
+    def __init__(self, optimizer=torch.optim.SGD, lr=1.0, options=None):
+        self.optimizer = optimizer
+        self.lr = lr
+        self.options = options
+
+    def step(
+        self,
+        model: Model,
+        aggregate: Model,
+        parameters: Collection[str],
+        state: dict[str, Any] | None,
+    ) -> tuple[Model, dict[str, Any]]:
+        """Take one step from ``model`` towards ``aggregate``.
+
+        Parameters
+        ----------
+        model, aggregate : dict of str to Tensor
+            w and what the aggregation rule made of the cohort.
+        parameters : collection of str
+            Names of the trained parameters; the other tensors are buffers.
+        state : dict or None
+            The optimizer's state after the last round; None before the first.
+
+        Returns
+        -------
+        model : dict of str to Tensor
+            The next global model.
+        state : dict
+            The optimizer's state, for the next round.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of range.
+        """
+        self._validate_params()
+        moved = {name: model[name].clone().requires_grad_() for name in parameters}
+        optimizer = self.optimizer(moved.values(), lr=self.lr, **(self.options or {}))
+        if state is not None:
+            optimizer.load_state_dict(state)
+        for name, parameter in moved.items():
+            parameter.grad = model[name] - aggregate[name]
+        optimizer.step()
+        return aggregate | {n: p.detach() for n, p in moved.items()}, optimizer.state_dict()

@@ -1,0 +1,203 @@
+"""Who can be reached in a round, and who never answers.
+
+Combined with any selector: a selector chooses among the clients that are available.
+"""
+
+from abc import ABCMeta
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator
+
+from skfed._federation import Federation
+from skfed.utils._sklearn import Interval
+
+_SHARE = Interval(Real, 0, 1, closed="both")
+
+
+class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
+    """Base class of availabilities; a subclass overrides ``reachable``, ``answers`` or both.
+
+    Both draw from the generators that they are given, and from nothing else.
+    """
+
+    _parameter_constraints: dict = {}
+
+    def reachable(
+        self,
+        federation: Federation,
+        round: int,
+        rng: np.random.Generator,
+        fixed_rng: np.random.Generator,
+    ) -> np.ndarray:
+        """Say who can be reached.
+
+        Parameters
+        ----------
+        federation : Federation
+            The clients, in index order.
+        round : int
+            t, from 0.
+        rng, fixed_rng : numpy.random.Generator
+            The round's own draws, and draws that are the same in every round.
+
+        Returns
+        -------
+        ndarray of shape (n_clients,), dtype=bool
+            True where the client can be reached.
+        """
+        return np.ones(len(federation), bool)
+
+    def answers(self, n_chosen: int, rng: np.random.Generator) -> np.ndarray:
+        """Say which of the chosen clients answer after their training.
+
+        Parameters
+        ----------
+        n_chosen : int
+            Number of distinct clients in the cohort.
+        rng : numpy.random.Generator
+            The round's own draws.
+
+        Returns
+        -------
+        ndarray of shape (n_chosen,), dtype=bool
+            True where the client answers.
+        """
+        return np.ones(n_chosen, bool)
+
+
+class Always(BaseAvailability):
+    """Everybody, in every round."""
+
+
+class AlternatingHalves(BaseAvailability):
+    """Two fixed halves of the clients take turns; of the half, a share is away at random.
+
+    Power-of-choice, appendix G.3.
+
+    Parameters
+    ----------
+    removed : float, default=0.1
+        Share of the half that cannot be reached, drawn afresh each round. The paper says 0.1, its
+        code 0.2.
+    """
+
+    _parameter_constraints = {"removed": [_SHARE]}
+
+    def __init__(self, removed=0.1):
+        self.removed = removed
+
+    def reachable(self, federation, round, rng, fixed_rng):
+        """Say who can be reached; see :meth:`BaseAvailability.reachable`."""
+        halves = np.array_split(fixed_rng.permutation(len(federation)), 2)
+        half = halves[round % 2]
+        n_away = int(self.removed * len(half) + 1e-9)
+        mask = np.zeros(len(federation), bool)
+        mask[rng.permutation(half)[n_away:]] = True
+        return mask
+
+
+class IndependentAvailability(BaseAvailability):
+    """Each client is there with a probability of its own, independently of round and others.
+
+    Parameters
+    ----------
+    probability : float or mapping of client id to float, default=0.9
+        The probability; a mapping names every client.
+    """
+
+    _parameter_constraints = {"probability": [_SHARE, Mapping]}
+
+    def __init__(self, probability=0.9):
+        self.probability = probability
+
+    def reachable(self, federation, round, rng, fixed_rng):
+        """Say who can be reached; see :meth:`BaseAvailability.reachable`."""
+        return rng.random(len(federation)) < self._probabilities(federation)
+
+    def _probabilities(self, federation: Federation) -> np.ndarray:
+        if not isinstance(self.probability, Mapping):
+            return np.full(len(federation), self.probability, float)
+        names = federation.names(range(len(federation)))
+        missing = [name for name in names if name not in self.probability]
+        if missing:
+            raise ValueError(
+                f"probability lacks {len(missing)} client(s), {missing[0]!r} among them: name all."
+            )
+        values = np.array([self.probability[name] for name in names], float)
+        if not ((values >= 0) & (values <= 1)).all():
+            raise ValueError(f"probability must be in [0, 1] for every client, got {values}.")
+        return values
+
+
+class TraceAvailability(BaseAvailability):
+    """Who was there, round by round, from a record.
+
+    Parameters
+    ----------
+    trace : DataFrame or array-like of bool, of shape (n_recorded, n_clients)
+        One row a round. The columns of a DataFrame are client ids, in any order, and may name
+        others; those of an array are the clients in the order of ``clients_``. After the last row
+        it starts again.
+    """
+
+    _parameter_constraints = {"trace": ["array-like"]}
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def reachable(self, federation, round, rng, fixed_rng):
+        """Say who can be reached; see :meth:`BaseAvailability.reachable`."""
+        trace = self._mask(federation)
+        return trace[round % len(trace)]
+
+    def _mask(self, federation: Federation) -> np.ndarray:
+        trace: Any = self.trace
+        if isinstance(trace, pd.DataFrame):
+            names = list(federation.names(range(len(federation))))
+            missing = [name for name in names if name not in trace.columns]
+            if missing:
+                raise ValueError(
+                    f"trace has no column for {len(missing)} client(s), {missing[0]!r} among "
+                    "them: its columns must be client ids."
+                )
+            trace = trace[names]
+        mask = np.asarray(trace)
+        if mask.ndim != 2 or mask.shape[1] != len(federation) or not len(mask):
+            raise ValueError(
+                f"trace has shape {mask.shape}, but there are {len(federation)} clients: pass one "
+                "row a round and one column a client."
+            )
+        return mask.astype(bool)
+
+
+class Dropout(BaseAvailability):
+    """Clients that are chosen and never answer.
+
+    They are charged for what was sent to them, and left out of the aggregate.
+
+    Parameters
+    ----------
+    probability : float, default=0.1
+        Probability that a chosen client does not answer, independently of round and others.
+    availability : BaseAvailability, default=None
+        Who can be reached in the first place; None is everybody.
+    """
+
+    _parameter_constraints = {"probability": [_SHARE], "availability": [BaseAvailability, None]}
+
+    def __init__(self, probability=0.1, availability=None):
+        self.probability = probability
+        self.availability = availability
+
+    def reachable(self, federation, round, rng, fixed_rng):
+        """Say who can be reached; see :meth:`BaseAvailability.reachable`."""
+        base = Always() if self.availability is None else self.availability
+        return base.reachable(federation, round, rng, fixed_rng)
+
+    def answers(self, n_chosen, rng):
+        """Say who answers; see :meth:`BaseAvailability.answers`."""
+        return rng.random(n_chosen) >= self.probability

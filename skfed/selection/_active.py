@@ -1,0 +1,67 @@
+"""Active federated learning, the baseline ``afl`` of the power-of-choice paper.
+
+Goetz, Malik, Bui, Moon, Liu, Kumar: Active Federated Learning, 2019 (arXiv:1909.12641).
+"""
+
+from numbers import Real
+
+import numpy as np
+
+from skfed.selection._base import CLIENT_COUNT, BaseSelector, Cohort, Round, count_clients
+from skfed.utils._sklearn import Interval
+
+
+class ActiveFLSelector(BaseSelector):
+    """Draw clients by a softmax of the loss that each reported last, some of them at random.
+
+    The value of a client is the mean minibatch loss it sent with its last update, -inf before.
+    The ``alpha1`` share of lowest values is set to -inf too; (1 - alpha3) m clients are drawn
+    without replacement with probabilities proportional to exp(alpha2 * value), and the rest
+    uniformly from the others. Nobody is polled; updates are averaged with equal weights.
+
+    Parameters
+    ----------
+    clients_per_round : int or float, default=0.1
+        m; a float in (0, 1] is a fraction of all clients, rounded down, at least 1. Capped by the
+        number of available clients.
+    alpha1 : float, default=0.75
+        Share of clients, rounded down, that the draw by value leaves out.
+    alpha2 : float, default=0.01
+        Inverse temperature, per unit of the loss.
+    alpha3 : float, default=0.1
+        Share of m that is drawn uniformly; (1 - alpha3) m is rounded down.
+    """
+
+    _parameter_constraints = {
+        "clients_per_round": CLIENT_COUNT,
+        "alpha1": [Interval(Real, 0, 1, closed="both")],
+        "alpha2": [Interval(Real, 0, None, closed="left")],
+        "alpha3": [Interval(Real, 0, 1, closed="both")],
+    }
+
+    def __init__(self, clients_per_round=0.1, alpha1=0.75, alpha2=0.01, alpha3=0.1):
+        self.clients_per_round = clients_per_round
+        self.alpha1 = alpha1
+        self.alpha2 = alpha2
+        self.alpha3 = alpha3
+
+    def _select(self, round: Round) -> Cohort:
+        available = np.flatnonzero(round.available)
+        m = min(count_clients(self.clients_per_round, len(round.sizes)), len(available))
+        chances = self._chances(round.rng, round.reported[available])
+        n_by_value = min(int((1 - self.alpha3) * m + 1e-9), int(np.count_nonzero(chances)))
+        chosen = round.rng.choice(len(available), n_by_value, replace=False, p=chances)
+        others = np.setdiff1d(np.arange(len(available)), chosen)
+        chosen = np.concatenate([chosen, round.rng.choice(others, m - n_by_value, replace=False)])
+        return Cohort.mean(available[chosen])
+
+    def _chances(self, rng: np.random.Generator, reported: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the draw by value; all 1/n if nobody has a value."""
+        values = np.where(np.isfinite(reported), reported, -np.inf)
+        shuffled = rng.permutation(len(values))  # so that ties at the border fall at random
+        lowest = shuffled[np.argsort(values[shuffled], kind="stable")]
+        values[lowest[: int(self.alpha1 * len(values) + 1e-9)]] = -np.inf
+        if np.isneginf(values).all():
+            return np.full(len(values), 1 / len(values))
+        odds = np.exp(self.alpha2 * (values - values.max()))
+        return odds / odds.sum()
