@@ -19,7 +19,7 @@ _SHARE = Interval(Real, 0, 1, closed="both")
 
 
 class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
-    """Base class of availabilities; a subclass overrides ``reachable``, ``answers`` or both.
+    """Base class of availabilities; a subclass overrides ``_reachable``, ``_answers`` or both.
 
     Both draw from the generators that they are given, and from nothing else.
     """
@@ -48,8 +48,14 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
         -------
         ndarray of shape (n_clients,), dtype=bool
             True where the client can be reached.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of range or does not fit the clients.
         """
-        return np.ones(len(federation), bool)
+        self._validate_params()
+        return self._reachable(federation, round, rng, fixed_rng)
 
     def answers(self, n_chosen: int, rng: np.random.Generator) -> np.ndarray:
         """Say which of the chosen clients answer after their training.
@@ -66,6 +72,12 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
         ndarray of shape (n_chosen,), dtype=bool
             True where the client answers.
         """
+        return self._answers(n_chosen, rng)
+
+    def _reachable(self, federation, round, rng, fixed_rng) -> np.ndarray:
+        return np.ones(len(federation), bool)
+
+    def _answers(self, n_chosen, rng) -> np.ndarray:
         return np.ones(n_chosen, bool)
 
 
@@ -90,8 +102,7 @@ class AlternatingHalves(BaseAvailability):
     def __init__(self, removed=0.1):
         self.removed = removed
 
-    def reachable(self, federation, round, rng, fixed_rng):
-        """Say who can be reached; see :meth:`BaseAvailability.reachable`."""
+    def _reachable(self, federation, round, rng, fixed_rng):
         halves = np.array_split(fixed_rng.permutation(len(federation)), 2)
         half = halves[round % 2]
         n_away = int(self.removed * len(half) + 1e-9)
@@ -114,8 +125,7 @@ class IndependentAvailability(BaseAvailability):
     def __init__(self, probability=0.9):
         self.probability = probability
 
-    def reachable(self, federation, round, rng, fixed_rng):
-        """Say who can be reached; see :meth:`BaseAvailability.reachable`."""
+    def _reachable(self, federation, round, rng, fixed_rng):
         return rng.random(len(federation)) < self._probabilities(federation)
 
     def _probabilities(self, federation: Federation) -> np.ndarray:
@@ -149,8 +159,7 @@ class TraceAvailability(BaseAvailability):
     def __init__(self, trace):
         self.trace = trace
 
-    def reachable(self, federation, round, rng, fixed_rng):
-        """Say who can be reached; see :meth:`BaseAvailability.reachable`."""
+    def _reachable(self, federation, round, rng, fixed_rng):
         trace = self._mask(federation)
         return trace[round % len(trace)]
 
@@ -193,11 +202,9 @@ class Dropout(BaseAvailability):
         self.probability = probability
         self.availability = availability
 
-    def reachable(self, federation, round, rng, fixed_rng):
-        """Say who can be reached; see :meth:`BaseAvailability.reachable`."""
+    def _reachable(self, federation, round, rng, fixed_rng):
         base = Always() if self.availability is None else self.availability
         return base.reachable(federation, round, rng, fixed_rng)
 
-    def answers(self, n_chosen, rng):
-        """Say who answers; see :meth:`BaseAvailability.answers`."""
+    def _answers(self, n_chosen, rng):
         return rng.random(n_chosen) >= self.probability

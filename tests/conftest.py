@@ -24,11 +24,21 @@ def blobs():
 def make_round():
     """Return a function that makes a round view whose clients answer with given losses."""
 
-    def make(losses, *, sizes=None, priority=None, available=None, seed=0, index=0, n_rounds=10):
+    def make(
+        losses,
+        *,
+        sizes=None,
+        priority=None,
+        available=None,
+        reported=None,
+        seed=0,
+        index=0,
+        n_rounds=10,
+    ):
         losses = np.asarray(losses, float)
         sizes = np.ones(len(losses), int) if sizes is None else np.asarray(sizes)
         everyone = np.ones(len(losses), bool)
-        priority = everyone if priority is None else np.asarray(priority)
+        weights = np.ones(len(losses)) if priority is None else np.asarray(priority, float)
         polls = []
 
         def ask(clients, metric, max_samples, at_most):
@@ -41,11 +51,11 @@ def make_round():
             n_rounds=n_rounds,
             rng=np.random.default_rng(seed),
             sizes=sizes,
-            fractions=sizes / sizes[priority].sum(),
-            priority=priority,
-            priority_weights=priority.astype(float),
+            fractions=sizes / (weights * sizes).sum(),
+            priority=weights > 0,
+            priority_weights=weights,
             available=everyone if available is None else np.asarray(available),
-            reported=np.full(len(losses), np.inf),
+            reported=np.full(len(losses), np.inf) if reported is None else reported,
             ask=ask,
         )
         return view, polls

@@ -63,5 +63,7 @@ class ActiveFLSelector(BaseSelector):
         values[lowest[: int(self.alpha1 * len(values) + 1e-9)]] = -np.inf
         if np.isneginf(values).all():
             return np.full(len(values), 1 / len(values))
-        odds = np.exp(self.alpha2 * (values - values.max()))
+        valued = np.isfinite(values)
+        odds = np.zeros(len(values))
+        odds[valued] = np.exp(self.alpha2 * (values[valued] - values.max()))
         return odds / odds.sum()

@@ -1,6 +1,8 @@
 import numpy as np
+import pytest
 
 from skfed import PowerOfChoice
+from skfed.schedules import StepDecay
 
 
 def test_with_all_as_candidates_it_picks_exactly_the_highest_losses(make_round):
@@ -61,3 +63,42 @@ def test_only_available_clients_are_candidates(make_round):
     view, polls = make_round(np.arange(4.0), available=[True, True, True, False])
     assert PowerOfChoice(d=4, clients_per_round=1).select(view).clients.tolist() == [2]
     assert sorted(polls[0][0]) == [0, 1, 2]
+
+
+def test_cpow_d_polls_a_batch(make_round):
+    view, polls = make_round(np.arange(6.0))
+    cohort = PowerOfChoice(d=6, clients_per_round=2, loss="batch").select(view)
+    assert cohort.clients.tolist() == [4, 5]
+    assert polls[0][1:] == ("loss", "batch", None)
+
+
+def test_rpow_d_asks_nobody_and_prefers_who_was_never_selected(make_round):
+    reported = np.array([0.5, np.inf, 2.0, np.nan, 1.0])
+    view, polls = make_round(np.zeros(5), reported=reported)
+    selector = PowerOfChoice(d=5, clients_per_round=3, loss="reported")
+    assert selector.select(view).clients.tolist() == [1, 2, 4]
+    assert polls == []
+
+
+@pytest.mark.parametrize(
+    ("d", "expected"),
+    [
+        (StepDecay(20, 0.5, milestones=2), [20, 20, 10, 10, 5, 5, 3, 3]),  # 2.5 rounds to 3 = m
+        (StepDecay(20, 3 / 20, [0.5]), [20] * 4 + [3] * 4),
+        (lambda t: 20 - 2.6 * t, [20, 17, 15, 12, 10, 7, 4, 3]),
+    ],
+    ids=repr,
+)
+def test_adapow_d_takes_d_from_K_to_m(make_round, d, expected):
+    selector = PowerOfChoice(d=d, clients_per_round=3)
+    for index, n_candidates in enumerate(expected):
+        view, polls = make_round(np.arange(20.0), index=index, n_rounds=8)
+        assert len(selector.select(view).clients) == 3
+        assert len(polls[0][0]) == n_candidates
+        assert selector.scheduled(view) == {"d": n_candidates}
+
+
+def test_a_scheduled_d_above_K_is_an_error(make_round):
+    view, _ = make_round(np.zeros(5))
+    with pytest.raises(ValueError, match="asks for more candidates than the 5 clients"):
+        PowerOfChoice(d=lambda t: 6, clients_per_round=1).select(view)
