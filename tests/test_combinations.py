@@ -1,0 +1,252 @@
+"""FedProx, SCAFFOLD, server optimizers and robust rules, alone and with each selector."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skfed import (
+    ActiveFLSelector,
+    FedAlignSelector,
+    FederatedClassifier,
+    PowerOfChoice,
+    RandomSelector,
+)
+from skfed.aggregation import (
+    CoordinateMedian,
+    NormClipping,
+    Scaffold,
+    ServerOptimizer,
+    TrimmedMean,
+)
+
+ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.net_.module_.parameters()])
+
+
+def fit(blobs, **params):
+    X, y, clients = blobs
+    params = {"selector": ALL, "n_rounds": 3, "random_state": 0, **params}
+    return FederatedClassifier(**params).fit(X, y, clients=clients)
+
+
+# FedProx
+
+
+class Quadratic(nn.Module):
+    """F(w) = h/2 (w - e)^2 with h = 2 and e = 5, whatever the data; the loss is read from the
+    logits by QuadraticLoss."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([1.0], dtype=torch.double))
+
+    def forward(self, X):
+        return self.w.expand(len(X), 2)
+
+
+class QuadraticLoss(nn.Module):
+    def forward(self, output, target):
+        return (output[:, 0] - 5).square().mean()
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 2.0, 8.0])
+def test_fedprox_iterates_equal_the_closed_form(mu):
+    """w <- w - lr (h (w - e) + mu (w - w_t)): with a = 1 - lr (h + mu), after tau steps from
+    w_t the distance is w* - w_t = h (e - w_t) / (h + mu), times 1 - a^tau."""
+    lr, h, e, tau = 0.05, 2.0, 5.0, 7
+    net = NeuralNetClassifier(Quadratic, criterion=QuadraticLoss, lr=lr)
+    X, y = np.zeros((4, 1)), [0, 1, 0, 1]
+    model = FederatedClassifier(net, n_rounds=2, local_steps=tau, proximal_mu=mu)
+    model.fit(X, y, clients=[0] * 4)
+    w = 1.0
+    for _ in range(2):
+        w += h * (e - w) / (h + mu) * (1 - (1 - lr * (h + mu)) ** tau)
+    assert weights(model).item() == pytest.approx(w, rel=1e-12)
+
+
+def test_the_distance_travelled_falls_as_mu_grows(blobs):
+    net = NeuralNetClassifier(nn.Linear, module__in_features=5, module__out_features=3,
+                              criterion=nn.CrossEntropyLoss, lr=0.1)  # fmt: skip
+    start = weights(fit(blobs, estimator=net, lr_schedule=0.0, n_rounds=1))
+    distances = [
+        (weights(fit(blobs, estimator=net, n_rounds=1, local_steps=20, proximal_mu=mu)) - start)
+        .norm()
+        .item()
+        for mu in (0.0, 0.1, 1.0, 9.0)
+    ]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 0.5 * distances[0]
+
+
+def test_fedprox_with_mu_0_is_fedavg_bit_for_bit(blobs, same_model):
+    assert same_model(fit(blobs), fit(blobs, proximal_mu=0.0))
+    assert not same_model(fit(blobs, local_steps=3), fit(blobs, local_steps=3, proximal_mu=0.1))
+
+
+# Server optimizers
+
+
+def test_sgd_with_lr_1_is_plain_averaging_to_rounding(blobs):
+    plain, server = fit(blobs), fit(blobs, server_optimizer=ServerOptimizer(lr=1.0))
+    torch.testing.assert_close(weights(plain), weights(server), rtol=1e-5, atol=1e-7)
+
+
+def test_momentum_by_hand(blobs):
+    """FedAvgM: v <- 0.5 v + (w - aggregate), w <- w - v; with a learning rate of 0 on the
+    clients from round 1 on, the aggregate is w itself and only v moves it."""
+    options = {"momentum": 0.5}
+    model = fit(
+        blobs,
+        server_optimizer=ServerOptimizer(torch.optim.SGD, lr=1.0, options=options),
+        lr_schedule=lambda t: 0.01 if t == 0 else 0.0,
+    )
+    first = weights(fit(blobs, n_rounds=1))
+    torch.testing.assert_close(weights(model), first * (1 + 0.5 + 0.25), rtol=1e-5, atol=1e-7)
+
+
+def test_adam_moves_by_its_learning_rate_at_first(blobs):
+    model = fit(blobs, n_rounds=1, server_optimizer=ServerOptimizer(torch.optim.Adam, lr=0.1))
+    torch.testing.assert_close(weights(model).abs(), torch.full((18,), 0.1), rtol=1e-2, atol=0)
+
+
+def test_the_servers_learning_rate_is_searched_and_its_state_goes_on(blobs, same_model):
+    X, y, clients = blobs
+    adam = ServerOptimizer(torch.optim.Adam, lr=0.1)
+    model = FederatedClassifier(server_optimizer=adam, selector=ALL, n_rounds=4, random_state=0)
+    search = GridSearchCV(model, {"server_optimizer__lr": [0.01, 0.3]}, cv=2)
+    search.fit(X, y, clients=np.arange(len(y)) % 4)
+    assert search.best_params_ == {"server_optimizer__lr": 0.3}
+    warm = FederatedClassifier(
+        server_optimizer=adam, selector=ALL, n_rounds=2, warm_start=True, random_state=0
+    ).fit(X, y, clients=clients)
+    warm.set_params(n_rounds=4).fit(X, y, clients=clients)
+    assert same_model(warm, model.fit(X, y, clients=clients))
+    assert vars(adam) == vars(ServerOptimizer(torch.optim.Adam, lr=0.1))
+
+
+# SCAFFOLD
+
+
+def test_scaffold_on_identical_clients_is_fedavg_to_rounding(blobs):
+    X, y, _ = blobs
+    clients = np.repeat(list("abc"), len(y))
+    data = np.tile(X, (3, 1)), np.tile(y, 3), clients
+    net = NeuralNetClassifier(nn.Linear, module__in_features=5, module__out_features=3,
+                              criterion=nn.CrossEntropyLoss, lr=0.1, batch_size=-1)  # fmt: skip
+    params = {"estimator": net, "local_epochs": 4, "n_rounds": 5}
+    plain, scaffold = fit(data, **params), fit(data, aggregator=Scaffold(), **params)
+    torch.testing.assert_close(weights(plain), weights(scaffold), rtol=1e-4, atol=1e-6)
+
+
+class TwoQuadratics(nn.Module):
+    """The loss of a row x is (w - x)^2 / 2, read from the logits by RowLoss."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1, dtype=torch.double))
+
+    def forward(self, X):
+        return torch.stack([self.w - X[:, 0], X[:, 0]], dim=1)
+
+
+class RowLoss(nn.Module):
+    def forward(self, output, target):
+        return output[:, 0].square().mean() / 2
+
+
+def test_scaffold_by_hand():
+    """Clients at x = 0 and x = 4, full batches, lr 0.5, 2 steps, all weights 1/2.
+
+    Round 0 (c = 0): a stays 0 with mean gradient 0; b goes 0 -> 2 -> 3, mean gradient -3. So
+    w = 1.5, c_a = 0, c_b = -3, c = -1.5. Round 1: a steps with gradient w - 0 - 1.5 and stays at
+    1.5; b with w - 4 + 3 - 1.5: 1.5 -> 2 -> 2.25. So w = 1.875.
+    """
+    net = NeuralNetClassifier(TwoQuadratics, criterion=RowLoss, lr=0.5, batch_size=-1)
+    X, y, clients = np.array([[0.0], [0.0], [4.0], [4.0]]), [0, 1, 0, 1], list("aabb")
+    model = FederatedClassifier(
+        net, selector=ALL, aggregator=Scaffold(), n_rounds=1, local_steps=2, warm_start=True
+    ).fit(X, y, clients=clients)
+    assert weights(model).item() == pytest.approx(1.5)
+    model.set_params(n_rounds=2).fit(X, y, clients=clients)
+    assert weights(model).item() == pytest.approx(1.875)
+
+
+def test_scaffold_keeps_variates_only_of_who_took_part_and_charges_for_them(blobs):
+    selector = RandomSelector(clients_per_round=2, probability="uniform", replace=False)
+    model = fit(blobs, selector=selector, aggregator=Scaffold(), n_rounds=2)
+    plain = fit(blobs, selector=selector, n_rounds=2)
+    took_part = set().union(*model.history_["cohort"])
+    assert len(model._server.variates.clients) == len(took_part) < 6
+    for column in ("models_down", "models_up", "bytes_down", "bytes_up"):
+        assert (model.history_[column] == 2 * plain.history_[column]).all()
+
+
+def test_scaffold_removes_the_drift_of_skewed_clients():
+    """With many local steps FedAvg's fixed point is off the optimum; SCAFFOLD's is not."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 60)
+    X = rng.normal(size=(180, 5)) + np.eye(5)[y]
+    clients = np.where(rng.random(180) < 0.9, y, rng.integers(0, 3, 180))
+    net = NeuralNetClassifier(nn.Linear, module__in_features=5, module__out_features=3, lr=0.3,
+                              criterion=nn.CrossEntropyLoss, batch_size=-1,
+                              optimizer__weight_decay=0.1)  # fmt: skip
+    params = {"estimator": net, "n_rounds": 150}
+    data = X, y, clients
+    optimum = weights(fit(data, **params, local_steps=1))
+    fedavg = weights(fit(data, **params, local_steps=20))
+    scaffold = weights(fit(data, **params, local_steps=20, aggregator=Scaffold()))
+    assert (scaffold - optimum).norm() < 0.05 * (fedavg - optimum).norm()
+
+
+def test_scaffold_needs_plain_sgd(blobs):
+    net = NeuralNetClassifier(nn.Linear, module__in_features=5, module__out_features=3,
+                              criterion=nn.CrossEntropyLoss, optimizer__momentum=0.9)  # fmt: skip
+    for estimator in (net, net.set_params(optimizer=torch.optim.Adam, optimizer__momentum=None)):
+        with pytest.raises((ValueError, TypeError), match="SGD without momentum|momentum"):
+            fit(blobs, estimator=estimator, aggregator=Scaffold())
+
+
+# Each with each selector
+
+COMBINATIONS = {
+    "fedprox": {"proximal_mu": 0.1},
+    "server adam": {"server_optimizer": ServerOptimizer(torch.optim.Adam, lr=0.01)},
+    "scaffold": {"aggregator": Scaffold()},
+    "median": {"aggregator": CoordinateMedian()},
+    "trimmed mean": {"aggregator": TrimmedMean(0.2)},
+    "clipping": {"aggregator": NormClipping(1.0)},
+    "all at once": {
+        "proximal_mu": 0.1,
+        "aggregator": Scaffold(),
+        "server_optimizer": ServerOptimizer(lr=0.5),
+        "lr_schedule": lambda t: 0.1 / (t + 1),
+    },
+}
+SELECTORS = [
+    RandomSelector(clients_per_round=3),
+    RandomSelector(2, probability="uniform", replace=False, weighting="unbiased"),
+    PowerOfChoice(d=4, clients_per_round=2),
+    PowerOfChoice(d=4, clients_per_round=2, loss="batch"),
+    PowerOfChoice(d=4, clients_per_round=2, loss="reported"),
+    FedAlignSelector(eps=1.0, warmup=1),
+    FedAlignSelector(eps=1.0, warmup=0, participation=0.5),
+    ActiveFLSelector(clients_per_round=2),
+]
+
+
+@pytest.mark.parametrize("selector", SELECTORS, ids=repr)
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_each_with_each_selector_trains_and_repeats(blobs, same_model, selector, combination):
+    params = {"selector": selector, "priority": ["a", "b", "c"], **COMBINATIONS[combination]}
+    one, other = fit(blobs, **params), fit(blobs, **params)
+    assert same_model(one, other)
+    assert weights(one).isfinite().all()
+    assert weights(one).any()
+    pd.testing.assert_series_equal(one.history_["cohort"], other.history_["cohort"])
