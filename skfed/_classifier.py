@@ -5,8 +5,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skfed._estimator import BaseFederated
-from skfed._nets import make_classifier_net
+from skfed._estimator import BaseFederated, priority_rows
+from skfed._nets import make_classifier_net, predict_proba
 from skfed.utils._sklearn import safe_indexing
 
 
@@ -21,10 +21,12 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     Parameters
     ----------
     estimator : NeuralNetClassifier, torch.nn.Module (class or instance) or None, default=None
-        What every client trains. A skorch net keeps everything it says, but for ``max_epochs``
-        and ``train_split``, which are not used, and its shuffle setting: minibatches are drawn
-        here. Of its callbacks, those that act on batches alone run on every client; those that
-        follow epochs do not run, and a warning names them. A torch module returns logits and is
+        What every client trains. A skorch net says the module, the criterion (a mean over
+        samples), the optimizer, learning rate, batch size and device. Its ``max_epochs``,
+        ``train_split`` and shuffle setting are not used. Its callbacks act on every client's
+        batches, from ``on_train_begin`` and ``on_epoch_begin`` at the start of the client's
+        training; a warning names hooks at an epoch's or the training's end, datasets and iterators
+        of its own, which are not used. A torch module returns logits and is
         trained with cross-entropy, SGD, learning rate 0.01 and batch size 128; a class is built
         without arguments, an instance is copied. None: zero-initialised softmax regression,
         trained likewise.
@@ -140,7 +142,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             Probabilities, in the order of ``classes_``.
         """
         X = self._check_X(X)
-        return self.net_.predict_proba(X)
+        return predict_proba(self.net_, X)
 
     def predict(self, X):
         """Return the most probable class of each sample.
@@ -184,7 +186,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         """
         if clients is not None:
             check_is_fitted(self)
-            rows = self._priority_rows(clients, len(y), self.clients_[self.priority_])
+            rows = priority_rows(clients, len(y), self.clients_, self.priority_)
             X, y = safe_indexing(X, rows), safe_indexing(y, rows)
             if sample_weight is not None:
                 sample_weight = safe_indexing(sample_weight, rows)

@@ -2,7 +2,8 @@
 
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -21,10 +22,27 @@ from skfed.engines import LocalTraining, LoopEngine, evaluate
 from skfed.history import to_frame
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector, RandomSelector
-from skfed.utils._seeding import draw_seed
+from skfed.utils._seeding import Purpose, draw_seed
 from skfed.utils._sklearn import Interval
 
+Validator = Callable[[NeuralNetClassifier], dict[str, float]]
+
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
+
+
+def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarray:
+    """Return the numbers of the rows that belong to priority clients; at least one."""
+    rows = np.flatnonzero(rows_of(clients, n_samples, ids, priority, name))
+    if not len(rows):
+        raise ValueError(
+            f"{name} has no row of a priority client: pass rows of at least one of them, or "
+            f"leave {name} out to count every row."
+        )
+    return rows
+
+
+def _no_validation(net: NeuralNetClassifier) -> dict[str, float]:
+    return {}
 
 
 def _is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
@@ -126,14 +144,15 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         """
         self._validate_params()
         resume = self.warm_start and hasattr(self, "net_")
-        X, y = self._check_training_data(X, y, reset=not resume)
-        federation = self._federation(clients, len(X))
-        server = self._server if resume else self._start(X)
-        if server.round >= self.n_rounds:
-            self._check_more_rounds(server.round)
-            return self
-        validation = self._check_validation_data(X_val, y_val, clients_val, federation, server)
-        return self._advance(server, federation, X, y, validation, until=self.n_rounds)
+        with self._kept_on_failure(resume):
+            X, y = self._check_training_data(X, y, reset=not resume)
+            federation = self._federation(clients, len(X))
+            server = self._server if resume else self._start(X)
+            if server.round >= self.n_rounds:
+                self._check_more_rounds(server.round)
+                return self
+            validate = self._validator(X_val, y_val, clients_val, federation, server)
+            return self._advance(server, federation, X, y, self.n_rounds, validate)
 
     def partial_fit(self, X, y, classes=None, clients=None) -> Self:
         """Train for one more round, from where the estimator stands.
@@ -161,10 +180,26 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         """
         self._validate_params()
         resume = hasattr(self, "net_")
-        X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
-        federation = self._federation(clients, len(X))
-        server = self._server if resume else self._start(X)
-        return self._advance(server, federation, X, y, None, until=server.round + 1)
+        with self._kept_on_failure(resume):
+            X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
+            federation = self._federation(clients, len(X))
+            server = self._server if resume else self._start(X)
+            return self._advance(server, federation, X, y, server.round + 1)
+
+    @contextmanager
+    def _kept_on_failure(self, resume: bool) -> Iterator[None]:
+        """Leave the estimator as it was when a fit from scratch fails.
+
+        A fit that goes on from an earlier one keeps the rounds that it finished.
+        """
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            if not resume:
+                self.__dict__.clear()
+                self.__dict__.update(before)
+            raise
 
     @abstractmethod
     def _check_training_data(self, X, y, *, reset, classes=None):
@@ -211,10 +246,10 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             stacklevel=3,
         )
 
-    def _check_validation_data(self, X_val, y_val, clients_val, federation, server):
-        """Return the validation rows that count, as the net takes them; None without any."""
+    def _validator(self, X_val, y_val, clients_val, federation, server) -> Validator:
+        """Check validation data; return what measures a net on the rows that count."""
         if X_val is None and y_val is None and clients_val is None:
-            return None
+            return _no_validation
         if X_val is None or y_val is None:
             raise ValueError("X_val and y_val go together: pass both or neither.")
         X_val, y_val = validate_data(
@@ -223,10 +258,20 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         self._check_sample_shape(X_val, "X_val")
         y_val = self._encode(y_val, "y_val")
         if clients_val is not None:
-            priority = federation.ids[federation.priority]
-            rows = self._priority_rows(clients_val, len(X_val), priority, "clients_val")
+            rows = priority_rows(
+                clients_val, len(X_val), federation.ids, federation.priority, "clients_val"
+            )
             X_val, y_val = X_val[rows], y_val[rows]
-        return cast(server.net, X_val), y_val
+        X_val = cast(server.net, X_val)
+
+        def validate(net: NeuralNetClassifier) -> dict[str, float]:
+            loss, error = (
+                evaluate(net, X_val, y_val, metric, server.stream(Purpose.EVALUATION_LAYERS))
+                for metric in ("loss", "error")
+            )
+            return {"val_loss": loss, "val_score": 1 - error}
+
+        return validate
 
     def _advance(
         self,
@@ -234,45 +279,36 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         federation: Federation,
         X: np.ndarray,
         y: np.ndarray,
-        validation: tuple[np.ndarray, np.ndarray] | None,
         until: int,
+        validate: Validator | None = None,
     ) -> Self:
         """Run rounds up to ``until`` and publish the result."""
         X = cast(server.net, X)
-        engine = LoopEngine(
-            Workbench(server.net, X[:1]),
-            X,
-            y,
-            federation,
-            server.seed,
-            self.n_jobs,
-        )
+        bench = Workbench(server.net, X[:1])
+        engine = LoopEngine(bench, X, y, federation, server.seed, self.n_jobs)
+        rules = self._rules(server.net)
+        try:
+            run_rounds(
+                server,
+                federation,
+                engine,
+                rules,
+                until=until,
+                validate=validate or _no_validation,
+                report=self._report,
+            )
+        finally:
+            self._publish(server, federation)
+        return self
 
-        def validate(net: NeuralNetClassifier) -> dict[str, float]:
-            if validation is None:
-                return {}
-            X_val, y_val = validation
-            return {
-                "val_loss": evaluate(net, X_val, y_val, "loss"),
-                "val_score": 1 - evaluate(net, X_val, y_val, "error"),
-            }
-
-        run_rounds(
-            server,
-            federation,
-            engine,
-            self._rules(server.net),
-            until=until,
-            validate=validate,
-            report=self._report,
-        )
+    def _publish(self, server: Server, federation: Federation) -> None:
+        """Set the fitted attributes that tell where the rounds have come."""
         self._server = server
         self.net_ = server.net
         self.clients_ = federation.ids
         self.priority_ = federation.priority
         self.history_ = to_frame(server.rows)
         self.n_rounds_ = server.round
-        return self
 
     def _rules(self, net: NeuralNetClassifier) -> Rules:
         """Turn parameters into rules, defaults filled in."""
@@ -320,14 +356,3 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
                 f"{name} has samples of shape {X.shape[1:]}, but {type(self).__name__} was fitted "
                 f"on samples of shape {self._sample_shape}."
             )
-
-    @staticmethod
-    def _priority_rows(clients, n_samples, priority, name="clients") -> np.ndarray:
-        """Return the numbers of the rows that belong to priority clients; at least one."""
-        rows = np.flatnonzero(rows_of(clients, n_samples, priority, name))
-        if not len(rows):
-            raise ValueError(
-                f"{name} has no row of a priority client: pass rows of at least one of them, or "
-                f"leave {name} out to count every row."
-            )
-        return rows

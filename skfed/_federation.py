@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skfed.utils._seeding import client_digest
+from skfed.utils._ids import canonical, digest, in_order, native
 
 # Ids of one of these types alone become an ordinary array; any others stay Python objects.
 _PLAIN_DTYPES = {bool: bool, int: np.int64, float: np.float64, str: np.str_}
@@ -62,11 +62,11 @@ class Federation:
 
     def digest(self, k: int) -> bytes:
         """Return the key of client ``k`` in random streams and in the server's memory."""
-        return client_digest(_native(self.ids[k]))
+        return digest(self.ids[k])
 
     def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
         """Return the ids of some clients as plain Python objects."""
-        return tuple(_native(self.ids[k]) for k in clients)
+        return tuple(native(self.ids[k]) for k in clients)
 
 
 def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Federation:
@@ -117,11 +117,13 @@ def encode_ids(clients: Any, n_samples: int, name: str = "clients") -> tuple[np.
     return _encode_objects(values, name)
 
 
-def rows_of(clients: Any, n_samples: int, wanted: np.ndarray, name: str = "clients") -> np.ndarray:
-    """Return a mask of the rows whose client is among ``wanted`` (ids of a federation)."""
-    ids, codes = encode_ids(clients, n_samples, name)
-    known = {_key(client) for client in wanted}
-    return np.array([_key(client) in known for client in ids], bool)[codes]
+def rows_of(
+    clients: Any, n_samples: int, ids: np.ndarray, wanted: np.ndarray, name: str = "clients"
+) -> np.ndarray:
+    """Return a mask of the rows whose client is, among ``ids``, in the mask ``wanted``."""
+    given, codes = encode_ids(clients, n_samples, name)
+    found = _find(ids, given)
+    return ((found >= 0) & wanted[found])[codes]
 
 
 def _as_vector(clients: Any, name: str) -> np.ndarray:
@@ -130,7 +132,7 @@ def _as_vector(clients: Any, name: str) -> np.ndarray:
         raise ValueError(f"{name} must be an array of client ids, one a row of X; got {clients!r}.")
     if hasattr(clients, "__array__"):
         values = np.asarray(clients)
-        if values.dtype.kind in "mM":  # as Timestamps, which keep their type and precision
+        if values.dtype.kind in "mM":  # as Timestamps and Timedeltas, as single ones become
             values = pd.Series(values).astype(object).to_numpy()
     else:
         values = np.fromiter(clients, dtype=object, count=len(clients))
@@ -143,18 +145,14 @@ def _as_vector(clients: Any, name: str) -> np.ndarray:
 
 def _encode_objects(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Encode ids of any type; 1, "1" and 1.0 are three clients."""
+    keys = [canonical(client) for client in values]
     try:
-        keys = [_key(client) for client in values]
-        distinct = list(dict.fromkeys(keys))
+        ids = {key: native(client) for key, client in zip(keys, values, strict=True)}
     except TypeError as error:
         raise TypeError(f"{name} holds an id that is not hashable: {error}.") from error
-    try:
-        distinct.sort(key=lambda key: (key[0].__name__, key[1]))
-    except TypeError:  # ids of one type without an order among them
-        distinct.sort(key=lambda key: (key[0].__name__, repr(key[1])))
-    position = {key: k for k, key in enumerate(distinct)}
+    position = {key: k for k, key in enumerate(in_order(list(ids)))}
     codes = np.fromiter((position[key] for key in keys), dtype=np.intp, count=len(keys))
-    return _array_of([client for _, client in distinct]), codes
+    return _array_of([ids[key] for key in position]), codes
 
 
 def _array_of(ids: list) -> np.ndarray:
@@ -176,11 +174,8 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
             "priority must be a collection of client ids, or a mapping of them to weights; got "
             f"{priority!r}."
         )
-    if isinstance(priority, Mapping):
-        clients, given = list(priority), list(priority.values())
-    else:
-        clients = list(priority)
-        given = [1.0] * len(clients)
+    clients = [native(client) for client in priority]
+    given = list(priority.values()) if isinstance(priority, Mapping) else [1.0] * len(clients)
     for client, weight in zip(clients, given, strict=True):
         if not (isinstance(weight, Real) and 0 <= float(weight) <= 1):
             raise ValueError(
@@ -191,39 +186,31 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
             f"priority is empty ({priority!r}), so there is no objective: name at least one "
             "client, or pass None to give every client priority."
         )
-    weights = np.zeros(len(ids))
-    weights[_find(ids, clients)] = given
-    return weights
-
-
-def _find(ids: np.ndarray, clients: list) -> np.ndarray:
-    """Return the indices of the priority clients: by type and value, else by equality."""
-    wanted = [_native(client) for client in clients]
-    exact = {_key(client): k for k, client in enumerate(ids)}
-    equal = {_native(client): k for k, client in enumerate(ids)}
-    found = [exact.get(_key(client), equal.get(client, -1)) for client in wanted]
-    unknown = [client for client, k in zip(wanted, found, strict=True) if k < 0]
+    try:
+        found = _find(ids, clients)
+    except TypeError as error:
+        raise TypeError(f"priority holds an id that is not hashable: {error}.") from error
+    unknown = [client for client, k in zip(clients, found, strict=True) if k < 0]
     if unknown:
         raise ValueError(
             f"priority names {len(unknown)} client(s) that are not in clients: "
             f"{_some(unknown)}. Ids in clients are like {_some(list(ids))}: "
             "drop the unknown ones, or check their type and that these rows are in X."
         )
-    return np.array(found)
+    weights = np.zeros(len(ids))
+    weights[found] = given
+    return weights
+
+
+def _find(ids: np.ndarray, clients: Iterable) -> np.ndarray:
+    """Return each client's index in ``ids``, by type and value, else by equality; -1 if unknown."""
+    exact = {canonical(client): k for k, client in enumerate(ids)}
+    equal = {native(client): k for k, client in enumerate(ids)}
+    found = (exact.get(canonical(c), equal.get(native(c), -1)) for c in clients)
+    return np.fromiter(found, dtype=np.intp)
 
 
 def _some(ids: list) -> str:
     """Show the first few ids."""
-    text = ", ".join(repr(_native(client)) for client in ids[:_SHOWN])
+    text = ", ".join(repr(native(client)) for client in ids[:_SHOWN])
     return text + (", ..." if len(ids) > _SHOWN else "")
-
-
-def _native(client: Any) -> Any:
-    """Turn a numpy scalar into the Python object that it stands for."""
-    return client.item() if isinstance(client, np.generic) else client
-
-
-def _key(client: Any) -> tuple[type, Any]:
-    """Tell ids apart by type and value."""
-    client = _native(client)
-    return type(client), client

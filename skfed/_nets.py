@@ -13,12 +13,16 @@ import torch
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
+from skorch.dataset import Dataset
 from torch import nn
+from torch.utils.data import DataLoader
 
 from skfed.modules import SoftmaxRegression
 from skfed.utils._seeding import Purpose, stream, torch_seeded
 
 Model = dict[str, torch.Tensor]
+
+_PREDICT_ROWS = 4096
 
 
 def make_classifier_net(
@@ -27,14 +31,20 @@ def make_classifier_net(
     """Build and initialise the net that ``estimator`` stands for; ``estimator`` is not touched."""
     net = _unfitted(estimator, int(np.prod(X.shape[1:])), n_classes)
     with torch_seeded(stream(seed, Purpose.MODULE_INIT), net.device):
-        net.initialize()
+        try:
+            net.initialize()
+        except TypeError as error:
+            raise TypeError(
+                f"estimator's module cannot be built: {error}. A bare class is built without "
+                "arguments: pass an instance, or a skorch net with module__... parameters."
+            ) from error
         _check_output(net, cast(net, X[:1]), n_classes)  # seeded: a lazy module draws only here
-    _warn_of_epoch_callbacks(net)
+    _warn_of_idle_settings(net)
     return net
 
 
 class Workbench:
-    """A net of its own for client work: the same settings, without callbacks that follow epochs.
+    """A net of its own for client work: the same settings, with callbacks that act on batches.
 
     It travels to another process as its settings and is set up there. A fitted skorch net would
     not always arrive: it pickles its module by itself, without joblib's help for classes that are
@@ -66,8 +76,13 @@ class Workbench:
         net = clone(self._settings)
         with torch_seeded(np.random.default_rng(0), net.device):
             net.initialize()
-            net.evaluation_step((torch.from_numpy(self._row), None))
-        net.callbacks_ = [(name, cb) for name, cb in net.callbacks_ if _acts_on_batches(cb)]
+            net.evaluation_step((*to_tensors(net, self._row), None))
+        defaults = {name for name, _ in net.get_default_callbacks()}
+        net.callbacks_ = [
+            (name, callback)
+            for name, callback in net.callbacks_
+            if name not in defaults and _acts_on_batches(callback)
+        ]
         return net
 
 
@@ -97,8 +112,7 @@ def _unfitted(estimator: Any, n_features: int, n_classes: int) -> NeuralNetClass
 def _check_output(net: NeuralNetClassifier, X: np.ndarray, n_classes: int) -> None:
     """Try the module on one row, so that a misfit is told before any training."""
     try:
-        # Not net.forward, whose DataLoader would draw from torch's global generator.
-        output = net.evaluation_step((torch.from_numpy(X), None))
+        output = net.evaluation_step((*to_tensors(net, X), None))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise ValueError(
             f"estimator cannot take rows of X of shape {X.shape[1:]} and dtype {X.dtype}: {error}"
@@ -113,31 +127,58 @@ def _check_output(net: NeuralNetClassifier, X: np.ndarray, n_classes: int) -> No
 
 
 def _acts_on_batches(callback: Callback) -> bool:
-    """Tell callbacks that act on batches alone from those that follow epochs."""
-    return _overrides(callback, "on_batch_begin", "on_batch_end", "on_grad_computed") and not (
-        _follows_epochs(callback)
-    )
+    return bool(_hooks(callback, "on_batch_begin", "on_batch_end", "on_grad_computed"))
 
 
-def _follows_epochs(callback: Callback) -> bool:
-    return _overrides(callback, "on_epoch_begin", "on_epoch_end")
+def _hooks(callback: Callback, *names: str) -> list[str]:
+    """Return those of the hooks that the callback implements."""
+    return [name for name in names if getattr(type(callback), name) != getattr(Callback, name)]
 
 
-def _overrides(callback: Callback, *hooks: str) -> bool:
-    return any(getattr(type(callback), hook) is not getattr(Callback, hook) for hook in hooks)
-
-
-def _warn_of_epoch_callbacks(net: NeuralNetClassifier) -> None:
-    """Say which of the user's callbacks have no epoch to follow."""
+def _warn_of_idle_settings(net: NeuralNetClassifier) -> None:
+    """Say what of the user's net is not used."""
     defaults = {name for name, _ in net.get_default_callbacks()}
-    idle = [n for n, cb in net.callbacks_ if n not in defaults and _follows_epochs(cb)]
+    idle = []
+    for name, callback in net.callbacks_:
+        if name not in defaults:
+            hooks = _hooks(callback, "on_epoch_end", "on_train_end")
+            if not _acts_on_batches(callback):
+                hooks += _hooks(callback, "on_train_begin", "on_epoch_begin")
+            idle += [f"{name}.{hook}" for hook in hooks]
+    if net.dataset is not Dataset:
+        idle.append("dataset")
+    for iterator in ("iterator_train", "iterator_valid"):
+        if getattr(net, iterator) is not DataLoader:
+            idle.append(iterator)
+        used = ("batch_size", "shuffle")
+        params = net.get_params_for(iterator)
+        idle += [f"{iterator}__{param}" for param in params if param not in used]
     if idle:
         warnings.warn(
-            f"estimator has callbacks that follow epochs, which are not run here: {idle}. "
+            f"estimator has settings that are not used when it is federated: {', '.join(idle)}. "
             "history_ has the losses and times of every round; pass X_val to fit for scores.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=6,  # the caller of fit
         )
+
+
+def to_tensors(net: NeuralNetClassifier, *arrays: np.ndarray) -> list[torch.Tensor]:
+    """Put rows on the net's device; torch takes neither read-only arrays nor negative strides."""
+    return [torch.from_numpy(_plain(array)).to(net.device) for array in arrays]
+
+
+def predict_proba(net: NeuralNetClassifier, X: np.ndarray) -> np.ndarray:
+    """Return the net's own predict_proba, in chunks so that X is not copied whole."""
+    starts = range(0, len(X), _PREDICT_ROWS)
+    # Seeded, since a DataLoader draws from torch's global generator.
+    with torch_seeded(np.random.default_rng(0), net.device):
+        chunks = [net.predict_proba(_plain(X[i : i + _PREDICT_ROWS])) for i in starts]
+    return np.concatenate(chunks)
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Copy an array that is read-only or not contiguous."""
+    return np.require(array, requirements=("C", "W"))
 
 
 def cast(net: NeuralNetClassifier, X: np.ndarray) -> np.ndarray:
@@ -149,7 +190,6 @@ def cast(net: NeuralNetClassifier, X: np.ndarray) -> np.ndarray:
         return X.astype(np.int64, copy=False)
     parameter = next((p for p in net.module_.parameters() if p.is_floating_point()), None)
     dtype = torch.get_default_dtype() if parameter is None else parameter.dtype
-    # numpy lacks torch's half types (bfloat16): hand those modules float32.
     name = str(dtype).removeprefix("torch.")
     name = name if name in ("float16", "float64") else "float32"
     if X.dtype == name:
@@ -202,22 +242,23 @@ def set_model(net: NeuralNetClassifier, model: Model) -> None:
 
 
 def model_bytes(net: NeuralNetClassifier) -> int:
-    """Return the bytes of a model on the wire; a tensor that is shared is sent once."""
-    return sum({t.data_ptr(): t.nbytes for t in _tensors(net).values()}.values())
+    """Return the bytes of a model on the wire."""
+    return sum(tensor.nbytes for tensor in _tensors(net).values())
 
 
 def _tensors(net: NeuralNetClassifier) -> Model:
-    """Name what training changes: the modules' state, and a criterion's parameters if it has any.
+    """Name what training changes: the modules' parameters and buffers, each once if it is shared.
 
-    A criterion's buffers (class weights) are settings, not part of the model.
+    Of a criterion only the parameters: its buffers (class weights) are settings. What a module
+    keeps elsewhere, in plain attributes, is not part of the model and not reset between clients.
     """
-    tensors = {
-        f"{name}.{key}": tensor
-        for name in net._modules
-        for key, tensor in getattr(net, f"{name}_").state_dict(keep_vars=True).items()
-    }
+    tensors: Model = {}
+    for name in net._modules:
+        module = getattr(net, f"{name}_")
+        tensors |= {f"{name}.{key}": tensor for key, tensor in module.named_parameters()}
+        tensors |= {f"{name}.{key}": tensor for key, tensor in module.named_buffers()}
     for name in net._criteria:
         criterion = getattr(net, f"{name}_")
         if isinstance(criterion, nn.Module):
-            tensors |= {f"{name}.{key}": p for key, p in criterion.named_parameters()}
+            tensors |= {f"{name}.{key}": tensor for key, tensor in criterion.named_parameters()}
     return tensors

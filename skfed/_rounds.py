@@ -132,36 +132,40 @@ def _run_round(
     corrections = _corrections(server, federation, rules, cohort)
     updates = engine.train(model, cohort.clients, t, training, corrections)
     _check_finite(updates, federation.names(cohort.clients), t)
-    ledger.charge_training(
-        chosen.clients,
-        answers,
-        sum(update.n_samples for update in updates),
-        with_variates=rules.aggregator.uses_variates,
-    )
+    n_samples = sum(update.n_samples for update in updates)
+    ledger.charge_training(chosen.clients, answers, n_samples, rules.aggregator.uses_variates)
     trained = perf_counter()
 
     _move(server, federation, rules, model, cohort, updates)
     for k, update in zip(cohort.clients, updates, strict=True):
         reported[k] = server.reported[federation.digest(k)] = update.loss
-    objective = cohort.objective if np.isfinite(cohort.objective) else poll.objective(view)
     return {
         "round": t,
-        "objective": objective,
+        "objective": cohort.objective if np.isfinite(cohort.objective) else poll.objective(view),
         "train_loss": _train_loss(updates, cohort),
         **validate(server.net),
         "lr": _rate(server, training),
         **rules.selector.scheduled(view),
         **ledger.totals(),
+        **_who(federation, ledger, chosen, cohort, answers),
+        "select_seconds": selected - started,
+        "train_seconds": trained - selected,
+        "round_seconds": perf_counter() - started,
+    }
+
+
+def _who(
+    federation: Federation, ledger: Ledger, chosen: Cohort, cohort: Cohort, answers: np.ndarray
+) -> dict[str, Any]:
+    """Return the columns of the history that say who did what."""
+    return {
         "n_polled": len(ledger.polled),
-        "n_trained": len(updates),
+        "n_trained": len(cohort.clients),
         "n_aggregated": len(cohort.clients),
         "n_failed": len(chosen.clients) - len(cohort.clients),
         "polled": federation.names(ledger.polled),
         "cohort": federation.names(cohort.clients),
         "failed": federation.names(chosen.clients[~answers]),
-        "select_seconds": selected - started,
-        "train_seconds": trained - selected,
-        "round_seconds": perf_counter() - started,
     }
 
 

@@ -12,6 +12,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.selection import BaseSelector, Cohort
 
 
 class Dropout(nn.Sequential):
@@ -54,6 +55,71 @@ model = FederatedClassifier(
 state = b"".join(t.numpy().tobytes() for t in model.net_.module_.state_dict().values())
 print(state.hex(), model.history_["cohort"].tolist())
 """
+
+
+class DrawsAlways(nn.Linear):
+    """Random in evaluation too."""
+
+    def __init__(self):
+        super().__init__(5, 3)
+
+    def forward(self, X):
+        return super().forward(nn.functional.dropout(X, 0.5, training=True))
+
+
+def test_layers_that_draw_while_they_are_evaluated(blobs):
+    X, y, clients = blobs
+    net = NeuralNetClassifier(DrawsAlways, criterion=nn.CrossEntropyLoss, lr=0.1)
+    digests = set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = FederatedClassifier(
+            net, selector=PowerOfChoice(d=6, clients_per_round=2), n_rounds=4, random_state=0
+        ).fit(X, y, clients=clients, X_val=X, y_val=y)
+        digests.add((digest(model), tuple(model.history_["val_loss"])))
+    assert len(digests) == 1
+
+
+MASKS = []
+
+
+class ShowsMask(nn.Module):
+    """Dropout whose masks the test can see."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, X):
+        if self.training:
+            mask = torch.rand(5) < 0.5
+            MASKS.append(mask.tolist())
+            X = X * mask
+        return self.linear(X)
+
+
+class TwiceEach(BaseSelector):
+    def _select(self, round):
+        return Cohort.mean(np.array([0, 0, 1, 1]))
+
+
+def test_random_layers_differ_by_round_client_and_copy(blobs):
+    X, y, clients = blobs
+    MASKS.clear()
+    net = NeuralNetClassifier(ShowsMask, criterion=nn.CrossEntropyLoss, batch_size=1)
+    FederatedClassifier(net, selector=TwiceEach(), n_rounds=3, local_steps=20, random_state=0).fit(
+        X, y, clients=clients
+    )
+    draws = [str(MASKS[i : i + 20]) for i in range(0, len(MASKS), 20)]
+    assert len(draws) == len(set(draws)) == 12
+
+
+def test_predict_leaves_the_global_generator_alone(blobs):
+    X, y, clients = blobs
+    model = classifier().fit(X, y, clients=clients)
+    before = torch.get_rng_state()
+    model.predict(X)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_in_two_processes():

@@ -2,16 +2,22 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch import NeuralNetClassifier
-from skorch.callbacks import EpochScoring
+from skorch.callbacks import Callback, EpochScoring, Freezer
+from skorch.dataset import Dataset
 from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
@@ -83,7 +89,9 @@ def test_nothing_that_is_passed_in_is_changed(blobs, net):
     pd.testing.assert_series_equal(ids, before[2])
     assert (labels, priority) == (before[1], before[3])
     assert vars(selector) == vars(FedAlignSelector(eps=0.3))
-    assert model.get_params(deep=False).keys() == params.keys()
+    for name, value in model.get_params(deep=False).items():
+        if name not in ("estimator", "selector"):
+            assert value == params[name]
     if isinstance(net, nn.Module):
         for mine, theirs in zip(net.parameters(), before[4].parameters(), strict=True):
             assert torch.equal(mine, theirs)
@@ -291,10 +299,71 @@ def test_warm_start_goes_on_to_n_rounds_in_total(blobs, same_model):
 def test_a_failed_fit_leaves_the_fitted_model(blobs):
     X, y, clients = blobs
     model = FederatedClassifier(n_rounds=2, random_state=0).fit(X, y, clients=clients)
-    before = model.predict_proba(X)
+    before = model.predict(X)
+    others = np.array(["p", "q", "r"])[y]
+    with pytest.raises(ValueError, match="clients has 1 entries"):
+        model.fit(X[:, :3], others, clients=["a"])
     with pytest.raises(ValueError, match="eps"):
-        model.set_params(selector=FedAlignSelector(eps=-1)).fit(X, y, clients=clients)
-    assert (model.predict_proba(X) == before).all()
+        model.set_params(selector=FedAlignSelector(eps=-1)).fit(X[:, :3], others, clients=clients)
+    assert (model.predict(X) == before).all()
+    assert model.n_features_in_ == 5
+
+
+def test_a_warm_start_that_fails_keeps_the_rounds_that_it_finished(blobs):
+    X, y, clients = blobs
+
+    def breaks(t):
+        if t == 4:
+            raise ZeroDivisionError
+        return 0.1
+
+    model = FederatedClassifier(n_rounds=2, warm_start=True, lr_schedule=breaks, random_state=0)
+    model.fit(X, y, clients=clients)
+    with pytest.raises(ZeroDivisionError):
+        model.set_params(n_rounds=9).fit(X, y, clients=clients)
+    assert model.n_rounds_ == len(model.history_) == 4
+
+
+def test_a_module_that_cannot_be_built_says_what_to_pass(blobs):
+    X, y, clients = blobs
+    with pytest.raises(TypeError, match="built without arguments: pass an instance, or a skorch"):
+        FederatedClassifier(nn.Linear).fit(X, y, clients=clients)
+
+
+ARRAYS = """
+import warnings
+warnings.simplefilter("error")
+import numpy as np, pandas as pd
+from skfed import FederatedClassifier, PowerOfChoice
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(40, 4)).astype("float32"), rng.integers(0, 2, 40)
+frozen = X.copy()
+frozen.flags.writeable = False
+clients = np.arange(40) % 4
+model = FederatedClassifier(selector=PowerOfChoice(d=4), n_rounds=2, random_state=0)
+expected = model.fit(X, y, clients=clients, X_val=X, y_val=y).predict_proba(X)
+for other in (pd.DataFrame(X), frozen, np.asfortranarray(X), X[::-1][::-1]):
+    model.fit(other, y, clients=clients, X_val=other, y_val=y)
+    assert (model.predict_proba(other) == expected).all(), type(other)
+model.fit(X[::-1, ::-1], y[::-1], clients=clients).predict(X[::-1, ::-1])
+"""
+
+
+def test_read_only_and_reversed_arrays_in_a_fresh_process():
+    """torch warns of a read-only array once a process, so that another test could hide it."""
+    subprocess.run([sys.executable, "-c", ARRAYS], check=True)
+
+
+def test_a_pipeline_transforms_validation_data_with_routing_on(blobs):
+    X, y, clients = blobs
+    model = FederatedClassifier(n_rounds=2, random_state=0)
+    with sklearn.config_context(enable_metadata_routing=True):
+        pipeline = Pipeline(
+            [("scale", StandardScaler()), ("model", model)], transform_input=["X_val"]
+        )
+        pipeline.fit(X, y, clients=clients, X_val=X, y_val=y, clients_val=clients)
+    score = pipeline[-1].history_["val_score"].iloc[-1]
+    assert score == pytest.approx(pipeline.score(X, y))
 
 
 def test_pickle_keeps_the_model_and_can_go_on(blobs, same_model):
@@ -319,12 +388,66 @@ def test_verbose_prints_a_line_a_round(blobs, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_callbacks_that_follow_epochs_are_named_in_a_warning(blobs):
+class ZeroDataset(Dataset):
+    def transform(self, X, y):
+        return 0 * X, y
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"callbacks": [EpochScoring("accuracy", on_train=True)]}, "EpochScoring.on_epoch_end"),
+        ({"callbacks": [Freezer("layers.0*")]}, "Freezer.on_epoch_begin"),
+        ({"dataset": ZeroDataset}, "dataset"),
+        ({"iterator_train__drop_last": True}, "iterator_train__drop_last"),
+    ],
+)
+def test_what_is_not_used_of_a_net_is_named_in_a_warning(blobs, settings, named):
     X, y, clients = blobs
-    scoring = EpochScoring("accuracy", on_train=True)
-    net = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss, callbacks=[scoring])
-    with pytest.warns(UserWarning, match="callbacks that follow epochs.*EpochScoring"):
+    net = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss, **settings)
+    with pytest.warns(UserWarning, match=f"not used when it is federated: .*{named}") as record:
         FederatedClassifier(net, n_rounds=1).fit(X, y, clients=clients)
+    assert record[0].filename == __file__
+
+
+class ZeroLater(Callback):
+    """Lets each client take one step, by a count that it resets itself."""
+
+    def on_epoch_begin(self, net, **kwargs):
+        self.n_ = 0
+
+    def on_grad_computed(self, net, named_parameters, **kwargs):
+        self.n_ += 1
+        if self.n_ > 1:
+            for _, parameter in named_parameters:
+                parameter.grad.zero_()
+
+
+def test_callbacks_that_act_on_batches_start_anew_with_each_client(blobs, same_model):
+    X, y, clients = blobs
+    settings = {"criterion": nn.CrossEntropyLoss, "lr": 0.1, "batch_size": -1}
+    module = nn.Linear(5, 3)
+    stopped = NeuralNetClassifier(module, callbacks=[ZeroLater], **settings)
+    plain = NeuralNetClassifier(module, **settings)
+    params = {"selector": RandomSelector(1.0, "uniform", replace=False), "n_rounds": 2}
+    one_step = FederatedClassifier(plain, local_steps=1, random_state=0, **params)
+    many = FederatedClassifier(stopped, local_steps=4, random_state=0, **params)
+    one_step.fit(X, y, clients=clients)
+    many.fit(X, y, clients=clients)
+    for a, b in zip(
+        one_step.net_.module_.parameters(), many.net_.module_.parameters(), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_an_error_in_training_names_the_client(blobs):
+    X, y, clients = blobs
+    net = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss, batch_size=9)  # 10 = 9 + 1 rows
+    with pytest.raises(ValueError, match="more than 1 value") as error:
+        FederatedClassifier(net, selector=PowerOfChoice(d=6), n_rounds=9, random_state=0).fit(
+            X, y, clients=clients
+        )
+    assert "while training client 'a' in round" in error.value.__notes__[0]
 
 
 def test_clients_of_one_row_or_one_class_train(blobs):

@@ -38,9 +38,31 @@ def test_mixed_ids_are_told_apart_by_type_and_sorted_by_type_name():
     assert federation.sizes.tolist() == [1, 1, 2, 1]
 
 
-def test_ids_without_an_order_work():
-    federation = make_federation([frozenset({2}), frozenset({1}), frozenset({2})], 3)
-    assert sorted(federation.sizes.tolist()) == [1, 2]
+@pytest.mark.parametrize(
+    "clients",
+    [
+        [frozenset({"b", "x"}), frozenset({"a"}), frozenset({"x", "b"}), frozenset({"a", "c"})],
+        [2j, 1j, 2j, 3j],
+    ],
+)
+def test_ids_without_an_order_of_their_own_do_not_follow_the_rows(clients):
+    federations = [make_federation(clients, 4), make_federation(clients[::-1], 4)]
+    assert sorted(federations[0].sizes.tolist()) == [1, 1, 2]
+    assert federations[0].ids.tolist() == federations[1].ids.tolist()
+
+
+def test_tuples_are_told_apart_by_the_types_inside():
+    federation = make_federation([(1, "x"), (1.0, "x"), (np.int64(1), "x")], 3)
+    assert federation.sizes.tolist() == [1, 2]
+    assert federation.digest(0) != federation.digest(1)
+    assert federation.digest(1) == make_federation([(np.int8(1), "x")], 1).digest(0)
+
+
+@pytest.mark.parametrize("unit", ["D", "ns"])
+def test_dates_as_priority(unit):
+    dates = np.array(["2026-01-02", "2026-01-01"], dtype=f"datetime64[{unit}]")
+    for clients in (dates, list(dates), pd.Series(dates)):
+        assert make_federation(clients, 2, priority=dates[:1]).priority.tolist() == [False, True]
 
 
 def test_the_digest_depends_on_type_and_value_and_not_on_the_container():
@@ -75,6 +97,8 @@ def test_clients_that_do_not_fit(clients, match):
 def test_unhashable_and_anonymous_ids():
     with pytest.raises(TypeError, match="clients holds an id that is not hashable"):
         make_federation([[1], [2]], 2)
+    with pytest.raises(TypeError, match="priority holds an id that is not hashable"):
+        make_federation(["a"], 1, priority=[["a"]])
     with pytest.raises(ValueError, match="memory address"):
         make_federation([object()], 1).digest(0)
 
@@ -98,4 +122,8 @@ def test_priority_that_does_not_fit(priority, match):
 
 
 def test_rows_of_some_clients():
-    assert rows_of(["a", "b", "a", "new"], 4, np.array(["a", "c"])).tolist() == [1, 0, 1, 0]
+    assert rows_of(
+        ["a", "b", "a", "new"], 4, np.array(["a", "b", "c"]), np.array([True, False, True])
+    ).tolist() == [True, False, True, False]
+    wanted = rows_of(np.array([1.0, 2.0]), 2, np.array([1, 2]), np.array([False, True]))
+    assert wanted.tolist() == [False, True]

@@ -1,5 +1,7 @@
 """Rounds against values worked out by hand, and against skorch's own training."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -88,6 +90,32 @@ def test_epochs_of_one_client_equal_skorchs_own_training(blobs, batches, optimiz
     assert federated.history_["train_loss"][0] == pytest.approx(np.mean(losses))
 
 
+def test_each_client_starts_with_a_fresh_optimizer(blobs):
+    """Momentum of one client does not carry over to the next: the round is the mean of two."""
+    X, y, _ = blobs
+    clients = np.arange(len(y)) % 2
+    net = linear_net(5, 3, optimizer__momentum=0.9)
+    together = FederatedClassifier(net, selector=ALL, n_rounds=2, local_steps=3, random_state=0)
+    together.fit(X, y, clients=clients)
+
+    start = FederatedClassifier(net, lr_schedule=0.0, n_rounds=1, random_state=0)
+    module = start.fit(X, y, clients=clients).net_.module_
+    for _ in range(2):
+        trained = []
+        for k in range(2):
+            alone = copy.deepcopy(module)
+            optimizer = torch.optim.SGD(alone.parameters(), lr=0.5, momentum=0.9)
+            rows = torch.from_numpy(X[clients == k]), torch.from_numpy(y[clients == k])
+            for _ in range(3):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(alone(rows[0]), rows[1]).backward()
+                optimizer.step()
+            trained.append(alone.state_dict())
+        module.load_state_dict({n: (trained[0][n] + trained[1][n]) / 2 for n in trained[0]})
+    for mine, theirs in zip(together.net_.module_.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
 class Replay:
     """An iterator_train that gives one recorded epoch each time it is gone through."""
 
@@ -135,6 +163,7 @@ def test_a_client_drawn_twice_trains_twice_independently(blobs, batches):
     row = model.history_.iloc[0]
     assert row["cohort"] == ("a", "a", "b")
     assert (row["models_down"], row["models_up"], row["n_trained"]) == (2, 3, 3)
+    assert row["n_aggregated"] == 3
 
 
 MODEL = (5 * 3 + 3) * 4  # bytes of the linear net below
@@ -228,6 +257,73 @@ class PollsOdd(BaseSelector):
         assert ((errors >= 0) & (errors <= 1)).all()
         round.poll([1], max_samples=2)
         return Cohort.mean(np.array([0]))
+
+
+def test_a_partial_poll_evaluates_distinct_rows(blobs):
+    X, y, clients = blobs
+    sizes = []
+
+    class CountRows(nn.Linear):
+        def forward(self, rows):
+            if not torch.is_grad_enabled() and len(rows) > 1:
+                sizes.append(len({row.numpy().tobytes() for row in rows}))
+            return super().forward(rows)
+
+    selector = PowerOfChoice(d=6, clients_per_round=1, loss="batch")
+    net = linear_net(5, 3, batch_size=9).set_params(module=CountRows)
+    FederatedClassifier(net, selector=selector, n_rounds=3).fit(X, y, clients=clients)
+    assert sizes == [9] * 18
+
+
+def test_the_training_loss_is_weighted_as_the_updates_are(blobs):
+    X, y, clients = blobs
+    net = linear_net(5, 3)
+    weighted = FederatedClassifier(net, selector=ALL, n_rounds=1, local_steps=1, random_state=0)
+    row = weighted.fit(X, y, clients=clients).history_.iloc[0]
+    # One full batch a client at the initial model, weighted by size: the loss over all rows.
+    frozen = FederatedClassifier(net, lr_schedule=0.0, n_rounds=1, random_state=0)
+    probabilities = frozen.fit(X, y, clients=clients).predict_proba(X)[np.arange(len(y)), y]
+    assert row["train_loss"] == pytest.approx(-np.log(probabilities).mean(), rel=1e-5)
+
+
+class Tied(nn.Module):
+    """Two layers that share a weight, a buffer that is not saved, and one that is."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 5, bias=False)
+        self.second = nn.Linear(5, 5, bias=False)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(5, 3, bias=False)
+        self.register_buffer("calls", torch.zeros(1), persistent=False)
+
+    def forward(self, X):
+        if self.training:
+            self.calls += 1
+        return self.head(self.second(self.first(X)) * (1 + self.calls))
+
+
+class Scaled(nn.CrossEntropyLoss):
+    """A criterion with class weights (a setting) and a parameter (part of the model)."""
+
+    def __init__(self):
+        super().__init__(weight=torch.ones(3))
+        self.temperature = nn.Parameter(torch.ones(1))
+
+    def forward(self, output, target):
+        return super().forward(output * self.temperature, target)
+
+
+def test_a_model_is_each_parameter_and_buffer_once(blobs, same_model):
+    X, y, clients = blobs
+    net = NeuralNetClassifier(Tied, criterion=Scaled, lr=0.01)
+    params = {"selector": ALL, "n_rounds": 2, "random_state": 0}
+    model = FederatedClassifier(net, **params).fit(X, y, clients=clients)
+    assert model.history_["bytes_up"][0] == 6 * 4 * (25 + 15 + 1 + 1)
+    parallel = FederatedClassifier(net, n_jobs=2, **params).fit(X, y, clients=clients)
+    assert same_model(model, parallel)
+    assert model.net_.module_.calls.item() == 2  # one batch a client and round, averaged
+    assert model.net_.criterion_.temperature.item() != 1
 
 
 def test_partial_polls_are_charged_for_what_they_evaluate(blobs):

@@ -3,12 +3,10 @@
 from abc import ABCMeta, abstractmethod
 from collections.abc import Collection, Sequence
 
-import torch
 from sklearn.base import BaseEstimator
 
+from skfed._nets import Model
 from skfed.selection import Cohort
-
-Model = dict[str, torch.Tensor]
 
 
 class BaseAggregator(BaseEstimator, metaclass=ABCMeta):

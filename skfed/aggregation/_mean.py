@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from skfed.aggregation._base import BaseAggregator, Model
+from skfed._nets import Model
+from skfed.aggregation._base import BaseAggregator
 from skfed.selection import Cohort
 
 

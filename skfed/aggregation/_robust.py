@@ -10,7 +10,8 @@ from numbers import Real
 
 import torch
 
-from skfed.aggregation._base import BaseAggregator, Model
+from skfed._nets import Model
+from skfed.aggregation._base import BaseAggregator
 from skfed.aggregation._mean import weighted_mean
 from skfed.utils._sklearn import Interval
 

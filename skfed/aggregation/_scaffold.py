@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from skfed.aggregation._base import BaseAggregator, Model
+from skfed._nets import Model
+from skfed.aggregation._base import BaseAggregator
 from skfed.aggregation._mean import weighted_mean
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from sklearn.base import BaseEstimator
 
-from skfed.aggregation._base import Model
+from skfed._nets import Model
 from skfed.utils._sklearn import Interval
 
 

@@ -7,14 +7,15 @@ Classification, 2019 (arXiv:1909.06335).
 from numbers import Integral, Real
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state, check_scalar, column_or_1d
 
 _MAX_DRAWS = 1000
 
 
 def partition_dirichlet(
-    y, n_clients: int, *, alpha: float = 0.3, min_size: int = 10, random_state=None
-):
+    y: ArrayLike, n_clients: int, *, alpha: float = 0.3, min_size: int = 10, random_state=None
+) -> np.ndarray:
     """Deal each class out to clients in proportions drawn from Dir(alpha).
 
     A client that holds n_samples / n_clients rows already gets no further class. The whole

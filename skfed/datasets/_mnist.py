@@ -19,7 +19,9 @@ _PREFIX = {"train": "train", "test": "t10k"}
 _SUBSETS = StrOptions({"train", "test", "all"})
 
 
-def load_fashion_mnist(*, subset: str = "train", data_home: str | os.PathLike | None = None):
+def load_fashion_mnist(
+    *, subset: str = "train", data_home: str | os.PathLike | None = None
+) -> Bunch:
     """Load Fashion-MNIST from disk, or from OpenML when it is not there.
 
     Parameters
@@ -44,7 +46,7 @@ def load_fashion_mnist(*, subset: str = "train", data_home: str | os.PathLike | 
     return _load("fashion-mnist", "Fashion-MNIST", subset, data_home)
 
 
-def load_mnist(*, subset: str = "train", data_home: str | os.PathLike | None = None):
+def load_mnist(*, subset: str = "train", data_home: str | os.PathLike | None = None) -> Bunch:
     """Load MNIST from disk, or from OpenML when it is not there.
 
     Parameters

@@ -3,10 +3,13 @@
 from numbers import Integral
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state, check_scalar, column_or_1d
 
 
-def partition_by_shards(y, n_clients: int, *, shards_per_client: int = 2, random_state=None):
+def partition_by_shards(
+    y: ArrayLike, n_clients: int, *, shards_per_client: int = 2, random_state=None
+) -> np.ndarray:
     """Sort the rows by label, cut them into equal shards, and deal the shards out to clients.
 
     With few shards a client holds few classes: 2 shards of Fashion-MNIST for each of 60 clients

@@ -124,8 +124,8 @@ class Round:
         metric : {"loss", "error"}, default="loss"
             The mean loss F_k(w_t), or 1 - accuracy.
         max_samples : int, "batch" or None, default=None
-            Evaluate on at most so many rows, drawn afresh without replacement; "batch" is
-            min(b, D_k) for the net's batch size b; None is all D_k.
+            Evaluate on at most so many rows, drawn afresh each round without replacement; "batch"
+            is min(b, D_k) for the net's batch size b; None is all D_k.
         at_most : float, default=None
             Ask only for values up to this bound; a client above it stays silent.
 

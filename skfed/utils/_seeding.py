@@ -4,10 +4,9 @@ A draw depends on what it is for and on nothing else: not on the order in which 
 served, not on the process that serves them, not on what was drawn before.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from hashlib import blake2b
 from threading import RLock
 
 import numpy as np
@@ -31,25 +30,12 @@ class Purpose(IntEnum):
     AVAILABILITY = 5
     FIXED_AVAILABILITY = 6
     ANSWERS = 7
+    EVALUATION_LAYERS = 8
 
 
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:
     """Turn scikit-learn's ``random_state`` into the seed of all streams of a fit."""
     return int(check_random_state(random_state).randint(2**32, dtype=np.uint64))
-
-
-def client_digest(client: Hashable) -> bytes:
-    """Return 16 bytes that stand for a client id's type and value.
-
-    Not ``hash()``, which changes from process to process for strings, and not the client's index,
-    which changes with the other clients.
-    """
-    if type(client).__repr__ is object.__repr__:
-        raise ValueError(
-            f"clients has an id of type {type(client).__name__}, whose text shows a memory address "
-            "and so changes from run to run: use strings, numbers or tuples of them as ids."
-        )
-    return blake2b(f"{type(client).__name__}:{client!r}".encode(), digest_size=16).digest()
 
 
 def stream(

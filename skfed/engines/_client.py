@@ -1,0 +1,202 @@
+"""What one client does: train from the global model on its own rows, or say its loss.
+
+Functions of a module, so that they reach other processes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from skorch import NeuralNetClassifier
+
+from skfed._nets import (
+    Model,
+    Workbench,
+    add_to_gradients,
+    get_model,
+    parameter_names,
+    set_model,
+    to_tensors,
+)
+from skfed.engines._minibatches import minibatches
+from skfed.utils._seeding import torch_seeded
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains in a round."""
+
+    epochs: int = 1  # E
+    steps: int | None = None  # tau; wins over epochs when given
+    proximal_mu: float = 0.0  # FedProx's mu
+    rates: tuple[float, ...] | None = None  # learning rate of each iteration; None: the net's own
+
+    @property
+    def n_iterations(self) -> int:
+        """Local iterations of a round: steps where they are given, else epochs."""
+        return self.epochs if self.steps is None else self.steps
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client sends back after training."""
+
+    model: Model  # w_k, on the CPU
+    loss: float  # mean minibatch loss over the local steps
+    n_samples: int  # rows seen in the local steps, repeats counted
+    variate: Model | None = None  # SCAFFOLD's new c_k
+
+
+@dataclass(frozen=True)
+class Task:
+    """One client's share of a round."""
+
+    name: str  # for error messages
+    X: np.ndarray
+    y: np.ndarray
+    rows_rng: np.random.Generator  # for minibatches
+    layers_rng: np.random.Generator  # for random layers
+    correction: Model | None = None  # SCAFFOLD's c - c_k
+
+
+def train_client(bench: Workbench, model: Model, training: LocalTraining, task: Task) -> Update:
+    """Train one client from ``model``, with a fresh optimizer."""
+    # The lock inside also keeps threads that share the bench from using it at once.
+    with torch_seeded(task.layers_rng, bench.device), _one_torch_thread():
+        net = bench.net
+        set_model(net, model)
+        net.initialize_optimizer()
+        net.history.clear()
+        try:
+            with _corrected(net, model, training.proximal_mu, task.correction):
+                losses, rates, n_samples = _take_steps(net, training, task)
+        except Exception as error:
+            error.add_note(f"while training {task.name}")
+            raise
+        trained = get_model(net)
+        variate = None
+        if task.correction is not None:
+            variate = _variate(net, model, trained, task.correction, sum(rates))
+        return Update(trained, float(np.mean(losses)), n_samples, variate)
+
+
+def evaluate_client(bench: Workbench, model: Model, metric: str, task: Task) -> float:
+    """Return one client's mean loss or error at ``model``."""
+    with torch_seeded(task.layers_rng, bench.device), _one_torch_thread():
+        set_model(bench.net, model)
+        return _evaluate(bench.net, task.X, task.y, metric)
+
+
+def evaluate(
+    net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, metric: str, rng: np.random.Generator
+) -> float:
+    """Return the mean loss, or 1 - accuracy, of a net as it stands; ``rng`` is for its layers."""
+    with torch_seeded(rng, net.device), _one_torch_thread():
+        return _evaluate(net, X, y, metric)
+
+
+def batch_size(net: NeuralNetClassifier, n_samples: int, iterator="iterator_train") -> int:
+    """Return the batch size that skorch's own iterator would use on so many rows."""
+    size = net.get_params_for(iterator).get("batch_size", net.batch_size)
+    return n_samples if size == -1 else size
+
+
+def _take_steps(
+    net: NeuralNetClassifier, training: LocalTraining, task: Task
+) -> tuple[list[float], list[float], int]:
+    """Take the local steps; return the loss and learning rate of each, and the rows seen."""
+    X, y = to_tensors(net, task.X, task.y)
+    net.notify("on_train_begin", X=X, y=y)
+    net.notify("on_epoch_begin", dataset_train=None, dataset_valid=None)
+    losses, rates, n_samples = [], [], 0
+    size = batch_size(net, len(y))
+    for iteration, rows in minibatches(
+        task.rows_rng, len(y), size, training.epochs, training.steps
+    ):
+        rates.append(_set_rate(net, training.rates, iteration))
+        chosen = torch.from_numpy(rows).to(y.device)
+        losses.append(_train_step(net, (X.index_select(0, chosen), y.index_select(0, chosen))))
+        n_samples += len(rows)
+    return losses, rates, n_samples
+
+
+def _train_step(net: NeuralNetClassifier, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """Take one step as skorch's own loop takes it, batch-level callbacks included."""
+    net.notify("on_batch_begin", batch=batch, training=True)
+    step = net.train_step(batch)
+    loss = step["loss"].item()
+    net.history.record_batch("train_loss", loss)
+    net.history.record_batch("train_batch_size", len(batch[1]))
+    net.notify("on_batch_end", batch=batch, training=True, **step)
+    return loss
+
+
+def _set_rate(net: NeuralNetClassifier, rates: tuple[float, ...] | None, iteration: int) -> float:
+    """Set the learning rate of an iteration and return it."""
+    if rates is not None:
+        for group in net.optimizer_.param_groups:
+            group["lr"] = rates[iteration]
+    return float(net.optimizer_.param_groups[0]["lr"])
+
+
+@contextmanager
+def _corrected(
+    net: NeuralNetClassifier, model: Model, proximal_mu: float, correction: Model | None
+) -> Iterator[None]:
+    """Add mu (w - w_t) and SCAFFOLD's c - c_k to the gradients, where there are such terms."""
+    if not proximal_mu and not correction:
+        yield
+        return
+    anchor = {name: model[name].to(net.device) for name in parameter_names(net)}
+    shift = {name: tensor.to(net.device) for name, tensor in (correction or {}).items()}
+
+    def extra(name: str, parameter: torch.Tensor) -> torch.Tensor:
+        term = proximal_mu * (parameter - anchor[name])
+        return term + shift[name] if name in shift else term
+
+    undo = add_to_gradients(net, extra)
+    try:
+        yield
+    finally:
+        undo()
+
+
+def _variate(
+    net: NeuralNetClassifier, model: Model, trained: Model, correction: Model, distance: float
+) -> Model:
+    """Return c_k - c + (w_t - w_k) / (sum of the learning rates): SCAFFOLD's option II."""
+    moved = {name: (model[name] - trained[name]) / distance for name in parameter_names(net)}
+    return {n: m - correction[n] if n in correction else m for n, m in moved.items()}
+
+
+def _evaluate(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, metric: str) -> float:
+    """Return the mean over the rows of the loss or of the errors."""
+    size = batch_size(net, len(y), iterator="iterator_valid")
+    total = 0.0
+    for start in range(0, len(y), size):
+        batch = to_tensors(net, X[start : start + size], y[start : start + size])
+        step = net.validation_step(batch)
+        if metric == "loss":
+            total += step["loss"].item() * len(batch[1])
+        else:
+            output = step["y_pred"]
+            output = output[0] if isinstance(output, tuple) else output
+            total += (output.argmax(1) != batch[1]).sum().item()
+    return total / len(y)
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Compute with one torch thread: a product split over threads rounds in another order.
+
+    So the result is the same whatever n_jobs; cores are used by clients side by side. The number
+    is the process's, so it is to be changed under the lock of torch_seeded only.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)

@@ -1,0 +1,56 @@
+"""What makes two client ids the same, in which order they stand, and the bytes that stand for one.
+
+Ids differ if their types or values differ: 1, "1" and 1.0 are three clients. A numpy scalar is the
+Python object that it stands for.
+"""
+
+from collections.abc import Hashable
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+def native(client: Any) -> Any:
+    """Turn a numpy scalar, also inside a tuple, into the Python object that it stands for."""
+    if isinstance(client, np.datetime64):
+        return pd.Timestamp(client)
+    if isinstance(client, np.timedelta64):
+        return pd.Timedelta(client)
+    if isinstance(client, np.generic):
+        return client.item()
+    return tuple(map(native, client)) if type(client) is tuple else client
+
+
+def canonical(client: Any) -> tuple[str, Any]:
+    """Return type name and value, through tuples and frozensets; equal for the same id only."""
+    client = native(client)
+    if type(client) is tuple:
+        return "tuple", tuple(map(canonical, client))
+    if type(client) is frozenset:
+        return "frozenset", tuple(in_order([canonical(member) for member in client]))
+    return type(client).__name__, client
+
+
+def in_order(canonicals: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Sort canonical ids by type name and value, by their text where values have no order."""
+    try:
+        return sorted(canonicals)
+    except TypeError:
+        return sorted(canonicals, key=repr)
+
+
+def digest(client: Hashable) -> bytes:
+    """Return 16 bytes that stand for a client id's type and value.
+
+    Not ``hash()``, which changes from process to process for strings, and not the client's index,
+    which changes with the other clients.
+    """
+    client = native(client)
+    if type(client).__repr__ is object.__repr__:
+        raise ValueError(
+            f"clients has an id of type {type(client).__name__}, whose text shows a memory address "
+            "and so changes from run to run: use strings, numbers or tuples of them as ids."
+        )
+    return blake2b(repr(canonical(client)).encode(), digest_size=16).digest()
