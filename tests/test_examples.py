@@ -53,7 +53,11 @@ def test_the_readmes_python_runs(monkeypatch):
     for block in blocks:
         exec(block, namespace)
     scores = namespace["search"].cv_results_["mean_test_score"]
+    model, shown = namespace["model"], re.search(r"y_test\)  # (.*)", README)[1]
+    assert model.score(namespace["X_test"], namespace["y_test"]) == pytest.approx(
+        float(shown), abs=0.02
+    )
     shown = re.search(r'"mean_test_score"].*# (.*)', README)[1]
     assert scores == pytest.approx([float(s) for s in re.split("[,;] ", shown)], abs=0.02)
     best = namespace["search"].best_params_
-    assert (type(best["selector"]).__name__, best["selector__eps"]) == ("FedAlignSelector", 0.4)
+    assert (type(best["selector"]).__name__, best["selector__eps"]) == ("FedAlignSelector", 0.2)

@@ -44,16 +44,16 @@ def partition_dirichlet(
     ValueError
         If a number is out of range, or no such partition is found in 1000 draws.
     """
-    y = column_or_1d(y)
+    labels = np.asarray(column_or_1d(y))
     check_scalar(n_clients, "n_clients", Integral, min_val=1)
     check_scalar(alpha, "alpha", Real, min_val=0, include_boundaries="neither")
     check_scalar(min_size, "min_size", Integral, min_val=0)
     too_few = f"min_size={min_size} rows for each of n_clients={n_clients} clients"
-    if n_clients * min_size > len(y):
-        raise ValueError(f"{too_few} are more than the {len(y)} rows of y: lower one of them.")
+    if n_clients * min_size > len(labels):
+        raise ValueError(f"{too_few} are more than the {len(labels)} rows of y: lower one of them.")
     rng = check_random_state(random_state)
     for _ in range(_MAX_DRAWS):
-        clients = _draw(np.asarray(y), n_clients, alpha, rng)
+        clients = _draw(labels, n_clients, alpha, rng)
         if np.bincount(clients, minlength=n_clients).min() >= min_size:
             return clients
     raise ValueError(

@@ -36,20 +36,20 @@ def partition_by_shards(
     ValueError
         If there are more shards than rows, or a number is below 1.
     """
-    y = column_or_1d(y)
+    labels = np.asarray(column_or_1d(y))
     check_scalar(n_clients, "n_clients", Integral, min_val=1)
     check_scalar(shards_per_client, "shards_per_client", Integral, min_val=1)
     n_shards = n_clients * shards_per_client
-    if n_shards > len(y):
+    if n_shards > len(labels):
         raise ValueError(
             f"n_clients={n_clients} with shards_per_client={shards_per_client} needs {n_shards} "
-            f"rows at least, but y has {len(y)}: lower one of them."
+            f"rows at least, but y has {len(labels)}: lower one of them."
         )
     rng = check_random_state(random_state)
-    rows = rng.permutation(len(y))
-    rows = rows[np.argsort(np.asarray(y)[rows], kind="stable")]
+    rows = rng.permutation(len(labels))
+    rows = rows[np.argsort(labels[rows], kind="stable")]
     owner = rng.permutation(np.repeat(np.arange(n_clients), shards_per_client))
-    clients = np.empty(len(y), dtype=np.intp)
+    clients = np.empty(len(labels), dtype=np.intp)
     for k, shard in zip(owner, np.array_split(rows, n_shards), strict=True):
         clients[shard] = k
     return clients
