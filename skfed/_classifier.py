@@ -77,6 +77,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Client ids, sorted by type name and value.
     priority_ : ndarray of shape (n_clients,), dtype=bool
         Which of ``clients_`` have priority.
+    sizes_ : ndarray of shape (n_clients,), dtype=int
+        D_k, the number of samples of each client.
+    fractions_ : ndarray of shape (n_clients,)
+        p_k; they sum to 1 over the priority clients.
     history_ : pandas.DataFrame
         One row a round: losses, cost, cohort, times; columns as in :mod:`skfed.history`.
     n_rounds_ : int

@@ -307,6 +307,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         self.net_ = server.net
         self.clients_ = federation.ids
         self.priority_ = federation.priority
+        self.sizes_ = federation.sizes
+        self.fractions_ = federation.fractions
         self.history_ = to_frame(server.rows)
         self.n_rounds_ = server.round
 

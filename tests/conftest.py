@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from skfed.selection import Round
+from skfed.selection._imagined import imagine_round
 
 
 @pytest.fixture(scope="session")
@@ -24,41 +24,10 @@ def blobs():
 def make_round():
     """Return a function that makes a round view whose clients answer with given losses."""
 
-    def make(
-        losses,
-        *,
-        sizes=None,
-        priority=None,
-        available=None,
-        reported=None,
-        seed=0,
-        index=0,
-        n_rounds=10,
-    ):
-        losses = np.asarray(losses, float)
-        sizes = np.ones(len(losses), int) if sizes is None else np.asarray(sizes)
-        everyone = np.ones(len(losses), bool)
-        weights = np.ones(len(losses)) if priority is None else np.asarray(priority, float)
-        polls = []
-
-        def ask(clients, metric, max_samples, at_most):
-            polls.append((clients.tolist(), metric, max_samples, at_most))
-            values = losses[clients]
-            return values if at_most is None else np.where(values <= at_most, values, np.nan)
-
-        view = Round(
-            index=index,
-            n_rounds=n_rounds,
-            rng=np.random.default_rng(seed),
-            sizes=sizes,
-            fractions=sizes / (weights * sizes).sum(),
-            priority=weights > 0,
-            priority_weights=weights,
-            available=everyone if available is None else np.asarray(available),
-            reported=np.full(len(losses), np.inf) if reported is None else reported,
-            ask=ask,
-        )
-        return view, polls
+    def make(losses, *, priority=None, seed=0, **others):
+        rng = np.random.default_rng(seed)
+        view = imagine_round(losses, priority_weights=priority, rng=rng, **others)
+        return view, view.polls
 
     return make
 

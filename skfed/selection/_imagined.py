@@ -52,7 +52,9 @@ def imagine_round(
     losses = np.asarray(losses, float)
     n_clients = len(losses)
     sizes = np.ones(n_clients, int) if sizes is None else np.asarray(sizes)
-    weights = np.ones(n_clients) if priority_weights is None else np.asarray(priority_weights, float)
+    weights = (
+        np.ones(n_clients) if priority_weights is None else np.asarray(priority_weights, float)
+    )
     polls: list[tuple] = []
 
     def ask(clients, metric, max_samples, at_most):

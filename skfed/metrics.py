@@ -1,0 +1,160 @@
+"""How a model does client by client: worst clients, and for whom it is useful.
+
+A fair federation, in the sense of FedALIGN (its introduction and Figure 3), is one whose model is
+useful to many of all clients: better than what they could train alone.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+
+from skfed._federation import make_federation, rows_of
+from skfed.selection import RandomSelector
+from skfed.utils._sklearn import safe_indexing
+
+_QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFrame:
+    """Return each client's loss and accuracy under the global model.
+
+    Parameters
+    ----------
+    model : FederatedClassifier
+        A fitted model.
+    X : array-like of shape (n_samples, n_features, ...)
+        Samples, held out ones for an honest score.
+    y : array-like of shape (n_samples,)
+        Their labels.
+    clients : array-like of shape (n_samples,)
+        The client of each row.
+
+    Returns
+    -------
+    DataFrame of shape (n_clients, 4)
+        ``n_samples``, ``priority`` (False for clients that the model has not seen), ``loss`` (the
+        mean cross-entropy of the predicted probabilities) and ``accuracy``.
+    """
+    probabilities = model.predict_proba(X)
+    federation = make_federation(clients, len(probabilities))
+    encoded = model._encode(np.asarray(y))
+    tiny = np.finfo(probabilities.dtype).tiny
+    losses = -np.log(probabilities[np.arange(len(encoded)), encoded].clip(min=tiny))
+    correct = probabilities.argmax(axis=1) == encoded
+    priority = rows_of(federation.ids, len(federation), model.clients_, model.priority_)
+    rows = [federation.rows(k) for k in range(len(federation))]
+    return pd.DataFrame(
+        {
+            "n_samples": federation.sizes,
+            "priority": priority,
+            "loss": [losses[own].mean() for own in rows],
+            "accuracy": [correct[own].mean() for own in rows],
+        },
+        index=pd.Index(
+            federation.names(range(len(federation))), name="client", tupleize_cols=False
+        ),
+    )
+
+
+def summarise_clients(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the spread over clients of what :func:`client_scores` or :func:`usefulness` found.
+
+    Parameters
+    ----------
+    scores : DataFrame
+        One row a client, with a column ``priority``.
+
+    Returns
+    -------
+    DataFrame
+        Rows "priority", "free" and "all" (those that have clients); columns (measure, statistic)
+        with the mean over clients, each counting alike, and quantiles: 0.0 is the least, for an
+        accuracy the worst client's, and 1.0 the largest.
+    """
+    groups = {"priority": scores["priority"], "free": ~scores["priority"]}
+    groups["all"] = pd.Series(True, index=scores.index)
+    numbers = scores.drop(columns=["priority"]).astype(float)
+    rows = {}
+    for name, mask in groups.items():
+        if mask.any():
+            chosen = numbers[mask]
+            table = pd.concat([chosen.mean().to_frame("mean").T, chosen.quantile(list(_QUANTILES))])
+            rows[name] = table.T.stack()
+    return pd.DataFrame(rows).T
+
+
+def usefulness(
+    model: Any,
+    X: Any,
+    y: Any,
+    clients: ArrayLike,
+    X_test: Any,
+    y_test: Any,
+    clients_test: ArrayLike,
+) -> pd.DataFrame:
+    """Return for which clients the global model beats the best model they can train alone.
+
+    Each client trains the same net alone, for as many rounds as ``model`` had, and its best
+    accuracy on its own test rows over all these rounds counts: an upper estimate of what it can
+    do alone, so that the answer is on the safe side. FedALIGN's Figure 3 and its notion of
+    fairness: the share of clients to whom the common model is of use.
+
+    Parameters
+    ----------
+    model : FederatedClassifier
+        A fitted model.
+    X, y, clients
+        The training data of all clients.
+    X_test, y_test, clients_test
+        Their test data; clients without training or test rows are left out.
+
+    Returns
+    -------
+    DataFrame of shape (n_clients, 4)
+        ``priority``, ``global_accuracy``, ``local_accuracy`` and ``useful``: whether the first is
+        larger. Its mean over a group of clients is the share of them that is served.
+    """
+    scores = client_scores(model, X_test, y_test, clients_test)
+    scores = scores[scores.index.isin(model.clients_.tolist())]
+    alone = clone(model).set_params(
+        selector=RandomSelector(clients_per_round=1),
+        priority=None,
+        n_rounds=model.n_rounds_,
+        proximal_mu=0.0,
+        aggregator=None,
+        server_optimizer=None,
+        availability=None,
+    )
+    local = []
+    for client in scores.index:
+        own = _rows_of_client(X, y, clients, client)
+        test = _rows_of_client(X_test, y_test, clients_test, client)
+        local.append(_best_alone(alone, model.classes_, own, test))
+    return pd.DataFrame(
+        {
+            "priority": scores["priority"],
+            "global_accuracy": scores["accuracy"],
+            "local_accuracy": local,
+            "useful": scores["accuracy"] > local,
+        }
+    )
+
+
+def _rows_of_client(X, y, clients, client) -> tuple:
+    """Return the rows of X and y that one client holds."""
+    ids = np.fromiter([client], dtype=object, count=1)
+    rows = np.flatnonzero(rows_of(clients, len(y), ids, np.ones(1, bool)))
+    return safe_indexing(X, rows), safe_indexing(y, rows)
+
+
+def _best_alone(alone, classes, own: tuple, test: tuple) -> float:
+    """Train one client by itself; return its best test accuracy over the rounds."""
+    alone = clone(alone)
+    best = 0.0
+    for _ in range(alone.n_rounds):
+        alone.partial_fit(*own, classes=classes, clients=np.zeros(len(own[1]), int))
+        best = max(best, alone.score(*test))
+    return best

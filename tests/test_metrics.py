@@ -1,0 +1,79 @@
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import log_loss
+
+from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+from skfed.metrics import client_scores, summarise_clients, usefulness
+
+ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
+
+
+@pytest.fixture(scope="module")
+def fitted(blobs):
+    X, y, clients = blobs
+    model = FederatedClassifier(selector=ALL, priority=["a", "b"], n_rounds=20, random_state=0)
+    return model.fit(X, y, clients=clients)
+
+
+def test_scores_of_each_client(fitted, blobs):
+    X, y, clients = blobs
+    scores = client_scores(fitted, X, y, clients)
+    assert scores.index.tolist() == list("abcdef")
+    assert scores["n_samples"].tolist() == [10, 20, 15, 30, 25, 40]
+    assert scores["priority"].tolist() == [True, True, False, False, False, False]
+    for client, row in scores.iterrows():
+        own = clients == client
+        assert row["accuracy"] == pytest.approx(fitted.score(X[own], y[own]))
+        expected = log_loss(y[own], fitted.predict_proba(X[own]), labels=[0, 1, 2])
+        assert row["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_clients_that_the_model_has_not_seen_are_free(fitted, blobs):
+    X, y, _ = blobs
+    scores = client_scores(fitted, X, y, ["a", *["new"] * 139])
+    assert scores["priority"].to_dict() == {"a": True, "new": False}
+
+
+def test_the_spread_over_clients_by_hand():
+    scores = pd.DataFrame(
+        {"priority": [True, True, False, False, False], "accuracy": [0.5, 0.7, 0.0, 0.4, 1.0]},
+        index=list("abcde"),
+    )
+    spread = summarise_clients(scores)
+    assert spread.loc["priority", ("accuracy", "mean")] == pytest.approx(0.6)
+    assert spread.loc["free", ("accuracy", 0.0)] == 0.0  # the worst client
+    assert spread.loc["free", ("accuracy", 0.5)] == 0.4
+    assert spread.loc["all", ("accuracy", 1.0)] == 1.0
+    assert spread.loc["all", ("accuracy", "mean")] == pytest.approx(0.52)
+    assert summarise_clients(scores[scores["priority"]]).index.tolist() == ["priority", "all"]
+
+
+def test_the_global_model_is_useful_to_clients_with_little_data():
+    """Clients of 6 rows each of one easy task, and one client whose labels are turned around."""
+    rng = np.random.default_rng(0)
+
+    def draw(n_rows):
+        y = rng.integers(0, 2, n_rows)
+        return rng.normal(size=(n_rows, 20)) + 0.7 * y[:, None], y
+
+    clients, clients_test = np.repeat(np.arange(12), 6), np.repeat(np.arange(12), 40)
+    (X, y), (X_test, y_test) = draw(72), draw(480)
+    y[clients == 11], y_test[clients_test == 11] = (
+        1 - y[clients == 11],
+        1 - y_test[clients_test == 11],
+    )
+    model = FederatedClassifier(
+        selector=FedAlignSelector(eps=0.2, warmup=0.1),
+        priority=[0, 1, 2],
+        n_rounds=30,
+        local_epochs=5,
+        random_state=0,
+    ).fit(X, y, clients=clients)
+    table = usefulness(model, X, y, clients, X_test, y_test, clients_test)
+    assert table["priority"].sum() == 3
+    assert not table.loc[11, "useful"]
+    assert table.loc[:10, "useful"].mean() > 0.7
+    assert table.loc[11, "local_accuracy"] > 0.5 > table.loc[11, "global_accuracy"]
+    shares = table.groupby("priority")["useful"].mean()
+    assert shares[True] > 0.5
