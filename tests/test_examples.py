@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,13 @@ def test_fedalign_ends_above_both_baselines_over_5_seeds(quickstart):
         shown = re.search(rf"^{name} +(\d\.\d+) ± ", README, flags=re.MULTILINE)
         assert float(shown[1]) == pytest.approx(accuracy, abs=0.01)
     quickstart.plot(fits).canvas.draw()
+
+
+def test_the_selector_of_ones_own_passes_its_checks_and_runs(monkeypatch, capsys):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+    runpy.run_path(ROOT / "examples" / "selection" / "plot_own_selector.py", run_name="__main__")
+    assert "AboveAverage passes every check" in capsys.readouterr().out
 
 
 def test_the_readmes_first_two_commands():

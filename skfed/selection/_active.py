@@ -45,6 +45,12 @@ class ActiveFLSelector(BaseSelector):
         self.alpha2 = alpha2
         self.alpha3 = alpha3
 
+    def marginals(self, round: Round) -> dict[str, np.ndarray]:
+        """Return m / K: clients that reported the same are chosen alike; nobody is polled."""
+        n_clients = len(round.sizes)
+        m = min(count_clients(self.clients_per_round, n_clients), n_clients)
+        return {"polled": np.zeros(n_clients), "chosen": np.full(n_clients, m / n_clients)}
+
     def _select(self, round: Round) -> Cohort:
         available = np.flatnonzero(round.available)
         m = min(count_clients(self.clients_per_round, len(round.sizes)), len(available))

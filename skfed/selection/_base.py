@@ -186,6 +186,22 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
         """Return what the parameters that may be scheduled are in a round, for the history."""
         return {}
 
+    def marginals(self, round: Round) -> dict[str, np.ndarray]:
+        """Return how often the rule polls and chooses each client, where it states it.
+
+        Parameters
+        ----------
+        round : Round
+            A round in which all clients are available, say the same loss and reported the same.
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_clients,)
+            Expected numbers under "polled" and "chosen"; a key is left out where the rule says
+            nothing. :mod:`skfed.utils.selector_checks` compares them with what happens.
+        """
+        return {}
+
     @abstractmethod
     def _select(self, round: Round) -> Cohort:
         """Choose; parameters are checked, somebody is available, the answer will be checked."""
@@ -202,6 +218,23 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
             raise ValueError(f"{name} gave weights that sum to {weights.sum()}, not to 1.")
         order = np.argsort(clients, kind="stable")
         return Cohort(clients[order], weights[order], cohort.unbiased, cohort.objective)
+
+
+def inclusion_probabilities(chances: np.ndarray, n_draws: int) -> np.ndarray:
+    """Return how likely each client is among ``n_draws`` draws by size without replacement.
+
+    Each draw is by size among those not drawn yet. Exact, over all orders of draws: for a handful
+    of draws only.
+    """
+    if n_draws == 0:
+        return np.zeros(len(chances))
+    total = np.zeros(len(chances))
+    for k, chance in enumerate(chances):
+        if chance > 0:
+            rest = np.where(np.arange(len(chances)) == k, 0.0, chances) / max(1 - chance, 1e-300)
+            total[k] += chance
+            total += chance * inclusion_probabilities(rest, n_draws - 1)
+    return total
 
 
 def count_clients(value: Any, n_clients: int) -> int:

@@ -109,10 +109,11 @@ class FedAlignSelector(BaseSelector):
         eps = self.scheduled(round)["eps"]
         metric = _METRIC[self.match]
         local = round.poll(reached, metric=metric)
-        weights = (round.priority_weights * round.sizes)[reached] * ~np.isnan(local)
-        if not weights.any():
+        told = np.isfinite(local)
+        if not told.any():
             return nobody, np.nan
-        F = np.average(np.nan_to_num(local), weights=weights)
+        weights = (round.priority_weights * round.sizes)[reached]
+        F = np.average(local[told], weights=weights[told])
         answers = round.poll(free, metric=metric, at_most=F + eps) if len(free) else nobody
         aligned = free[np.abs(answers - F) < eps]
         aligned_partly = reached[(np.abs(local - F) < eps) & np.isin(reached, partly)]

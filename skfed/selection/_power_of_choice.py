@@ -7,7 +7,14 @@ Selection Strategies, 2020 (arXiv:2010.01243), section 4 and appendix F.
 import numpy as np
 
 from skfed.schedules import BaseSchedule, value_at
-from skfed.selection._base import CLIENT_COUNT, BaseSelector, Cohort, Round, count_clients
+from skfed.selection._base import (
+    CLIENT_COUNT,
+    BaseSelector,
+    Cohort,
+    Round,
+    count_clients,
+    inclusion_probabilities,
+)
 from skfed.utils._sklearn import StrOptions
 
 _MAX_SAMPLES = {"full": None, "batch": "batch"}
@@ -64,6 +71,13 @@ class PowerOfChoice(BaseSelector):
         """Return d_t, in clients."""
         return {"d": self._counts(round)[0]}
 
+    def marginals(self, round: Round) -> dict[str, np.ndarray]:
+        """Return the candidates' inclusion by p_k, of whom m in d are chosen if all are tied."""
+        d, m = self._counts(round)
+        candidates = inclusion_probabilities(round.sizes / round.sizes.sum(), d)
+        polled = np.zeros_like(candidates) if self.loss == "reported" else candidates
+        return {"polled": polled, "chosen": candidates * m / d}
+
     def _select(self, round: Round) -> Cohort:
         d, m = self._counts(round)
         available = np.flatnonzero(round.available)
@@ -73,13 +87,16 @@ class PowerOfChoice(BaseSelector):
         # Shuffled once more before the stable sort: ties are broken at random, whatever the order
         # in which the draw lists the candidates.
         candidates = round.rng.permutation(candidates)
-        if self.loss == "reported":
-            losses = round.reported[candidates]
-        else:
-            losses = round.poll(candidates, max_samples=_MAX_SAMPLES[self.loss])
-        losses = np.where(np.isnan(losses), -np.inf, losses)  # no answer is no reason to prefer
-        highest = np.argsort(-losses, kind="stable")[:m]
+        highest = np.argsort(-self._losses(round, candidates), kind="stable")[:m]
         return Cohort.mean(candidates[highest])
+
+    def _losses(self, round: Round, candidates: np.ndarray) -> np.ndarray:
+        """Return what candidates are ranked by; -inf where a client or its training failed."""
+        if self.loss == "reported":  # +inf stands for never selected, who go first
+            losses = round.reported[candidates]
+            return np.where(np.isnan(losses), -np.inf, losses)
+        losses = round.poll(candidates, max_samples=_MAX_SAMPLES[self.loss])
+        return np.where(np.isfinite(losses), losses, -np.inf)
 
     def _counts(self, round: Round) -> tuple[int, int]:
         """Return d and m as numbers of clients."""

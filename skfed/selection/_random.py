@@ -6,7 +6,14 @@ Selection Strategies, 2020 (arXiv:2010.01243), section 2 and appendix E.
 
 import numpy as np
 
-from skfed.selection._base import CLIENT_COUNT, BaseSelector, Cohort, Round, count_clients
+from skfed.selection._base import (
+    CLIENT_COUNT,
+    BaseSelector,
+    Cohort,
+    Round,
+    count_clients,
+    inclusion_probabilities,
+)
 from skfed.utils._sklearn import StrOptions
 
 
@@ -50,6 +57,17 @@ class RandomSelector(BaseSelector):
         self.probability = probability
         self.replace = replace
         self.weighting = weighting
+
+    def marginals(self, round: Round) -> dict[str, np.ndarray]:
+        """Return m p_k or m / K, or inclusion by size without replacement; nobody is polled."""
+        n_clients = len(round.sizes)
+        m = min(count_clients(self.clients_per_round, n_clients), n_clients)
+        chances = np.full(n_clients, 1 / n_clients)
+        if self.probability == "size":
+            chances = round.sizes / round.sizes.sum()
+            if not self.replace:
+                chances = inclusion_probabilities(chances, m) / m
+        return {"polled": np.zeros(n_clients), "chosen": m * chances}
 
     def _select(self, round: Round) -> Cohort:
         by_size = self.probability == "size"

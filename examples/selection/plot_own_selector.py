@@ -1,0 +1,64 @@
+"""
+A selector of your own
+======================
+
+A selector is one method on one view of the round. This one polls a few clients, like
+power-of-choice, and trains those whose loss is above the average of what it heard: many when the
+clients are alike, few when some stand out.
+
+It asks through ``round.poll``, so that its questions are charged, and draws from ``round.rng``, so
+that it repeats. ``check_selector`` says whether it keeps the rules.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_digits
+
+from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.datasets import partition_dirichlet
+from skfed.selection import BaseSelector, Cohort
+from skfed.utils.selector_checks import check_selector
+
+
+class AboveAverage(BaseSelector):
+    """Train those of d random clients whose loss is not below the mean of the d."""
+
+    def __init__(self, d=6):
+        self.d = d
+
+    def _select(self, round):
+        available = np.flatnonzero(round.available)
+        candidates = round.rng.choice(available, min(self.d, len(available)), replace=False)
+        losses = round.poll(candidates)
+        told = np.isfinite(losses)
+        if not told.any():
+            return Cohort.by_size(candidates, round.sizes)
+        chosen = candidates[told & (losses >= losses[told].mean())]
+        return Cohort.by_size(chosen, round.sizes)
+
+
+if __name__ == "__main__":
+    check_selector(AboveAverage(d=6))
+    print("AboveAverage passes every check")
+    X, y = load_digits(return_X_y=True)
+    clients = partition_dirichlet(y, 40, alpha=0.3, random_state=0)
+    figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+    selectors = {
+        "AboveAverage(d=6)": AboveAverage(d=6),
+        "PowerOfChoice(d=6, m=3)": PowerOfChoice(d=6, clients_per_round=3),
+        "RandomSelector(m=3)": RandomSelector(clients_per_round=3),
+    }
+    for name, selector in selectors.items():
+        model = FederatedClassifier(
+            selector=selector, n_rounds=150, local_epochs=5, lr_schedule=0.2, random_state=0
+        ).fit(X / 16, y, clients=clients, X_val=X / 16, y_val=y)
+        history = model.history_
+        sent = (history["bytes_down"] + history["bytes_up"]).cumsum() / 1e6
+        ax.plot(sent, history["val_score"].rolling(10, min_periods=1).mean(), label=name)
+        print(
+            f"{name}: accuracy {history['val_score'].tail(10).mean():.3f} (last 10 rounds), "
+            f"{sent.iloc[-1]:.1f} MB, {history['n_trained'].mean():.1f} clients a round"
+        )
+    ax.set(xlabel="MB sent, polls included", ylabel="accuracy over all rows (mean of 10 rounds)")
+    ax.legend()
+    plt.show()

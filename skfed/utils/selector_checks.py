@@ -1,0 +1,328 @@
+"""Checks that any selector should pass, whoever wrote it.
+
+``check_selector(MySelector())`` runs them all and names the one that fails;
+``parametrize_with_selector_checks`` makes a test of each. They ask the selector to choose in
+imagined rounds, in which every client's loss is known beforehand; nothing is trained.
+"""
+
+import pickle
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+from sklearn.base import clone
+
+from skfed.selection import BaseSelector, Cohort
+from skfed.selection._imagined import ImaginedRound, imagine_round
+
+_N_CLIENTS = 12
+_N_DRAWS = 800
+_SIGMAS = 5.0  # how far a frequency may be from what it should be, in standard errors
+
+Check = Callable[[BaseSelector], None]
+
+
+def check_selector(selector: BaseSelector) -> None:
+    """Run every check.
+
+    Parameters
+    ----------
+    selector : BaseSelector
+        What to check, with parameters that make sense among 12 clients.
+
+    Raises
+    ------
+    AssertionError
+        If a check fails; the message begins with the check's name.
+    """
+    for check in CHECKS:
+        run_check(check, selector)
+
+
+def parametrize_with_selector_checks(selectors: Sequence[BaseSelector]):
+    """Make a pytest parametrization of ``selector`` and ``check``, one test each.
+
+    Parameters
+    ----------
+    selectors : sequence of BaseSelector
+        What to check.
+
+    Returns
+    -------
+    decorator
+        For ``def test(selector, check): check(selector)``.
+    """
+    import pytest
+
+    cases = [
+        pytest.param(selector, partial(run_check, check), id=f"{selector!r}-{check.__name__}")
+        for selector in selectors
+        for check in CHECKS
+    ]
+    return pytest.mark.parametrize(("selector", "check"), cases)
+
+
+def run_check(check: Check, selector: BaseSelector) -> None:
+    """Run one check; any failure becomes an AssertionError that begins with its name."""
+    try:
+        check(clone(selector))
+    except Exception as error:
+        raise AssertionError(f"{check.__name__}: {selector!r}: {error}") from error
+
+
+def check_cohorts_are_valid(selector: BaseSelector) -> None:
+    """Indices exist, weights are finite, non-negative and sum to 1 unless unbiased."""
+    for view in _rounds():
+        cohort = selector.select(view)
+        assert isinstance(cohort, Cohort), f"returned {cohort!r}, not a Cohort"
+        assert len(cohort.clients), "chose nobody although everybody is available"
+
+
+def check_unavailable_clients_are_left_alone(selector: BaseSelector) -> None:
+    """Nobody is polled or chosen who cannot be reached."""
+    for seed in range(30):
+        available = np.random.default_rng(seed).random(_N_CLIENTS) < 0.5
+        view = _round(seed=seed, available=available)
+        chosen = set(selector.select(view).clients.tolist()) | _polled(view)
+        away = chosen - set(np.flatnonzero(available).tolist())
+        assert not away, f"polled or chose {sorted(away)}, who are not available"
+
+
+def check_answers_used_are_asked_for(selector: BaseSelector) -> None:
+    """What was not asked, or not answered, makes no difference: every answer is in the ledger."""
+    for seed in range(20):
+        view = _round(seed=seed)
+        cohort = selector.select(view)
+        losses = _LOSSES.copy()
+        losses[[k for k in range(_N_CLIENTS) if k not in _polled(view)]] += 7.0
+        other = _round(seed=seed, losses=losses)
+        assert _same(cohort, selector.select(other)), "it depends on losses it did not poll"
+
+
+def check_answers_count_for_who_gave_them(selector: BaseSelector) -> None:
+    """If two alike clients swap their answers, they swap their places in the cohort."""
+    for seed in range(30):
+        view = _round(seed=seed, sizes=np.ones(_N_CLIENTS, int))
+        cohort = selector.select(view)
+        free = sorted(k for k in _polled(view) if not view.priority[k])
+        for i, j in pairwise(free):
+            swap = np.arange(_N_CLIENTS)
+            swap[[i, j]] = j, i
+            other = _round(seed=seed, sizes=view.sizes, losses=_LOSSES[swap])
+            expected = sorted(swap[cohort.clients].tolist())
+            assert selector.select(other).clients.tolist() == expected, (
+                f"clients {i} and {j} swapped their answers and not their places"
+            )
+
+
+def check_order_of_clients_does_not_matter(selector: BaseSelector) -> None:
+    """Renumbering the clients renumbers the cohort, or its frequencies if it is random."""
+    order = np.random.default_rng(0).permutation(_N_CLIENTS)
+    straight = _frequencies(selector)
+    renumbered = _frequencies(selector, order=order)[np.argsort(order)]
+    _assert_close(renumbered, straight, 2, "renumbering the clients changes who is chosen")
+
+
+def check_same_seed_gives_same_cohort(selector: BaseSelector) -> None:
+    """Two rounds with the same generator state have the same cohort."""
+    for seed in range(10):
+        cohorts = [selector.select(_round(seed=seed)) for _ in range(2)]
+        assert _same(*cohorts), f"chose {cohorts[0].clients}, then {cohorts[1].clients}"
+
+
+def check_only_the_rounds_generator_is_drawn_from(selector: BaseSelector) -> None:
+    """The global generators of numpy, Python and torch neither matter nor move."""
+    before = np.random.get_state(), random.getstate(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        cohorts, moved = [], False
+        for seed in (1, 2):
+            np.random.seed(seed)  # noqa: NPY002
+            random.seed(seed)
+            torch.manual_seed(seed)
+            start = _global_states()
+            cohorts.append(selector.select(_round(seed=5)))
+            moved |= _global_states() != start
+    finally:
+        np.random.set_state(before[0])  # noqa: NPY002
+        random.setstate(before[1])
+        torch.set_rng_state(before[2])
+    assert _same(*cohorts), "the cohort depends on a global generator"
+    assert not moved, "a global generator was drawn from: use round.rng"
+
+
+def check_no_state_is_kept(selector: BaseSelector) -> None:
+    """Selecting sets no attribute, and earlier rounds make no difference."""
+    fresh = clone(selector)
+    before = {name: (id(value), repr(value)) for name, value in vars(selector).items()}
+    for seed in range(5):
+        selector.select(_round(seed=seed, index=seed))
+    after = {name: (id(value), repr(value)) for name, value in vars(selector).items()}
+    assert after == before, f"its attributes changed from {before} to {after}"
+    cohorts = selector.select(_round(seed=9)), fresh.select(_round(seed=9))
+    assert _same(*cohorts), "an earlier round changed the cohort of a later one"
+
+
+def check_the_view_is_left_alone(selector: BaseSelector) -> None:
+    """The arrays of the round are what they were."""
+    view = _round()
+    before = {n: v.copy() for n, v in vars(view).items() if isinstance(v, np.ndarray)}
+    selector.select(view)
+    for name, value in before.items():
+        same = np.array_equal(getattr(view, name), value, equal_nan=value.dtype.kind == "f")
+        assert same, f"round.{name} was changed"
+
+
+def check_it_clones_and_pickles(selector: BaseSelector) -> None:
+    """Copies have the same parameters and choose the same cohort."""
+    copies = [clone(selector), pickle.loads(pickle.dumps(selector))]
+    rebuilt = type(selector)(**selector.get_params(deep=False))
+    for copy in [*copies, rebuilt]:
+        assert repr(copy) == repr(selector), f"a copy is {copy!r}"
+        assert _same(copy.select(_round()), selector.select(_round())), "a copy chose others"
+
+
+def check_a_single_available_client(selector: BaseSelector) -> None:
+    """With one client in reach, that one is chosen or, if it is no priority client, nobody."""
+    for k in range(_N_CLIENTS):
+        cohort = selector.select(_round(available=np.arange(_N_CLIENTS) == k))
+        chosen = set(cohort.clients.tolist())
+        expected = [{k}] if _PRIORITY[k] else [{k}, set()]
+        assert chosen in expected, f"only client {k} is there, and it chose {chosen}"
+
+
+def check_ties_are_broken_at_random(selector: BaseSelector) -> None:
+    """Clients that are alike in all are chosen alike often."""
+    alike = {"losses": np.ones(_N_CLIENTS), "sizes": np.ones(_N_CLIENTS, int)}
+    for reported in (np.full(_N_CLIENTS, np.inf), np.ones(_N_CLIENTS)):
+        rate = _frequencies(selector, reported=reported, **alike)
+        for group in (_PRIORITY, ~_PRIORITY):
+            mean = np.full(group.sum(), rate[group].mean())
+            _assert_close(rate[group], mean, 1, "equal clients are not chosen equally often")
+
+
+def check_failed_clients_are_not_preferred(selector: BaseSelector) -> None:
+    """A loss that is not finite is no reason to choose a client, nor is a failed training."""
+    ordinary = np.median(_LOSSES)
+    for k in (0, _N_CLIENTS - 1):
+        others = np.where(np.arange(_N_CLIENTS) == k, ordinary, _LOSSES)
+        rate = _frequencies(selector, losses=others, reported=others)[k]
+        for bad in (np.nan, np.inf, -np.inf):
+            losses = np.where(np.arange(_N_CLIENTS) == k, bad, _LOSSES)
+            polled = _frequencies(selector, losses=losses, reported=others)[k]
+            assert polled <= rate + _tolerance(rate, 2), f"a polled loss of {bad} is preferred"
+        reported = np.where(np.arange(_N_CLIENTS) == k, np.nan, _LOSSES)
+        failed = _frequencies(selector, losses=others, reported=reported)[k]
+        assert failed <= rate + _tolerance(rate, 2), "a client whose training failed is preferred"
+    nothing = np.full(_N_CLIENTS, np.nan)
+    selector.select(_round(losses=nothing, reported=nothing))
+
+
+def check_marginals_are_as_stated(selector: BaseSelector) -> None:
+    """Among clients that say the same, polls and choices are as frequent as the rule states."""
+    same = np.ones(_N_CLIENTS)
+    view = _round(losses=same, reported=same)
+    stated = selector.marginals(view)
+    rates = dict.fromkeys(("polled", "chosen"), np.zeros(_N_CLIENTS))
+    for seed in range(_N_DRAWS):
+        view = _round(seed=seed, losses=same, reported=same)
+        cohort = selector.select(view)
+        asked = np.array([k for poll in view.polls for k in poll[0]], dtype=int)
+        for name, clients in (("polled", asked), ("chosen", cohort.clients)):
+            rates[name] = rates[name] + np.bincount(clients, minlength=_N_CLIENTS) / _N_DRAWS
+    for name, expected in stated.items():
+        _assert_close(rates[name], expected, 1, f"clients are not {name} as often as stated")
+
+
+CHECKS: list[Check] = [
+    check_cohorts_are_valid,
+    check_unavailable_clients_are_left_alone,
+    check_answers_used_are_asked_for,
+    check_answers_count_for_who_gave_them,
+    check_order_of_clients_does_not_matter,
+    check_same_seed_gives_same_cohort,
+    check_only_the_rounds_generator_is_drawn_from,
+    check_no_state_is_kept,
+    check_the_view_is_left_alone,
+    check_it_clones_and_pickles,
+    check_a_single_available_client,
+    check_ties_are_broken_at_random,
+    check_failed_clients_are_not_preferred,
+    check_marginals_are_as_stated,
+]
+
+# Clients of different sizes and losses, a third of them with priority, so that rules of both
+# papers have something to choose from: some free losses are near the priority clients', some far.
+_SIZES = np.array([5, 40, 10, 25, 15, 30, 20, 35, 8, 12, 28, 18])
+_PRIORITY = np.arange(_N_CLIENTS) % 3 == 0
+_LOSSES = np.array([1.103, 1.71, 1.389, 1.297, 1.004, 1.93, 1.57, 1.178, 2.11, 1.461, 2.02, 1.833])
+
+
+def _round(
+    seed: int = 0,
+    *,
+    losses: np.ndarray = _LOSSES,
+    sizes: np.ndarray = _SIZES,
+    available: np.ndarray | None = None,
+    reported: np.ndarray | None = None,
+    index: int = 5,
+    order: np.ndarray | None = None,
+) -> ImaginedRound:
+    """Imagine a round among the clients above; ``order`` renumbers them."""
+    order = np.arange(_N_CLIENTS) if order is None else order
+    reported = losses if reported is None else reported
+    return imagine_round(
+        losses[order],
+        sizes=sizes[order],
+        priority_weights=_PRIORITY[order].astype(float),
+        available=available,
+        reported=reported[order],
+        index=index,
+        rng=np.random.default_rng((7, seed)),
+    )
+
+
+def _rounds() -> Iterator[ImaginedRound]:
+    """Imagine rounds of all kinds: early and late, nobody or everybody having reported."""
+    for seed in range(10):
+        yield _round(seed=seed, index=seed)
+        yield _round(seed=seed, index=seed, reported=np.full(_N_CLIENTS, np.inf))
+
+
+def _polled(view: ImaginedRound) -> set[int]:
+    return {k for poll in view.polls for k in poll[0]}
+
+
+def _same(one: Cohort, other: Cohort) -> bool:
+    return np.array_equal(one.clients, other.clients) and np.array_equal(one.weights, other.weights)
+
+
+def _frequencies(selector: BaseSelector, **view) -> np.ndarray:
+    """Return how often each client is chosen a round, over many rounds."""
+    counts = np.zeros(_N_CLIENTS)
+    for seed in range(_N_DRAWS):
+        chosen = selector.select(_round(seed=seed, **view)).clients
+        counts += np.bincount(chosen, minlength=_N_CLIENTS)
+    return counts / _N_DRAWS
+
+
+def _tolerance(rate: np.ndarray, n_samples: int) -> np.ndarray:
+    """Return how far a mean of so many samples may be off; a client may be drawn repeatedly."""
+    variance = np.maximum(rate, 1 / _N_DRAWS) * np.maximum(1 - rate, 0.1)
+    return _SIGMAS * np.sqrt(n_samples * variance / _N_DRAWS)
+
+
+def _assert_close(rate: np.ndarray, expected: np.ndarray, n_samples: int, message: str) -> None:
+    off = np.abs(rate - expected)
+    fixed = np.isin(expected, (0.0, 1.0)) & np.isin(rate, (0.0, 1.0))
+    bad = off > np.where(fixed, 0.0, _tolerance(expected, n_samples))
+    assert not bad.any(), (
+        f"{message}: {np.round(rate, 3).tolist()} against {np.round(expected, 3).tolist()}"
+    )
+
+
+def _global_states() -> tuple:
+    numpy_state = repr(np.random.get_state(legacy=False))  # noqa: NPY002
+    return numpy_state, random.getstate(), torch.get_rng_state().tolist()

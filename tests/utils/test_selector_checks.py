@@ -1,0 +1,216 @@
+"""Our selectors pass, a correct foreign one passes, and each wrong one is caught by name."""
+
+import numpy as np
+import pytest
+
+from skfed import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
+from skfed.schedules import LinearDecay, StepDecay
+from skfed.selection import BaseSelector, Cohort
+from skfed.utils.selector_checks import (
+    CHECKS,
+    check_selector,
+    parametrize_with_selector_checks,
+    run_check,
+)
+
+OURS = [
+    RandomSelector(3),
+    RandomSelector(3, replace=False),
+    RandomSelector(3, "uniform"),
+    RandomSelector(3, "uniform", replace=False),
+    RandomSelector(3, "uniform", replace=False, weighting="unbiased"),
+    PowerOfChoice(d=4, clients_per_round=2),
+    PowerOfChoice(d=4, clients_per_round=2, loss="batch"),
+    PowerOfChoice(d=4, clients_per_round=2, loss="reported"),
+    PowerOfChoice(d=StepDecay(6, 0.5, [4]), clients_per_round=2),
+    FedAlignSelector(eps=0.3),
+    FedAlignSelector(eps=0.3, match="accuracy"),
+    FedAlignSelector(eps=LinearDecay(0.6), warmup=0),
+    FedAlignSelector(eps=np.inf, warmup=0),
+    FedAlignSelector(eps=0.3, participation=0.5),
+    ActiveFLSelector(3),
+]
+
+
+@parametrize_with_selector_checks(OURS)
+def test_our_selectors_pass(selector, check):
+    check(selector)
+
+
+class Median(BaseSelector):
+    """A correct foreign rule: polls all and takes those above the median loss."""
+
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        losses = round.poll(clients)
+        told = np.isfinite(losses)
+        chosen = clients[told][losses[told] >= np.median(losses[told])] if told.any() else clients
+        return Cohort.by_size(chosen, round.sizes)
+
+
+def test_a_correct_foreign_selector_passes():
+    check_selector(Median())
+
+
+class UniformCandidates(PowerOfChoice):
+    """FedLab's mistake: candidates uniformly instead of by p_k."""
+
+    def _select(self, round):
+        candidates = round.rng.choice(np.flatnonzero(round.available), size=min(
+            self.d, round.available.sum()), replace=False)  # fmt: skip
+        losses = self._losses(round, candidates)
+        return Cohort.mean(candidates[np.argsort(-losses, kind="stable")[: self.clients_per_round]])
+
+
+class IndexesAnotherList(PowerOfChoice):
+    """FLGo's mistake: ranks the candidates and takes the ranks as clients."""
+
+    def _select(self, round):
+        available = np.flatnonzero(round.available)
+        sizes = round.sizes[available]
+        d = min(self.d, len(available))
+        candidates = round.rng.choice(available, size=d, replace=False, p=sizes / sizes.sum())
+        losses = self._losses(round, candidates)
+        ranks = np.argsort(-losses, kind="stable")[: self.clients_per_round]
+        return Cohort.mean(available[ranks])
+
+
+class TiesToTheFirst(PowerOfChoice):
+    """Sorts the candidates by index before it ranks them."""
+
+    def _select(self, round):
+        available = np.flatnonzero(round.available)
+        sizes = round.sizes[available]
+        d = min(self.d, len(available))
+        candidates = round.rng.choice(available, size=d, replace=False, p=sizes / sizes.sum())
+        candidates.sort()
+        highest = np.argsort(-self._losses(round, candidates), kind="stable")
+        return Cohort.mean(candidates[highest[: self.clients_per_round]])
+
+
+class PrefersNaN(PowerOfChoice):
+    def _losses(self, round, candidates):
+        return np.nan_to_num(round.poll(candidates), nan=1e9, posinf=1e9, neginf=-1e9)
+
+
+class Wrong(BaseSelector):
+    """Polls all and takes the half of highest loss, but for one mistake."""
+
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        losses = np.nan_to_num(round.poll(clients), nan=-1e9, posinf=-1e9)
+        order = round.rng.permutation(len(clients))
+        highest = order[np.argsort(-losses[order], kind="stable")][: max(1, len(clients) // 2)]
+        return self.mistake(round, clients[highest])
+
+    def mistake(self, round, chosen):
+        raise NotImplementedError
+
+
+class PicksTheUnavailable(Wrong):
+    def _check(self, cohort, round):
+        return cohort
+
+    def mistake(self, round, chosen):
+        return Cohort.mean(np.unique([*chosen, 0]))
+
+
+class WeighsBadly(Wrong):
+    def mistake(self, round, chosen):
+        return Cohort(chosen, np.ones(len(chosen)))
+
+
+class DrawsGlobally(Wrong):
+    def mistake(self, round, chosen):
+        return Cohort.mean(chosen[: np.random.randint(1, 4)])  # noqa: NPY002
+
+
+class KeepsState(Wrong):
+    def mistake(self, round, chosen):
+        self.last_ = chosen
+        return Cohort.mean(chosen)
+
+
+class LooksBehind(Wrong):
+    """Uses losses of clients that it did not poll."""
+
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        losses = np.nan_to_num(round.ask.__closure__[1].cell_contents[clients], nan=-1e9)
+        return Cohort.mean(clients[np.argsort(-losses, kind="stable")[:1]])
+
+
+class ChangesTheView(Wrong):
+    def mistake(self, round, chosen):
+        object.__setattr__(round, "sizes", round.sizes + 1)
+        return Cohort.mean(chosen)
+
+
+class PrefersLowIndices(Wrong):
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        return Cohort.mean(clients[:3])
+
+
+class Unseeded(Wrong):
+    def mistake(self, round, chosen):
+        return Cohort.mean(np.random.default_rng().permutation(chosen)[:2])
+
+
+class CannotBeAlone(Wrong):
+    def mistake(self, round, chosen):
+        return Cohort.mean(chosen[1:] if len(chosen) == 1 else chosen)
+
+
+class HoldsFunction(Wrong):
+    """Its parameter cannot be pickled."""
+
+    def __init__(self, rule=None):
+        self.rule = rule
+
+    def mistake(self, round, chosen):
+        return Cohort.mean(chosen)
+
+
+class ChangesItsParameters(Wrong):
+    def __init__(self, share=1.0):
+        self.share = share / 2
+
+    def mistake(self, round, chosen):
+        return Cohort.mean(chosen)
+
+
+WRONG = [
+    (UniformCandidates(d=4, clients_per_round=2), "check_marginals_are_as_stated"),
+    (IndexesAnotherList(d=4, clients_per_round=2), "check_answers_count_for_who_gave_them"),
+    (TiesToTheFirst(d=4, clients_per_round=2), "check_ties_are_broken_at_random"),
+    (PrefersNaN(d=4, clients_per_round=2), "check_failed_clients_are_not_preferred"),
+    (PicksTheUnavailable(), "check_unavailable_clients_are_left_alone"),
+    (WeighsBadly(), "check_cohorts_are_valid"),
+    (DrawsGlobally(), "check_only_the_rounds_generator_is_drawn_from"),
+    (KeepsState(), "check_no_state_is_kept"),
+    (LooksBehind(), "check_answers_used_are_asked_for"),
+    (ChangesTheView(), "check_the_view_is_left_alone"),
+    (PrefersLowIndices(), "check_order_of_clients_does_not_matter"),
+    (Unseeded(), "check_same_seed_gives_same_cohort"),
+    (CannotBeAlone(), "check_a_single_available_client"),
+    (HoldsFunction(rule=lambda loss: loss), "check_it_clones_and_pickles"),
+]
+
+
+@pytest.mark.parametrize(("selector", "name"), WRONG, ids=lambda case: type(case).__name__)
+def test_each_mistake_is_caught_by_the_check_that_names_it(selector, name):
+    check = next(check for check in CHECKS if check.__name__ == name)
+    with pytest.raises(AssertionError, match=f"^{name}: "):
+        run_check(check, selector)
+    with pytest.raises(AssertionError, match="^check_"):
+        check_selector(selector)
+
+
+def test_parameters_that_do_not_survive_cloning_are_caught():
+    with pytest.raises((AssertionError, RuntimeError), match="Cannot clone|check_it_clones"):
+        check_selector(ChangesItsParameters(share=0.8))
+
+
+def test_every_check_catches_something():
+    assert {name for _, name in WRONG} == {check.__name__ for check in CHECKS}
