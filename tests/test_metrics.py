@@ -75,5 +75,11 @@ def test_the_global_model_is_useful_to_clients_with_little_data():
     assert not table.loc[11, "useful"]
     assert table.loc[:10, "useful"].mean() > 0.7
     assert table.loc[11, "local_accuracy"] > 0.5 > table.loc[11, "global_accuracy"]
-    shares = table.groupby("priority")["useful"].mean()
-    assert shares[True] > 0.5
+    shares = summarise_clients(table)["useful", "mean"]
+    assert shares.to_dict() == pytest.approx(
+        {
+            "priority": table.loc[:2, "useful"].mean(),
+            "free": table.loc[3:, "useful"].mean(),
+            "all": table["useful"].mean(),
+        }
+    )

@@ -1,0 +1,101 @@
+"""Who was included in a fit, and what FedALIGN's Theorem 1 makes of it.
+
+Ravi, Shomorony: Prioritized Federated Learning, TMLR 2024, section 3.2.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted
+
+
+def inclusion_trace(model: Any) -> pd.DataFrame:
+    """Return who was aggregated in which round: I_{k,t} of FedALIGN's Theorem 1.
+
+    Parameters
+    ----------
+    model : FederatedClassifier
+        A fitted model.
+
+    Returns
+    -------
+    DataFrame of bool, of shape (n_rounds, n_clients)
+        One column a client, in the order of ``clients_``.
+    """
+    check_is_fitted(model)
+    names = model.clients_.tolist()
+    rows = [[name in set(cohort) for name in names] for cohort in model.history_["cohort"]]
+    return pd.DataFrame(rows, columns=pd.Index(names, name="client", tupleize_cols=False))
+
+
+def selection_frequency(model: Any) -> pd.DataFrame:
+    """Return how often each client was polled and aggregated, beside its share of the data.
+
+    Parameters
+    ----------
+    model : FederatedClassifier
+        A fitted model.
+
+    Returns
+    -------
+    DataFrame of shape (n_clients, 5)
+        ``priority``, ``data_share`` (D_k / sum of D), ``n_polled``, ``n_selected`` (a repeated
+        draw counts twice) and ``selected_share`` (of all updates).
+    """
+    check_is_fitted(model)
+    names = model.clients_.tolist()
+    counts = {}
+    for column in ("polled", "cohort"):
+        flat = [name for names in model.history_[column] for name in names]
+        counts[column] = pd.Series(flat, dtype=object).value_counts()
+    selected = counts["cohort"].reindex(names, fill_value=0).to_numpy()
+    return pd.DataFrame(
+        {
+            "priority": model.priority_,
+            "data_share": model.sizes_ / model.sizes_.sum(),
+            "n_polled": counts["polled"].reindex(names, fill_value=0).to_numpy(),
+            "n_selected": selected,
+            "selected_share": selected / max(selected.sum(), 1),
+        },
+        index=pd.Index(names, name="client", tupleize_cols=False),
+    )
+
+
+def alignment(
+    model: Any, *, L: float, mu: float, gaps: ArrayLike | None = None, gamma: float | None = None
+) -> pd.DataFrame:
+    """Return theta_T and rho_T of FedALIGN's Theorem 1 after each round (equations 7 and 8).
+
+    Parameters
+    ----------
+    model : FederatedClassifier
+        A fitted model; its inclusion trace stands in for the expectation.
+    L, mu : float
+        Smoothness and strong convexity of the local objectives.
+    gaps : array-like of shape (n_clients,), default=None
+        Gamma_k = F_k(w*) - F_k* in the order of ``clients_``, as :func:`optima` finds them; None
+        leaves ``rho`` NaN.
+    gamma : float, default=None
+        None is the theorem's max(8 L / mu, E).
+
+    Returns
+    -------
+    DataFrame of shape (n_rounds, 3)
+        ``T``, local iterations so far; ``theta``, in [0, 1]; ``rho``, in units of the loss.
+    """
+    E = model.local_epochs if model.local_steps is None else model.local_steps
+    gamma = max(8 * L / mu, E) if gamma is None else gamma
+    included = inclusion_trace(model).to_numpy() & ~model.priority_
+    joined = included @ model.fractions_
+    # Round r holds the iterations rE to (r + 1)E - 1; the sums begin at i = 1.
+    n_iterations = np.full(len(joined), E)
+    n_iterations[0] -= 1
+    T = E * np.arange(1, len(joined) + 1)
+    theta = np.cumsum(n_iterations / (1 + joined)) / (T + gamma - 2)
+    rho = np.full(len(joined), np.nan)
+    if gaps is not None:
+        bias = (included * np.asarray(gaps, float)) @ model.fractions_ / (1 + joined)
+        rho = 2 * L / mu * np.cumsum(n_iterations * bias) / (T + gamma - 2)
+    return pd.DataFrame({"T": T, "theta": theta, "rho": rho})

@@ -1,0 +1,170 @@
+"""Optima of the clients and of all: how heterogeneous a federation is.
+
+Gamma of Li et al.: On the Convergence of FedAvg on Non-IID Data, ICLR 2020, as both papers use it.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from skorch import NeuralNetClassifier
+
+from skfed._federation import make_federation
+from skfed._nets import Workbench, to_tensors
+
+
+def optima(
+    model: Any, X: Any, y: Any, clients: Any, *, l2: float | None = None, tol: float = 1e-8
+) -> pd.DataFrame:
+    """Find the minimum of each client's loss, and each client's loss at the global optimum.
+
+    For convex objectives F_k(w) = mean loss + l2/2 ||w||^2, minimised in float64 by L-BFGS from
+    fixed initial weights. The global optimum w* is that of F = sum of s_k p_k F_k.
+
+    Parameters
+    ----------
+    model : FederatedClassifier
+        A fitted model; its net says module and criterion, its parameters who has priority.
+    X : array-like of shape (n_samples, n_features, ...)
+        Training data.
+    y : array-like of shape (n_samples,)
+        Targets.
+    clients : array-like of shape (n_samples,)
+        The id of the client that holds each row.
+    l2 : float, default=None
+        None takes the weight decay of the net's optimizer, 0 where it has none.
+    tol : float, default=1e-8
+        Largest entry of the gradient at a minimum.
+
+    Returns
+    -------
+    DataFrame of shape (n_clients, 5)
+        ``weight`` (s_k p_k), ``loss`` (F_k(w*)), ``minimum`` (F_k*), ``gap`` (Gamma_k =
+        F_k(w*) - F_k*) and ``attained``: False where there is no minimiser (a client of separable
+        data without l2), so that ``minimum`` is an infimum, approached from above.
+
+    Raises
+    ------
+    ValueError
+        If F itself has no minimiser, so that no w* exists.
+    """
+    X, y = model._check_X(X), model._encode(y)
+    federation = make_federation(clients, len(X), model.priority)
+    objective = _Objective(model.net_, X, y, l2, tol)
+    weights = federation.priority_weights * federation.fractions
+    everyone = range(len(federation))
+    w_star, _, attained = objective.minimise(
+        [(weights[k], federation.rows(k)) for k in everyone if weights[k]]
+    )
+    if not attained:
+        raise ValueError(
+            f"the global objective has no minimiser within tol={tol} (l2={objective.l2}): its loss "
+            "falls without end, as on separable data. Pass l2 > 0, or train with weight decay."
+        )
+    rows = []
+    for k in everyone:
+        _, minimum, attained = objective.minimise([(1.0, federation.rows(k))])
+        rows.append((weights[k], objective.value(w_star, federation.rows(k)), minimum, attained))
+    index = pd.Index(federation.names(everyone), name="client", tupleize_cols=False)
+    frame = pd.DataFrame(rows, columns=["weight", "loss", "minimum", "attained"], index=index)
+    frame.insert(3, "gap", frame["loss"] - frame["minimum"])
+    return frame
+
+
+def heterogeneity(optima: pd.DataFrame) -> float:
+    """Return Gamma = F* - sum of p_k F_k* over the priority clients (FedALIGN, equation 2).
+
+    Parameters
+    ----------
+    optima : DataFrame
+        As :func:`optima` returns it.
+
+    Returns
+    -------
+    float
+        Gamma, at least 0.
+    """
+    return float((optima["weight"] * optima["gap"]).sum())
+
+
+class _Objective:
+    """Weighted sums of clients' regularised losses, in float64, and their minima."""
+
+    def __init__(self, net: NeuralNetClassifier, X, y, l2: float | None, tol: float):
+        self.net = Workbench(net, X[:1]).net
+        for name in self.net._modules + self.net._criteria:
+            if isinstance(part := getattr(self.net, f"{name}_"), torch.nn.Module):
+                part.double().eval()
+        self.X, self.y = to_tensors(self.net, X, y)
+        if self.X.is_floating_point():
+            self.X = self.X.double()
+        self.l2 = net.optimizer_.param_groups[0].get("weight_decay", 0.0) if l2 is None else l2
+        self.tol = tol
+        self.parameters = [parameter for _, parameter in self.net.get_all_learnable_params()]
+        self.start = self._copy()
+
+    def value(self, at: list[torch.Tensor], rows: np.ndarray) -> float:
+        """Return the loss over some rows at given parameters."""
+        self._set(at)
+        with torch.no_grad():
+            return float(self._loss([(1.0, torch.from_numpy(rows))]))
+
+    def minimise(
+        self, groups: list[tuple[float, np.ndarray]]
+    ) -> tuple[list[torch.Tensor], float, bool]:
+        """Minimise a weighted sum of losses; return where, its value, and if it is attained.
+
+        Without a minimiser the weights grow, like the logarithm, as the tolerance falls.
+        """
+        parts = [(weight, torch.from_numpy(rows)) for weight, rows in groups]
+        lengths = []
+        for tol in (1e3 * self.tol, self.tol):
+            self._set(self.start)
+            slope = self._descend(parts, tol)
+            lengths.append(self._length())
+        grows = lengths[1] > 1.05 * lengths[0] + 1e-6
+        with torch.no_grad():
+            value = float(self._loss(parts))
+        return self._copy(), value, slope <= self.tol and (self.l2 > 0 or not grows)
+
+    def _descend(self, parts: list[tuple[float, torch.Tensor]], tol: float) -> float:
+        """Run L-BFGS; return the largest entry of the gradient where it ended."""
+        solver = torch.optim.LBFGS(
+            self.parameters,
+            max_iter=10_000,
+            history_size=50,
+            tolerance_grad=tol,
+            tolerance_change=0.0,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure():
+            solver.zero_grad()
+            loss = self._loss(parts)
+            loss.backward()
+            return loss
+
+        solver.step(closure)
+        closure()
+        return max(float(p.grad.abs().max()) for p in self.parameters if p.grad is not None)
+
+    def _loss(self, parts: list[tuple[float, torch.Tensor]]) -> torch.Tensor:
+        penalty = self.l2 / 2 * sum(p.square().sum() for p in self.parameters)
+        total = torch.zeros((), dtype=torch.double)
+        for weight, rows in parts:
+            X, y = self.X[rows], self.y[rows]
+            loss = self.net.get_loss(self.net.infer(X), y, X=X, training=False)
+            total = total + weight * (loss + penalty)
+        return total
+
+    def _copy(self) -> list[torch.Tensor]:
+        return [p.detach().clone() for p in self.parameters]
+
+    def _set(self, values: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, values, strict=True):
+                parameter.copy_(value)
+
+    def _length(self) -> float:
+        return float(torch.cat([p.detach().flatten() for p in self.parameters]).norm())

@@ -1,0 +1,125 @@
+"""How skewed a selection is.
+
+Cho, Wang, Joshi: Client Selection in Federated Learning, 2020 (arXiv:2010.01243), Definition 3.2.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from sklearn.utils import check_random_state
+
+from skfed.selection import BaseSelector
+from skfed.selection._imagined import imagine_round
+
+
+def selection_skew(
+    selector: BaseSelector,
+    losses: ArrayLike,
+    gaps: ArrayLike,
+    *,
+    sizes: ArrayLike | None = None,
+    n_draws: int = 1000,
+    random_state: Any = None,
+) -> tuple[float, float]:
+    """Estimate rho(S(pi, w), w'), the skew of a selection (power-of-choice, Definition 3.2).
+
+    The selector is asked ``n_draws`` times. Updates count by the cohort's weights, 1/m for
+    power-of-choice and as in equation 76 otherwise.
+
+    Parameters
+    ----------
+    selector : BaseSelector
+        pi.
+    losses : array-like of shape (n_clients,)
+        F_k(w), what the clients say when they are polled and have reported.
+    gaps : array-like of shape (n_clients,)
+        F_k(w') - F_k*.
+    sizes : array-like of int of shape (n_clients,), default=None
+        D_k; None is one sample each.
+    n_draws : int, default=1000
+        Cohorts drawn.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the draws.
+
+    Returns
+    -------
+    rho : float
+        The estimate; 1 for unbiased selection.
+    standard_error : float
+        Of the estimate.
+    """
+    weights = _draw_weights(selector, losses, sizes, n_draws, random_state)
+    gaps = np.asarray(gaps, float)
+    samples = weights @ gaps / (_shares(sizes, len(gaps)) @ gaps)
+    return float(samples.mean()), float(samples.std(ddof=1) / np.sqrt(n_draws))
+
+
+def skew_range(
+    selector: BaseSelector,
+    losses: ArrayLike,
+    minima: ArrayLike,
+    optimum_losses: ArrayLike,
+    *,
+    sizes: ArrayLike | None = None,
+    n_draws: int = 1000,
+    random_state: Any = None,
+) -> pd.DataFrame:
+    """Estimate rho-bar and rho-tilde over a grid of points (power-of-choice, equation 6).
+
+    Parameters
+    ----------
+    selector : BaseSelector
+        pi.
+    losses : array-like of shape (n_points, n_clients)
+        F_k at each point w of the grid.
+    minima : array-like of shape (n_clients,)
+        F_k*.
+    optimum_losses : array-like of shape (n_clients,)
+        F_k(w*).
+    sizes, n_draws, random_state
+        As in :func:`selection_skew`.
+
+    Returns
+    -------
+    DataFrame of shape (n_points, 2)
+        For each w that governs the selection, ``lowest``: the least rho(S(pi, w), w') over the
+        grid of w', and ``at_optimum``: rho(S(pi, w), w*). Rho-bar is the least of both columns,
+        rho-tilde the largest of ``at_optimum``; ``attrs`` has them as "rho_bar", "rho_tilde".
+    """
+    losses = np.atleast_2d(np.asarray(losses, float))
+    shares = _shares(sizes, losses.shape[1])
+    gaps = losses - np.asarray(minima, float)
+    optimum_gaps = np.asarray(optimum_losses, float) - np.asarray(minima, float)
+    rng = check_random_state(random_state)
+    rows = []
+    for at_w in losses:
+        mean = _draw_weights(selector, at_w, sizes, n_draws, rng).mean(axis=0)
+        elsewhere = (gaps @ mean) / (gaps @ shares)
+        rows.append((elsewhere.min(), mean @ optimum_gaps / (shares @ optimum_gaps)))
+    frame = pd.DataFrame(rows, columns=["lowest", "at_optimum"])
+    frame.attrs = {"rho_bar": frame.to_numpy().min(), "rho_tilde": frame["at_optimum"].max()}
+    return frame
+
+
+def _draw_weights(selector, losses, sizes, n_draws, random_state) -> np.ndarray:
+    """Return each draw's weight of each client, of shape (n_draws, n_clients)."""
+    rng = check_random_state(random_state)
+    losses = np.asarray(losses, float)
+    weights = np.zeros((n_draws, len(losses)))
+    for draw, seed in zip(weights, rng.randint(2**31, size=n_draws), strict=True):
+        view = imagine_round(
+            losses,
+            sizes=None if sizes is None else np.asarray(sizes),
+            reported=losses,
+            rng=np.random.default_rng(seed),
+        )
+        cohort = selector.select(view)
+        np.add.at(draw, cohort.clients, cohort.weights)
+    return weights
+
+
+def _shares(sizes: ArrayLike | None, n_clients: int) -> np.ndarray:
+    given = np.ones(n_clients) if sizes is None else np.asarray(sizes, float)
+    return given / given.sum()
