@@ -1,4 +1,4 @@
-"""What the theory says of a fit: who was included, how heterogeneous the clients are, the bounds."""
+"""What theory says of a fit: who was included, how heterogeneous clients are, the bounds."""
 
 from skfed.diagnostics._bounds import (
     fedalign_bound,
