@@ -1,5 +1,7 @@
 """FedProx, SCAFFOLD, server optimizers and robust rules, alone and with each selector."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,7 +23,8 @@ from skfed.aggregation import (
     Scaffold,
     ServerOptimizer,
     TrimmedMean,
-)
+)from skfed.availability import Dropout, IndependentAvailability
+from skfed.schedules import LinearDecay
 
 ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
 
@@ -206,6 +209,51 @@ def test_scaffold_removes_the_drift_of_skewed_clients():
     fedavg = weights(fit(data, **params, local_steps=20))
     scaffold = weights(fit(data, **params, local_steps=20, aggregator=Scaffold()))
     assert (scaffold - optimum).norm() < 0.05 * (fedavg - optimum).norm()
+
+
+def test_scaffold_without_a_step_keeps_its_variates(blobs, same_model):
+    rates = lambda t: 0.0 if t == 1 else 0.1  # noqa: E731
+    model = fit(blobs, aggregator=Scaffold(), lr_schedule=rates, n_rounds=2)
+    assert same_model(model, fit(blobs, aggregator=Scaffold(), lr_schedule=0.1, n_rounds=1))
+    assert all(c.isfinite().all() for c in model._server.variates.server.values())
+    assert weights(fit(blobs, aggregator=Scaffold(), lr_schedule=rates)).isfinite().all()
+
+
+def test_nested_parameters_are_searched(blobs):
+    X, y, _ = blobs
+    model = FederatedClassifier(
+        selector=FedAlignSelector(eps=LinearDecay(0.5), warmup=0),
+        availability=Dropout(0.1, IndependentAvailability(0.9)),
+        aggregator=TrimmedMean(0.1),
+        n_rounds=2,
+        random_state=0,
+    )
+    grid = {
+        "selector__eps__start": [0.1, 1.0],
+        "availability__availability__probability": [0.5, 1.0],
+        "aggregator__trim": [0.0, 0.3],
+    }
+    search = GridSearchCV(model, grid, cv=2).fit(X, y, clients=np.arange(len(y)) % 4)
+    assert len(search.cv_results_["params"]) == 8
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert model.selector.eps.start == 0.5
+
+
+def test_corrections_reach_other_processes(blobs, same_model):
+    params = {"aggregator": Scaffold(), "proximal_mu": 0.1, "local_steps": 3}
+    assert same_model(fit(blobs, **params), fit(blobs, n_jobs=2, **params))
+
+
+def test_a_pickled_model_goes_on_with_its_servers_state(blobs, same_model):
+    X, y, clients = blobs
+    params = {
+        "aggregator": Scaffold(),
+        "server_optimizer": ServerOptimizer(torch.optim.Adam, lr=0.1),
+        "warm_start": True,
+    }
+    whole = fit(blobs, **params, n_rounds=4)
+    half = pickle.loads(pickle.dumps(fit(blobs, **params, n_rounds=2)))
+    assert same_model(whole, half.set_params(n_rounds=4).fit(X, y, clients=clients))
 
 
 def test_scaffold_needs_plain_sgd(blobs):

@@ -46,7 +46,7 @@ class Update:
     model: Model  # w_k, on the CPU
     loss: float  # mean minibatch loss over the local steps
     n_samples: int  # rows seen in the local steps, repeats counted
-    variate: Model | None = None  # SCAFFOLD's new c_k
+    variate: Model | None = None  # SCAFFOLD's new c_k, if it has moved
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def train_client(bench: Workbench, model: Model, training: LocalTraining, task: 
             raise
         trained = get_model(net)
         variate = None
-        if task.correction is not None:
+        if task.correction is not None and sum(rates) > 0:  # without a step there is nothing new
             variate = _variate(net, model, trained, task.correction, sum(rates))
         return Update(trained, float(np.mean(losses)), n_samples, variate)
 
