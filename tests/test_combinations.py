@@ -23,7 +23,8 @@ from skfed.aggregation import (
     Scaffold,
     ServerOptimizer,
     TrimmedMean,
-)from skfed.availability import Dropout, IndependentAvailability
+)
+from skfed.availability import Dropout, IndependentAvailability
 from skfed.schedules import LinearDecay
 
 ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
