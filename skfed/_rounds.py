@@ -126,7 +126,7 @@ def _run_round(
     chosen = rules.selector.select(view)
     selected = perf_counter()
 
-    answers = _answers(server, rules, chosen.clients)
+    answers = _answers(server, federation, rules, chosen.clients)
     cohort = chosen.keep(answers)
     training = _training(server, rules)
     corrections = _corrections(server, federation, rules, cohort)
@@ -193,11 +193,13 @@ def _view(
     )
 
 
-def _answers(server: Server, rules: Rules, chosen: np.ndarray) -> np.ndarray:
+def _answers(
+    server: Server, federation: Federation, rules: Rules, chosen: np.ndarray
+) -> np.ndarray:
     """Return a mask of the chosen whose update arrives; copies of a client fail together."""
     distinct, position = np.unique(chosen, return_inverse=True)
     rng = server.stream(Purpose.ANSWERS)
-    return rules.availability.answers(len(distinct), rng)[position]
+    return rules.availability.answers(federation, distinct, rng)[position]
 
 
 def _training(server: Server, rules: Rules) -> LocalTraining:
@@ -256,7 +258,7 @@ def _move(
 
 def _train_loss(updates: list[Update], cohort: Cohort) -> float:
     """Return the cohort's mean training loss, weighted as its updates are."""
-    if not updates:
+    if not cohort.weights.any():
         return float("nan")
     return float(np.average([update.loss for update in updates], weights=cohort.weights))
 
@@ -264,7 +266,8 @@ def _train_loss(updates: list[Update], cohort: Cohort) -> float:
 def _check_finite(updates: list[Update], names: tuple, t: int) -> None:
     """Refuse to average a model that has diverged."""
     for name, update in zip(names, updates, strict=True):
-        finite = all(tensor.isfinite().all() for tensor in update.model.values())
+        tensors = [*update.model.values(), *(update.variate or {}).values()]
+        finite = all(tensor.isfinite().all() for tensor in tensors)
         if not (finite and np.isfinite(update.loss)):
             raise ValueError(
                 f"the update of client {name!r} in round {t} is not finite (its training loss was "

@@ -57,28 +57,32 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
         self._validate_params()
         return self._reachable(federation, round, rng, fixed_rng)
 
-    def answers(self, n_chosen: int, rng: np.random.Generator) -> np.ndarray:
+    def answers(
+        self, federation: Federation, chosen: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
         """Say which of the chosen clients answer after their training.
 
         Parameters
         ----------
-        n_chosen : int
-            Number of distinct clients in the cohort.
+        federation : Federation
+            The clients, in index order.
+        chosen : ndarray of int
+            Indices of the distinct clients in the cohort.
         rng : numpy.random.Generator
             The round's own draws.
 
         Returns
         -------
-        ndarray of shape (n_chosen,), dtype=bool
+        ndarray of shape (len(chosen),), dtype=bool
             True where the client answers.
         """
-        return self._answers(n_chosen, rng)
+        return self._answers(federation, chosen, rng)
 
     def _reachable(self, federation, round, rng, fixed_rng) -> np.ndarray:
         return np.ones(len(federation), bool)
 
-    def _answers(self, n_chosen, rng) -> np.ndarray:
-        return np.ones(n_chosen, bool)
+    def _answers(self, federation, chosen, rng) -> np.ndarray:
+        return np.ones(len(chosen), bool)
 
 
 class Always(BaseAvailability):
@@ -180,6 +184,11 @@ class TraceAvailability(BaseAvailability):
                 f"trace has shape {mask.shape}, but there are {len(federation)} clients: pass one "
                 "row a round and one column a client."
             )
+        if not np.isin(mask, (0, 1)).all():
+            raise ValueError(
+                "trace must hold True and False (or 1 and 0) only; fill gaps, and turn text into "
+                "truth values."
+            )
         return mask.astype(bool)
 
 
@@ -203,8 +212,11 @@ class Dropout(BaseAvailability):
         self.availability = availability
 
     def _reachable(self, federation, round, rng, fixed_rng):
-        base = Always() if self.availability is None else self.availability
-        return base.reachable(federation, round, rng, fixed_rng)
+        return self._base().reachable(federation, round, rng, fixed_rng)
 
-    def _answers(self, n_chosen, rng):
-        return rng.random(n_chosen) >= self.probability
+    def _answers(self, federation, chosen, rng):
+        answering = rng.random(len(chosen)) >= self.probability
+        return answering & self._base().answers(federation, chosen, rng)
+
+    def _base(self) -> BaseAvailability:
+        return Always() if self.availability is None else self.availability

@@ -77,6 +77,8 @@ def test_a_trace_by_id_or_by_index_starts_again_at_its_end():
     [
         (TraceAvailability([[1, 0]]), r"trace has shape \(1, 2\), but there are 6 clients"),
         (TraceAvailability(pd.DataFrame({"a": [1]})), "trace has no column for 5.*'b'"),
+        (TraceAvailability([[1, 0, np.nan, 1, 1, 1]]), "trace must hold True and False"),
+        (TraceAvailability([["False"] * 6]), "trace must hold True and False"),
         (TraceAvailability(np.empty((0, 6))), r"trace has shape \(0, 6\)"),
         (IndependentAvailability(1.5), "'probability' parameter.*1.5"),
         (IndependentAvailability({"a": 0.5}), "probability lacks 5.*'b'"),
@@ -168,6 +170,13 @@ def test_after_a_dropout_the_others_weights_sum_to_1(blobs, same_model):
         dropped.net_.module_.parameters(), alone.net_.module_.parameters(), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
+
+
+def test_dropouts_add_up(blobs):
+    X, y, clients = blobs
+    nested = Dropout(0.0, availability=Dropout(1.0))
+    model = FederatedClassifier(selector=ALL, availability=nested, n_rounds=1)
+    assert model.fit(X, y, clients=clients).history_["n_failed"][0] == 6
 
 
 def test_everybody_dropping_out_keeps_the_model(blobs):

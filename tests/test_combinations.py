@@ -26,6 +26,7 @@ from skfed.aggregation import (
 )
 from skfed.availability import Dropout, IndependentAvailability
 from skfed.schedules import LinearDecay
+from skfed.selection import BaseSelector, Cohort
 
 ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
 
@@ -138,6 +139,17 @@ def test_the_servers_learning_rate_is_searched_and_its_state_goes_on(blobs, same
     assert vars(adam) == vars(ServerOptimizer(torch.optim.Adam, lr=0.1))
 
 
+def test_a_warm_start_takes_the_servers_new_learning_rate_and_optimizer(blobs):
+    X, y, clients = blobs
+    adam = ServerOptimizer(torch.optim.Adam, lr=0.1)
+    model = fit(blobs, server_optimizer=adam, warm_start=True, n_rounds=2)
+    before = weights(model)
+    model.set_params(server_optimizer__lr=1e-6, n_rounds=3).fit(X, y, clients=clients)
+    assert (weights(model) - before).abs().max() < 1e-5
+    model.set_params(server_optimizer__optimizer=torch.optim.SGD, n_rounds=4)
+    assert weights(model.fit(X, y, clients=clients)).isfinite().all()
+
+
 # SCAFFOLD
 
 
@@ -183,6 +195,35 @@ def test_scaffold_by_hand():
     assert weights(model).item() == pytest.approx(1.5)
     model.set_params(n_rounds=2).fit(X, y, clients=clients)
     assert weights(model).item() == pytest.approx(1.875)
+
+
+class InTurn(BaseSelector):
+    """b in round 0, a in round 1."""
+
+    def _select(self, round):
+        return Cohort.mean(np.array([1 - round.index]))
+
+
+def test_scaffold_in_partial_participation_by_hand():
+    """b goes 0 -> 2 -> 3 with c_b = -3, so c = -3 / 2 over both clients. Then a, with c_a = 0,
+    steps by w - 0 - 1.5: 3 -> 2.25 -> 1.875."""
+    net = NeuralNetClassifier(TwoQuadratics, criterion=RowLoss, lr=0.5, batch_size=-1)
+    X, y, clients = np.array([[0.0], [0.0], [4.0], [4.0]]), [0, 1, 0, 1], list("aabb")
+    model = FederatedClassifier(
+        net, selector=InTurn(), aggregator=Scaffold(), n_rounds=2, local_steps=2
+    ).fit(X, y, clients=clients)
+    assert weights(model).item() == pytest.approx(1.875)
+
+
+class Twice(BaseSelector):
+    def _select(self, round):
+        return Cohort.mean(np.array([0, 0, 1]))
+
+
+def test_scaffold_of_a_client_drawn_twice_sends_one_variate_and_takes_two(blobs):
+    history = fit(blobs, selector=Twice(), aggregator=Scaffold()).history_
+    assert history["models_down"].tolist() == [2 + 2] * 3
+    assert history["models_up"].tolist() == [3 + 3] * 3
 
 
 def test_scaffold_keeps_variates_only_of_who_took_part_and_charges_for_them(blobs):

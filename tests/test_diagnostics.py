@@ -1,7 +1,7 @@
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from skorch import NeuralNetClassifier
 from torch import nn
@@ -266,12 +266,52 @@ def test_fedalign_stays_under_theorem_1(quadratic):
     assert (partial["bound"] > fedalign_bound(T, **common)["bound"]).all()
 
 
-def test_theorem_1_by_hand():
-    """C1 = 2 (1 + 8 * 4 * 9) + 4 * 25 = 678, C2 = 12, gamma = 8."""
-    bound = fedalign_bound(
-        12, L=1, mu=1, sigma=1, G=3, E=3, distance=5, Gamma=2, theta=0.5, rho=0.1
-    )
-    expected = pd.DataFrame(
-        {"T": [12.0], "vanishing": [(678 + 12) / 20], "bias": [0.1], "bound": [34.6]}
-    )
-    pd.testing.assert_frame_equal(bound, expected)
+def one_bound(frame):
+    return frame[["vanishing", "bias", "bound"]].iloc[0].tolist()
+
+
+def test_theorem_1_and_A_9_by_hand():
+    """C1 = 2 (1 + 8 * 4 * 9) + 4 * 25 = 678 and, with 8 * 9 * 9 / 2 more, 1326; C2 = 12."""
+    common = {"L": 1, "mu": 1, "sigma": 1, "G": 3, "E": 3, "distance": 5, "Gamma": 2}
+    full = fedalign_bound(12, theta=0.5, rho=0.1, **common)
+    assert one_bound(full) == pytest.approx([(678 + 12) / 20, 0.1, 34.6])
+    partial = fedalign_bound(12, theta=0.5, rho=0.1, n_draws=2, **common)
+    assert one_bound(partial) == pytest.approx([(1326 + 12) / 20, 0.1, 67.0])
+
+
+def test_gamma_is_a_maximum_in_theorem_1_only():
+    """E = 10 > 8 L / mu: C1 = 2 * 8 * 81 + 100 over 10 + 10, and 200 more over 10 + 8."""
+    common = {"L": 1, "mu": 1, "sigma": 0, "G": 1, "E": 10, "distance": 5, "Gamma": 0}
+    assert one_bound(fedalign_bound(10, **common))[0] == pytest.approx(1396 / 20)
+    assert one_bound(fedalign_bound(10, n_draws=8, **common))[0] == pytest.approx(1596 / 18)
+
+
+POWER = {"L": 2, "mu": 1, "sigma": 2, "G": 3, "tau": 2, "m": 4, "Gamma": 1.5}
+SKEWS = {"rho_bar": 1.5, "rho_tilde": 3}
+
+
+def test_theorem_3_1_by_hand():
+    """gamma = 8: 8 (32 * 4 * 9 + 1) / 4.5 + 8 * 4 * 1.5 + 2 * 8 * 25 / 2, over 20; 16 * 1.5 / 3."""
+    expected = (8 * 1153 / 4.5 + 48 + 200) / 20
+    bound = power_of_choice_bound(12, distance=5, **POWER, **SKEWS)
+    assert one_bound(bound) == pytest.approx([expected, 8, expected + 8])
+
+
+def test_theorem_A_1_by_hand():
+    """B = 1.5625; noise 0.1 (1152 + 1 + 27) = 118, skew 4.5, floor 4 * 122.5 / 12.5 = 39.2."""
+    bound = power_of_choice_bound_fixed(2, lr=0.1, initial_error=100, **POWER, **SKEWS)
+    vanishing = 2 * (1 - 0.15625) ** 2 * (100 - 39.2)
+    assert one_bound(bound) == pytest.approx([vanishing, 78.4, vanishing + 78.4])
+
+
+def test_a_regularised_optimum_that_is_not_reached_is_told(blobs):
+    X, y, clients = blobs
+    model = fit(blobs, n_rounds=1)
+    with pytest.warns(ConvergenceWarning, match="not to tol=1e-30: scale X"):
+        table = optima(model, X, y, clients, l2=0.1, tol=1e-30)
+    assert table["attained"].all()
+
+
+def test_no_skew_without_heterogeneity():
+    with pytest.raises(ValueError, match="all gaps are 0"):
+        selection_skew(RandomSelector(1), np.ones(3), np.zeros(3))

@@ -58,7 +58,8 @@ class ServerOptimizer(BaseEstimator):
         parameters : collection of str
             Names of the trained parameters; the other tensors are buffers.
         state : dict or None
-            The optimizer's state after the last round; None before the first.
+            The optimizer's state after the last round; None before the first. That of another
+            optimizer is not used.
 
         Returns
         -------
@@ -75,9 +76,12 @@ class ServerOptimizer(BaseEstimator):
         self._validate_params()
         moved = {name: model[name].clone().requires_grad_() for name in parameters}
         optimizer = self.optimizer(moved.values(), lr=self.lr, **(self.options or {}))
-        if state is not None:
-            optimizer.load_state_dict(state)
+        kind = self.optimizer.__qualname__
+        if state is not None and state["optimizer"] == kind:
+            # Only what it remembers: lr and options are those of now.
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state["state"]})
         for name, parameter in moved.items():
             parameter.grad = model[name] - aggregate[name]
         optimizer.step()
-        return aggregate | {n: p.detach() for n, p in moved.items()}, optimizer.state_dict()
+        result = aggregate | {name: p.detach() for name, p in moved.items()}
+        return result, {"optimizer": kind, "state": optimizer.state_dict()["state"]}

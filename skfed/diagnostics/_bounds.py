@@ -53,6 +53,7 @@ def fedalign_bound(
     gamma = max(8 * L / mu, E)
     variance = sigma**2 + 8 * (E - 1) ** 2 * G**2
     if n_draws is not None:
+        gamma = 8 * L / mu  # Theorem A.9 has no maximum
         variance += 8 * E**2 * G**2 / n_draws
     C1 = 2 * L / mu**2 * variance + 4 * L**2 / mu * distance**2
     C2 = 12 * L**2 / mu**2

@@ -26,7 +26,8 @@ def inclusion_trace(model: Any) -> pd.DataFrame:
     """
     check_is_fitted(model)
     names = model.clients_.tolist()
-    rows = [[name in set(cohort) for name in names] for cohort in model.history_["cohort"]]
+    cohorts = [set(cohort) for cohort in model.history_["cohort"]]
+    rows = [[name in cohort for name in names] for cohort in cohorts]
     return pd.DataFrame(rows, columns=pd.Index(names, name="client", tupleize_cols=False))
 
 
@@ -78,7 +79,7 @@ def alignment(
         Gamma_k = F_k(w*) - F_k* in the order of ``clients_``, as :func:`optima` finds them; None
         leaves ``rho`` NaN.
     gamma : float, default=None
-        None is the theorem's max(8 L / mu, E).
+        None is Theorem 1's max(8 L / mu, E); in partial participation pass 8 L / mu.
 
     Returns
     -------

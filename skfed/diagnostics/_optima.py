@@ -3,11 +3,13 @@
 Gamma of Li et al.: On the Convergence of FedAvg on Non-IID Data, ICLR 2020, as both papers use it.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 
 from skfed._federation import make_federation
@@ -48,6 +50,11 @@ def optima(
     ------
     ValueError
         If F itself has no minimiser, so that no w* exists.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If a minimum of a regularised loss was not reached to ``tol``.
     """
     X, y = model._check_X(X), model._encode(y)
     federation = make_federation(clients, len(X), model.priority)
@@ -118,21 +125,32 @@ class _Objective:
         Without a minimiser the weights grow, like the logarithm, as the tolerance falls.
         """
         parts = [(weight, torch.from_numpy(rows)) for weight, rows in groups]
-        lengths = []
-        for tol in (1e3 * self.tol, self.tol):
-            self._set(self.start)
-            slope = self._descend(parts, tol)
-            lengths.append(self._length())
-        grows = lengths[1] > 1.05 * lengths[0] + 1e-6
+        coarse = np.inf
+        if self.l2 == 0:
+            self._descend(parts, 1e3 * self.tol)
+            coarse = self._length()
+        slope = self._descend(parts, self.tol)
+        where = self._copy()
         with torch.no_grad():
             value = float(self._loss(parts))
-        return self._copy(), value, slope <= self.tol and (self.l2 > 0 or not grows)
+        if self.l2 == 0:
+            grows = self._length() > 1.05 * coarse + 1e-6
+            return where, value, slope <= self.tol and not grows
+        if slope > self.tol:  # strongly convex: there is a minimiser, and it was not reached
+            warnings.warn(
+                f"a minimum was found to a gradient of {slope:.1g}, not to tol={self.tol}: "
+                "scale X, or raise l2 or tol.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return where, value, True
 
     def _descend(self, parts: list[tuple[float, torch.Tensor]], tol: float) -> float:
-        """Run L-BFGS; return the largest entry of the gradient where it ended."""
+        """Run L-BFGS from the start; return the largest entry of the gradient where it ended."""
+        self._set(self.start)
         solver = torch.optim.LBFGS(
             self.parameters,
-            max_iter=10_000,
+            max_iter=5_000,
             history_size=50,
             tolerance_grad=tol,
             tolerance_change=0.0,

@@ -52,6 +52,7 @@ def selection_skew(
     """
     weights = _draw_weights(selector, losses, sizes, n_draws, random_state)
     gaps = np.asarray(gaps, float)
+    _check_gaps(gaps)
     samples = weights @ gaps / (_shares(sizes, len(gaps)) @ gaps)
     return float(samples.mean()), float(samples.std(ddof=1) / np.sqrt(n_draws))
 
@@ -92,6 +93,7 @@ def skew_range(
     shares = _shares(sizes, losses.shape[1])
     gaps = losses - np.asarray(minima, float)
     optimum_gaps = np.asarray(optimum_losses, float) - np.asarray(minima, float)
+    _check_gaps(optimum_gaps)
     rng = check_random_state(random_state)
     rows = []
     for at_w in losses:
@@ -118,6 +120,12 @@ def _draw_weights(selector, losses, sizes, n_draws, random_state) -> np.ndarray:
         cohort = selector.select(view)
         np.add.at(draw, cohort.clients, cohort.weights)
     return weights
+
+
+def _check_gaps(gaps: np.ndarray) -> None:
+    """Refuse a ratio of nothing to nothing."""
+    if not gaps.any():
+        raise ValueError("all gaps are 0: clients without heterogeneity have no selection skew.")
 
 
 def _shares(sizes: ArrayLike | None, n_clients: int) -> np.ndarray:

@@ -8,18 +8,18 @@ machines on a network.
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from skfed.utils._sklearn import Interval, RealNotInt
+from skfed.utils._sklearn import Interval
 
 #: Constraint of a parameter that counts clients: an int, or a fraction of all clients.
 CLIENT_COUNT = [
     Interval(Integral, 1, None, closed="left"),
-    Interval(RealNotInt, 0, 1, closed="right"),
+    Interval(Real, 0, 1, closed="right"),
 ]
 
 
@@ -46,11 +46,16 @@ class Cohort:
     objective: float = float("nan")
 
     def keep(self, mask: np.ndarray) -> "Cohort":
-        """Return the cohort of those in ``mask``, weights scaled to sum to 1 unless unbiased."""
-        weights = self.weights[mask]
+        """Return the cohort of those in ``mask``, weights scaled to sum to 1 unless unbiased.
+
+        Nobody is left if those in the mask had no weight: there is no mean to take of them.
+        """
+        clients, weights = self.clients[mask], self.weights[mask]
         if not self.unbiased and not mask.all():
+            if not weights.any():
+                clients, weights = clients[:0], weights[:0]
             weights = weights / max(weights.sum(), np.finfo(float).tiny)
-        return Cohort(self.clients[mask], weights, self.unbiased, self.objective)
+        return Cohort(clients, weights, self.unbiased, self.objective)
 
     @classmethod
     def mean(cls, clients: np.ndarray) -> "Cohort":
@@ -85,7 +90,8 @@ class Round:
     priority_weights : ndarray of shape (n_clients,)
         s_k in [0, 1]: 1 for priority clients, 0 for free ones, unless ``priority`` is a mapping.
     reported : ndarray of shape (n_clients,)
-        The last training loss that each client sent along with its update; +inf before the first.
+        The last training loss that each client sent along with its update; +inf before the first,
+        NaN after its training failed.
     ask : callable
         What carries a poll to the clients and charges for it; use :meth:`poll`.
     """
@@ -223,18 +229,23 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
 def inclusion_probabilities(chances: np.ndarray, n_draws: int) -> np.ndarray:
     """Return how likely each client is among ``n_draws`` draws by size without replacement.
 
-    Each draw is by size among those not drawn yet. Exact, over all orders of draws: for a handful
-    of draws only.
+    Each draw is by size among those not drawn yet. Exact, over all sets of drawn clients: for a
+    dozen clients only.
     """
-    if n_draws == 0:
-        return np.zeros(len(chances))
-    total = np.zeros(len(chances))
-    for k, chance in enumerate(chances):
-        if chance > 0:
-            rest = np.where(np.arange(len(chances)) == k, 0.0, chances) / max(1 - chance, 1e-300)
-            total[k] += chance
-            total += chance * inclusion_probabilities(rest, n_draws - 1)
-    return total
+    reached = {frozenset[int](): 1.0}
+    for _ in range(n_draws):
+        following: dict[frozenset[int], float] = {}
+        for drawn, probability in reached.items():
+            rest = [k for k in range(len(chances)) if k not in drawn]
+            total = sum(chances[k] for k in rest)
+            for k in rest:
+                key = drawn | {k}
+                following[key] = following.get(key, 0.0) + probability * chances[k] / total
+        reached = following
+    result = np.zeros(len(chances))
+    for drawn, probability in reached.items():
+        result[list(drawn)] += probability
+    return result
 
 
 def count_clients(value: Any, n_clients: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from skfed.schedules import BaseSchedule, value_at
 from skfed.selection._base import CLIENT_COUNT, BaseSelector, Cohort, Round
-from skfed.utils._sklearn import Interval, RealNotInt, StrOptions
+from skfed.utils._sklearn import Interval, StrOptions
 
 _METRIC = {"loss": "loss", "accuracy": "error"}
 
@@ -63,7 +63,7 @@ class FedAlignSelector(BaseSelector):
         "eps": [Interval(Real, 0, None, closed="both"), BaseSchedule, callable],
         "warmup": [
             Interval(Integral, 0, None, closed="left"),
-            Interval(RealNotInt, 0, 1, closed="both"),
+            Interval(Real, 0, 1, closed="both"),
         ],
         "match": [StrOptions({"loss", "accuracy"})],
         "participation": CLIENT_COUNT,
@@ -88,10 +88,10 @@ class FedAlignSelector(BaseSelector):
         if share < 1:
             draws, free = self._participants(round, share, draws, free)
         matched, objective = self._matched(round, np.unique(draws), free)
-        weights = np.zeros(len(round.sizes))
         if share < 1:
             return _sampled_cohort(round, draws, matched, objective)
         members = np.union1d(draws, matched)
+        weights = np.zeros(len(round.sizes))
         weights[draws] = round.priority_weights[draws]
         weights[matched] = 1.0
         weights = (weights * round.sizes)[members]

@@ -102,7 +102,7 @@ class PowerOfChoice(BaseSelector):
         """Return d and m as numbers of clients."""
         n_clients = len(round.sizes)
         m = count_clients(self.clients_per_round, n_clients)
-        if isinstance(self.d, int | float | np.integer):
+        if not (isinstance(self.d, BaseSchedule) or callable(self.d)):
             d = count_clients(self.d, n_clients)
             if d < m:
                 raise ValueError(

@@ -4,6 +4,6 @@ scikit-learn may move them without notice; only this file would have to follow.
 """
 
 from sklearn.utils import _safe_indexing as safe_indexing
-from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 
-__all__ = ["Interval", "RealNotInt", "StrOptions", "safe_indexing"]
+__all__ = ["Interval", "StrOptions", "safe_indexing"]

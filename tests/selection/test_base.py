@@ -4,7 +4,7 @@ from sklearn.base import clone
 
 from skfed import FedAlignSelector, PowerOfChoice, RandomSelector
 from skfed.selection import BaseSelector, Cohort
-from skfed.selection._base import count_clients
+from skfed.selection._base import count_clients, inclusion_probabilities
 
 SELECTORS = [
     RandomSelector(clients_per_round=2),
@@ -55,6 +55,34 @@ def test_an_unbiased_cohort_may_sum_to_anything(make_round):
     view, _ = make_round(np.zeros(4))
     cohort = Cohort(np.array([1]), np.array([0.3]), unbiased=True)
     assert Fixed(cohort).select(view).weights.tolist() == [0.3]
+
+
+def test_who_is_left_after_a_dropout_shares_the_weight():
+    cohort = Cohort(np.array([0, 1, 1]), np.array([0.5, 0.3, 0.2]))
+    kept = cohort.keep(np.array([True, True, False]))
+    assert kept.weights.tolist() == pytest.approx([0.625, 0.375])
+    assert cohort.keep(np.ones(3, bool)).weights.tolist() == [0.5, 0.3, 0.2]
+    assert len(cohort.keep(np.zeros(3, bool)).clients) == 0
+    unbiased = Cohort(np.array([0, 1]), np.array([0.5, 1.0]), unbiased=True)
+    assert unbiased.keep(np.array([False, True])).weights.tolist() == [1.0]
+    weightless = Cohort(np.array([0, 1]), np.array([1.0, 0.0]))
+    assert len(weightless.keep(np.array([False, True])).clients) == 0
+
+
+def test_numpy_scalars_count_as_numbers_do(make_round):
+    view, _ = make_round(np.zeros(12))
+    for value in (np.float32(0.5), np.float64(0.5), np.int8(6)):
+        assert PowerOfChoice(d=value, clients_per_round=1).scheduled(view) == {"d": 6}
+        assert len(RandomSelector(value).select(view).clients) == 6
+
+
+def test_inclusion_probabilities_by_hand():
+    """Two draws of sizes 1, 1, 2: P(3) = 1/2 + 2 * 1/4 * 2/3."""
+    expected = [0.25 + 0.25 / 3 + 0.5 / 2, 0.25 + 0.25 / 3 + 0.5 / 2, 0.5 + 1 / 3]
+    chances = np.array([0.25, 0.25, 0.5])
+    np.testing.assert_allclose(inclusion_probabilities(chances, 2), expected)
+    assert inclusion_probabilities(chances, 3).tolist() == pytest.approx([1, 1, 1])
+    assert inclusion_probabilities(chances, 1).tolist() == chances.tolist()
 
 
 def test_the_view_cannot_be_changed(make_round):

@@ -48,3 +48,6 @@ def test_unbiased_weights_are_p_k_times_K_over_m(make_round):
     cohort = RandomSelector(2, "uniform", replace=False, weighting="unbiased").select(view)
     assert cohort.unbiased
     np.testing.assert_allclose(cohort.weights, view.sizes[cohort.clients] / 100 * 4 / 2)
+    view, _ = make_round(np.zeros(4), sizes=[10, 20, 30, 40], available=[0, 1, 0, 1])
+    cohort = RandomSelector(1, "uniform", replace=False, weighting="unbiased").select(view)
+    np.testing.assert_allclose(cohort.weights, view.sizes[cohort.clients] / 60 * 2 / 1)

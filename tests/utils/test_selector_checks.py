@@ -20,6 +20,7 @@ OURS = [
     RandomSelector(3, "uniform", replace=False),
     RandomSelector(3, "uniform", replace=False, weighting="unbiased"),
     PowerOfChoice(d=4, clients_per_round=2),
+    PowerOfChoice(d=1.0, clients_per_round=3),
     PowerOfChoice(d=4, clients_per_round=2, loss="batch"),
     PowerOfChoice(d=4, clients_per_round=2, loss="reported"),
     PowerOfChoice(d=StepDecay(6, 0.5, [4]), clients_per_round=2),
@@ -48,8 +49,23 @@ class Median(BaseSelector):
         return Cohort.by_size(chosen, round.sizes)
 
 
-def test_a_correct_foreign_selector_passes():
-    check_selector(Median())
+class Softmax(BaseSelector):
+    """Another: draws three by the softmax of their losses."""
+
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        losses = round.poll(clients)
+        odds = np.where(np.isfinite(losses), np.exp(np.nan_to_num(losses, posinf=0)), 0)
+        if not odds.any():
+            odds = np.ones(len(clients))
+        n_drawn = min(3, np.count_nonzero(odds))
+        drawn = round.rng.choice(clients, n_drawn, replace=False, p=odds / odds.sum())
+        return Cohort.by_size(drawn, round.sizes)
+
+
+@pytest.mark.parametrize("selector", [Median(), Softmax()], ids=repr)
+def test_correct_foreign_selectors_pass(selector):
+    check_selector(selector)
 
 
 class UniformCandidates(PowerOfChoice):
@@ -131,6 +147,29 @@ class KeepsState(Wrong):
         return Cohort.mean(chosen)
 
 
+class KeepsStateOnTheClass(Wrong):
+    rounds = 0
+
+    def mistake(self, round, chosen):
+        type(self).rounds += 1
+        return Cohort.mean(chosen)
+
+
+class WeighsTheFirst(Wrong):
+    """Nearly all of the weight goes to whoever has the lowest index."""
+
+    def mistake(self, round, chosen):
+        weights = np.where(chosen == chosen.min(), 1.0, 1e-3)
+        return Cohort(chosen, weights / weights.sum())
+
+
+class WeighsByOthersSizes(Wrong):
+    def mistake(self, round, chosen):
+        chosen = np.sort(chosen)
+        sizes = round.sizes[chosen][::-1]
+        return Cohort(chosen, sizes / sizes.sum())
+
+
 class LooksBehind(Wrong):
     """Uses losses of clients that it did not poll."""
 
@@ -189,6 +228,9 @@ WRONG = [
     (WeighsBadly(), "check_cohorts_are_valid"),
     (DrawsGlobally(), "check_only_the_rounds_generator_is_drawn_from"),
     (KeepsState(), "check_no_state_is_kept"),
+    (KeepsStateOnTheClass(), "check_no_state_is_kept"),
+    (WeighsTheFirst(), "check_ties_are_broken_at_random"),
+    (WeighsByOthersSizes(), "check_order_of_clients_does_not_matter"),
     (LooksBehind(), "check_answers_used_are_asked_for"),
     (ChangesTheView(), "check_the_view_is_left_alone"),
     (PrefersLowIndices(), "check_order_of_clients_does_not_matter"),
