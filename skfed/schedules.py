@@ -75,7 +75,26 @@ class Constant(BaseSchedule):
         return self.value
 
 
-class LinearDecay(BaseSchedule):
+class _StartToEnd(BaseSchedule):
+    """From ``start`` to ``end`` over the planned rounds; a subclass says along which curve."""
+
+    _parameter_constraints = {"start": [_NON_NEGATIVE], "end": [_NON_NEGATIVE]}
+
+    def __init__(self, start, end=0.0):
+        self.start = start
+        self.end = end
+
+    def _at(self, round, n_rounds, step, n_steps):
+        progress = min(round / (n_rounds - 1), 1.0) if n_rounds > 1 else 0.0
+        done = self._done(progress)
+        return (1 - done) * self.start + done * self.end  # so written, both ends are met exactly
+
+    @abstractmethod
+    def _done(self, progress: float) -> float:
+        """Return the share of the way that is behind after a share of the rounds."""
+
+
+class LinearDecay(_StartToEnd):
     """From ``start`` in the first round to ``end`` in the last, in equal steps.
 
     Parameters
@@ -86,19 +105,11 @@ class LinearDecay(BaseSchedule):
         Value in round n_rounds - 1, and after it.
     """
 
-    _parameter_constraints = {"start": [_NON_NEGATIVE], "end": [_NON_NEGATIVE]}
-
-    def __init__(self, start, end=0.0):
-        self.start = start
-        self.end = end
-
-    def _at(self, round, n_rounds, step, n_steps):
-        # Weighted like this, both ends are met exactly.
-        done = _progress(round, n_rounds)
-        return (1 - done) * self.start + done * self.end
+    def _done(self, progress):
+        return progress
 
 
-class CosineDecay(BaseSchedule):
+class CosineDecay(_StartToEnd):
     """From ``start`` in the first round to ``end`` in the last, along half a cosine.
 
     Parameters
@@ -109,15 +120,8 @@ class CosineDecay(BaseSchedule):
         Value in round n_rounds - 1, and after it.
     """
 
-    _parameter_constraints = {"start": [_NON_NEGATIVE], "end": [_NON_NEGATIVE]}
-
-    def __init__(self, start, end=0.0):
-        self.start = start
-        self.end = end
-
-    def _at(self, round, n_rounds, step, n_steps):
-        share = (1 + math.cos(math.pi * _progress(round, n_rounds))) / 2
-        return share * self.start + (1 - share) * self.end
+    def _done(self, progress):
+        return (1 - math.cos(math.pi * progress)) / 2
 
 
 class ExponentialDecay(BaseSchedule):
@@ -229,8 +233,3 @@ def value_at(
     if not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name} is {value!r} in round {round}: it must be a number >= 0.")
     return float(value)
-
-
-def _progress(round: int, n_rounds: int) -> float:
-    """Return how far the rounds have come, 0 in the first and 1 in the last."""
-    return min(round / (n_rounds - 1), 1.0) if n_rounds > 1 else 0.0
