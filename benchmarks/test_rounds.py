@@ -10,7 +10,13 @@ import pytest
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed import (
+    ActiveFLSelector,
+    FedAlignSelector,
+    FederatedClassifier,
+    PowerOfChoice,
+    RandomSelector,
+)
 from skfed._federation import make_federation
 from skfed._nets import Workbench, make_classifier_net
 from skfed._rounds import Server, run_rounds
@@ -19,6 +25,7 @@ from skfed.engines import LoopEngine
 SELECTORS = {
     "random": RandomSelector(clients_per_round=3),
     "power-of-choice": PowerOfChoice(d=6, clients_per_round=3),
+    "active": ActiveFLSelector(clients_per_round=3),
     "fedalign": FedAlignSelector(eps=0.2, warmup=0),
 }
 NETS = {

@@ -22,7 +22,7 @@ def selection_skew(
     sizes: ArrayLike | None = None,
     n_draws: int = 1000,
     random_state: Any = None,
-) -> tuple[float, float]:
+) -> pd.DataFrame:
     """Estimate rho(S(pi, w), w'), the skew of a selection (power-of-choice, Definition 3.2).
 
     The selector is asked ``n_draws`` times. Updates count by the cohort's weights, 1/m for
@@ -45,16 +45,20 @@ def selection_skew(
 
     Returns
     -------
-    rho : float
-        The estimate; 1 for unbiased selection.
-    standard_error : float
-        Of the estimate.
+    DataFrame of shape (1, 2)
+        ``rho``, the estimate, 1 for unbiased selection, and its ``standard_error``.
+
+    Raises
+    ------
+    ValueError
+        If all gaps are 0, so that there is nothing to skew.
     """
     weights = _draw_weights(selector, losses, sizes, n_draws, random_state)
     gaps = np.asarray(gaps, float)
     _check_gaps(gaps)
     samples = weights @ gaps / (_shares(sizes, len(gaps)) @ gaps)
-    return float(samples.mean()), float(samples.std(ddof=1) / np.sqrt(n_draws))
+    error = samples.std(ddof=1) / np.sqrt(n_draws)
+    return pd.DataFrame({"rho": [samples.mean()], "standard_error": [error]})
 
 
 def skew_range(
