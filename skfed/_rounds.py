@@ -117,13 +117,14 @@ def _run_round(
     reported: np.ndarray,
     validate: Callable[[NeuralNetClassifier], dict[str, float]],
 ) -> dict[str, Any]:
-    """Run one round; the model and what the server remembers move on together, at its end."""
+    """Run one round; the model and what the server remembers move on after all clients' work."""
     started = perf_counter()
     model, t = get_model(server.net), server.round
     ledger = Ledger(model_bytes(server.net))
     poll = Poll(engine, model, t, ledger)
     view = _view(server, federation, rules, reported, poll)
     chosen = rules.selector.select(view)
+    scheduled = rules.selector.scheduled(view)
     selected = perf_counter()
 
     answers = _answers(server, federation, rules, chosen.clients)
@@ -145,7 +146,7 @@ def _run_round(
         "train_loss": _train_loss(updates, cohort),
         **validate(server.net),
         "lr": _rate(server, training),
-        **rules.selector.scheduled(view),
+        **scheduled,
         **ledger.totals(),
         **_who(federation, ledger, chosen, cohort, answers),
         "select_seconds": selected - started,

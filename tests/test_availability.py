@@ -139,6 +139,23 @@ def test_a_round_in_which_nobody_can_be_reached_keeps_the_model(blobs, selector)
 ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
 
 
+def test_in_a_fit_the_halves_stay_the_same_and_the_away_change(blobs):
+    X, y, clients = blobs
+    fixed = FederatedClassifier(
+        selector=ALL, availability=AlternatingHalves(removed=0.0), n_rounds=6, random_state=0
+    ).fit(X, y, clients=clients)
+    cohorts = fixed.history_["cohort"].tolist()
+    assert cohorts[0::2] == cohorts[:1] * 3
+    assert cohorts[1::2] == cohorts[1:2] * 3
+    assert sorted(cohorts[0] + cohorts[1]) == list("abcdef")
+    some_away = FederatedClassifier(
+        selector=ALL, availability=AlternatingHalves(removed=0.4), n_rounds=20, random_state=0
+    ).fit(X, y, clients=clients)
+    away = {tuple(set(cohorts[0]) - set(c)) for c in some_away.history_["cohort"][0::2]}
+    assert len(away) == 3  # one of three is away, another each time
+    assert all(len(names) == 1 for names in away)
+
+
 def test_dropouts_are_charged_and_left_out(blobs):
     X, y, clients = blobs
     sizes = dict(zip(*np.unique(clients, return_counts=True), strict=True))

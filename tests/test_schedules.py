@@ -2,7 +2,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
+from skorch import NeuralNetClassifier
+from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier
 from skfed.schedules import (
@@ -102,23 +105,39 @@ def test_a_constant_rate_equals_the_nets_own(blobs, same_model):
     assert same_model(own, given.fit(X, y, clients=clients))
 
 
-@pytest.mark.parametrize("training", [{"local_steps": 4}, {"local_epochs": 4}])
-def test_rates_within_a_round(blobs, training):
-    """From zero with gradients g_i, w = -sum of rate_i g_i: the first step alone, then all."""
-    X, y, clients = blobs
-    only_first = InverseTimeDecay(1e-6, 1e-6, 1.0)  # 1, 1/2, 1/3, 1/4 within the first round
-    rates = []
+class Quadratic(nn.Module):
+    """The loss is (w - 5)^2, whatever the data, read from the logits by ReadLoss."""
 
-    class Spy(InverseTimeDecay):
-        def _at(self, round, n_rounds, step, n_steps):
-            rates.append((round, step, n_steps))
-            return super()._at(round, n_rounds, step, n_steps)
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1, dtype=torch.double))
 
-    model = FederatedClassifier(lr_schedule=Spy(1, 1, 1), n_rounds=2, **training, random_state=0)
-    model.fit(X, y, clients=clients)
-    assert rates == [(t, step, 4) for t in range(2) for step in range(4)]
-    assert model.history_["lr"].tolist() == [1.0, 1 / 5]
-    assert only_first.at(0, 2, 3, 4) == pytest.approx(1 / 4)
+    def forward(self, X):
+        return (self.w - 5).square().expand(len(X), 2)
+
+
+class ReadLoss(nn.Module):
+    def forward(self, output, target):
+        return output[:, 0].mean()
+
+
+@pytest.mark.parametrize(
+    ("training", "batches"),
+    [({"local_steps": 4}, 1), ({"local_epochs": 4}, 1), ({"local_epochs": 4}, 2)],
+)
+def test_each_local_iteration_takes_its_own_rate(training, batches):
+    """w <- w - 2 eta (w - 5) with eta = 0.1 / (t + 1), t over iterations: a step, or an epoch,
+    whose batches share the rate."""
+    net = NeuralNetClassifier(Quadratic, criterion=ReadLoss, batch_size=4 // batches)
+    schedule = InverseTimeDecay(0.1, 1, 1)
+    model = FederatedClassifier(net, lr_schedule=schedule, n_rounds=2, **training)
+    model.fit(np.zeros((4, 1)), [0, 1, 0, 1], clients=[0] * 4)
+    w = 0.0
+    for t in range(8):
+        for _ in range(batches):
+            w -= 2 * 0.1 / (t + 1) * (w - 5)
+    assert model.net_.module_.w.item() == pytest.approx(w, rel=1e-12)
+    assert model.history_["lr"].tolist() == pytest.approx([0.1, 0.1 / 5])
 
 
 def test_fedalign_with_eps_that_ends_at_0_ends_with_the_priority_clients(blobs):
