@@ -2,6 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import log_loss
+from skorch import NeuralNetClassifier
+from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
 from skfed.metrics import client_scores, summarise_clients, usefulness
@@ -83,3 +85,27 @@ def test_the_global_model_is_useful_to_clients_with_little_data():
             "all": table["useful"].mean(),
         }
     )
+
+
+def test_alone_a_clients_best_round_counts(blobs):
+    X, y, clients = blobs
+    net = NeuralNetClassifier(
+        nn.Linear,
+        module__in_features=5,
+        module__out_features=3,
+        criterion=nn.CrossEntropyLoss,
+        lr=30.0,
+        batch_size=2,
+    )
+    params = {"estimator": net, "n_rounds": 7, "local_steps": 1, "random_state": 0}
+    model = FederatedClassifier(selector=ALL, **params).fit(X, y, clients=clients)
+    table = usefulness(model, X, y, clients, X, y, clients)
+    falls_back = 0
+    for client in "adf":
+        own = clients == client
+        alone = FederatedClassifier(selector=ALL, **params)
+        alone.fit(X[own], y[own], clients=np.zeros(own.sum(), int), X_val=X[own], y_val=y[own])
+        curve = alone.history_["val_score"]
+        assert table.loc[client, "local_accuracy"] == pytest.approx(curve.max())
+        falls_back += curve.max() > curve.iloc[-1]
+    assert falls_back
