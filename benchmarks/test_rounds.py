@@ -20,7 +20,7 @@ from skfed import (
 from skfed._federation import make_federation
 from skfed._nets import Workbench, make_classifier_net
 from skfed._rounds import Server, run_rounds
-from skfed.engines import LoopEngine
+from skfed.engines import Draws, LoopEngine, batch_size
 
 SELECTORS = {
     "random": RandomSelector(clients_per_round=3),
@@ -50,7 +50,8 @@ def test_round(benchmark, request, data, selector):
     labels, y = np.unique(y, return_inverse=True)
     federation = make_federation(clients, len(X), priority=np.unique(clients)[:4])
     server = Server(make_classifier_net(net, X, len(labels), seed=0), seed=0)
-    engine = LoopEngine(Workbench(server.net, X[:1]), X, y, federation, seed=0)
+    draws = Draws(federation, 0, batch_size(server.net))
+    engine = LoopEngine(Workbench(server.net, X[:1]), X, y, draws)
     rules = FederatedClassifier(selector=SELECTORS[selector], local_steps=30)._rules(server.net)
 
     def one_round():

@@ -18,7 +18,7 @@ from skfed._nets import Workbench, cast
 from skfed._rounds import Rules, Server, run_rounds
 from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
-from skfed.engines import LocalTraining, LoopEngine, evaluate
+from skfed.engines import Draws, LocalTraining, LoopEngine, batch_size, evaluate
 from skfed.history import to_frame
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector, RandomSelector
@@ -265,10 +265,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         X_val = cast(server.net, X_val)
 
         def validate(net: NeuralNetClassifier) -> dict[str, float]:
-            loss, error = (
-                evaluate(net, X_val, y_val, metric, server.stream(Purpose.EVALUATION_LAYERS))
-                for metric in ("loss", "error")
-            )
+            rng = server.stream(Purpose.EVALUATION_LAYERS)
+            loss, error = evaluate(net, X_val, y_val, rng)
             return {"val_loss": loss, "val_score": 1 - error}
 
         return validate
@@ -285,7 +283,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         """Run rounds up to ``until`` and publish the result."""
         X = cast(server.net, X)
         bench = Workbench(server.net, X[:1])
-        engine = LoopEngine(bench, X, y, federation, server.seed, self.n_jobs)
+        draws = Draws(federation, server.seed, batch_size(server.net))
+        engine = LoopEngine(bench, X, y, draws, self.n_jobs)
         rules = self._rules(server.net)
         try:
             run_rounds(
@@ -315,6 +314,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
     def _rules(self, net: NeuralNetClassifier) -> Rules:
         """Turn parameters into rules, defaults filled in."""
         aggregator = WeightedMean() if self.aggregator is None else self.aggregator
+        aggregator._validate_params()
+        aggregator._validate_params()
         if aggregator.uses_variates and not _is_plain_sgd(net.optimizer_):
             raise ValueError(
                 f"aggregator={aggregator} needs clients that train by SGD without momentum, but "

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -41,20 +42,24 @@ class Federation:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
         """D_k, the number of samples of each client."""
         return np.diff(self.offsets)
 
-    @property
+    @cached_property
     def priority(self) -> np.ndarray:
         """Who has priority, wholly or in part."""
         return self.priority_weights > 0
 
-    @property
+    @cached_property
     def fractions(self) -> np.ndarray:
         """p_k = D_k / sum of s D: over the priority clients s p sums to 1 (FedALIGN, (5))."""
         return self.sizes / (self.priority_weights * self.sizes).sum()
+
+    def size(self, k: int) -> int:
+        """Return D_k of client ``k``."""
+        return int(self.offsets[k + 1] - self.offsets[k])
 
     def rows(self, k: int) -> np.ndarray:
         """Return the rows of X that client ``k`` holds."""

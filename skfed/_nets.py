@@ -234,6 +234,11 @@ def add_to_gradients(net: NeuralNetClassifier, extra: Callable[[str, torch.Tenso
     return undo
 
 
+def by_member(stack: torch.Tensor) -> torch.Tensor:
+    """View tensors that are stacked along a leading axis as one row each."""
+    return stack.reshape(len(stack), stack[0].numel())
+
+
 def set_model(net: NeuralNetClassifier, model: Model) -> None:
     """Write a model into the net, in place."""
     with torch.no_grad():

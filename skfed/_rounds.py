@@ -1,6 +1,6 @@
 """One round after another: poll, select, train, aggregate, record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -13,7 +13,7 @@ from skfed._nets import Model, get_model, model_bytes, parameter_names, set_mode
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.aggregation._scaffold import Variates
 from skfed.availability import BaseAvailability
-from skfed.engines import LocalTraining, LoopEngine, Update
+from skfed.engines import LocalTraining, LoopEngine, Order, Updates
 from skfed.history import Ledger
 from skfed.schedules import Scheduled, value_at
 from skfed.selection import BaseSelector, Cohort, Round
@@ -65,12 +65,11 @@ class Poll:
     losses: dict[int, float] = field(default_factory=dict)  # F_k(w_t) of who said it
 
     def __call__(self, clients, metric, max_samples, at_most):
-        values, n_samples = self.engine.evaluate(
-            self.model, clients, self.round, metric, max_samples
-        )
+        told = self.engine.evaluate(self.model, clients, self.round, max_samples)
+        values = told.losses if metric == "loss" else told.errors
         # A client above the bound keeps its value to itself.
         answered = np.ones(len(values), bool) if at_most is None else values <= at_most
-        self.ledger.charge_poll(clients, answered, n_samples, with_bound=at_most is not None)
+        self.ledger.charge_poll(clients, answered, told.n_samples, with_bound=at_most is not None)
         if metric == "loss" and max_samples is None:
             self.losses.update(zip(clients[answered].tolist(), values[answered], strict=True))
         return np.where(answered, values, np.nan)
@@ -82,6 +81,32 @@ class Poll:
             return float("nan")
         weights = (view.priority_weights * view.sizes)[priority]
         return float(np.average([self.losses[k] for k in priority.tolist()], weights=weights))
+
+
+class Returns:
+    """What a cohort has sent back, in its order; the models go to the aggregation rule."""
+
+    def __init__(self, order: Order, names: tuple):
+        n_members = len(order.cohort.clients)
+        self.round, self.names = order.round, names
+        self.losses = np.full(n_members, np.nan)
+        self.n_samples = np.zeros(n_members, dtype=int)
+        self.variates: list[Model | None] = [None] * n_members
+
+    def parts(self, arriving: Iterable[Updates]) -> Iterator[tuple[np.ndarray, Any]]:
+        """Note what comes and pass the models on; refuse to average one that has diverged."""
+        for updates in arriving:
+            self.losses[updates.members] = updates.losses
+            self.n_samples[updates.members] = updates.n_samples
+            for i, variate in zip(updates.members, updates.variates, strict=True):
+                self.variates[i] = variate
+            for i in updates.members[~updates.finite]:
+                raise ValueError(
+                    f"the update of client {self.names[i]!r} in round {self.round} is not finite "
+                    f"(its training loss was {self.losses[i]}): lower the learning rate, or scale "
+                    "X."
+                )
+            yield updates.members, updates.part
 
 
 def run_rounds(
@@ -129,23 +154,32 @@ def _run_round(
 
     answers = _answers(server, federation, rules, chosen.clients)
     cohort = chosen.keep(answers)
-    training = _training(server, rules)
-    corrections = _corrections(server, federation, rules, cohort)
-    updates = engine.train(model, cohort.clients, t, training, corrections)
-    _check_finite(updates, federation.names(cohort.clients), t)
-    n_samples = sum(update.n_samples for update in updates)
+    order = Order(
+        round=t,
+        model=model,
+        parameters=parameter_names(server.net),
+        cohort=cohort,
+        training=_training(server, rules),
+        rule=rules.aggregator,
+        corrections=_corrections(server, federation, rules, cohort),
+    )
+    returns = Returns(order, federation.names(cohort.clients))
+    aggregate = rules.aggregator.combine(
+        model, returns.parts(engine.train(order)), cohort, order.parameters
+    )
+    n_samples = int(returns.n_samples.sum())
     ledger.charge_training(chosen.clients, answers, n_samples, rules.aggregator.uses_variates)
     trained = perf_counter()
 
-    _move(server, federation, rules, model, cohort, updates)
-    for k, update in zip(cohort.clients, updates, strict=True):
-        reported[k] = server.reported[federation.digest(k)] = update.loss
+    _move(server, federation, rules, order, aggregate, returns)
+    for k, loss in zip(cohort.clients, returns.losses.tolist(), strict=True):
+        reported[k] = server.reported[federation.digest(k)] = loss
     return {
         "round": t,
         "objective": cohort.objective if np.isfinite(cohort.objective) else poll.objective(view),
-        "train_loss": _train_loss(updates, cohort),
+        "train_loss": _train_loss(returns.losses, cohort),
         **validate(server.net),
-        "lr": _rate(server, training),
+        "lr": _rate(server, order.training),
         **scheduled,
         **ledger.totals(),
         **_who(federation, ledger, chosen, cohort, answers),
@@ -235,42 +269,28 @@ def _move(
     server: Server,
     federation: Federation,
     rules: Rules,
-    model: Model,
-    cohort: Cohort,
-    updates: list[Update],
+    order: Order,
+    aggregate: Model,
+    returns: Returns,
 ) -> None:
     """Move the global model, and the server's optimizer and variates with it."""
-    if not updates:
+    if not len(order.cohort.clients):
         return
-    parameters = parameter_names(server.net)
-    moved = rules.aggregator.aggregate(model, [u.model for u in updates], cohort, parameters)
     if rules.server_optimizer is not None:
-        moved, server.optimizer_state = rules.server_optimizer.step(
-            model, moved, parameters, server.optimizer_state
+        aggregate, server.optimizer_state = rules.server_optimizer.step(
+            order.model, aggregate, order.parameters, server.optimizer_state
         )
-    set_model(server.net, moved)
+    set_model(server.net, aggregate)
     if rules.aggregator.uses_variates:
         new: dict[bytes, list[Model]] = {}
-        for k, update in zip(cohort.clients, updates, strict=True):
-            if update.variate is not None:
-                new.setdefault(federation.digest(k), []).append(update.variate)
+        for k, variate in zip(order.cohort.clients, returns.variates, strict=True):
+            if variate is not None:
+                new.setdefault(federation.digest(k), []).append(variate)
         server.variates.move(new, len(federation))
 
 
-def _train_loss(updates: list[Update], cohort: Cohort) -> float:
+def _train_loss(losses: np.ndarray, cohort: Cohort) -> float:
     """Return the cohort's mean training loss, weighted as its updates are."""
     if not cohort.weights.any():
         return float("nan")
-    return float(np.average([update.loss for update in updates], weights=cohort.weights))
-
-
-def _check_finite(updates: list[Update], names: tuple, t: int) -> None:
-    """Refuse to average a model that has diverged."""
-    for name, update in zip(names, updates, strict=True):
-        tensors = [*update.model.values(), *(update.variate or {}).values()]
-        finite = all(tensor.isfinite().all() for tensor in tensors)
-        if not (finite and np.isfinite(update.loss)):
-            raise ValueError(
-                f"the update of client {name!r} in round {t} is not finite (its training loss was "
-                f"{update.loss}): lower the learning rate, or scale X."
-            )
+    return float(np.average(losses, weights=cohort.weights))

@@ -1,8 +1,11 @@
 """The contract of aggregation rules."""
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
+import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 
 from skfed._nets import Model
@@ -10,7 +13,11 @@ from skfed.selection import Cohort
 
 
 class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
-    """Base class of aggregation rules; a subclass implements ``_aggregate`` and keeps no state."""
+    """Base class of aggregation rules; a subclass implements ``_aggregate`` and keeps no state.
+
+    Updates come in stacks of some clients: a rule that needs no more than a sum of them also
+    overrides ``collect`` and ``combine``, so that a stack is dropped as soon as it is summed.
+    """
 
     _parameter_constraints: dict = {}
 
@@ -44,8 +51,66 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
             If a parameter of the rule is out of range.
         """
         self._validate_params()
-        return self._aggregate(model, updates, cohort, parameters) if updates else model
+        if not updates:
+            return model
+        stack = {name: torch.stack([update[name] for update in updates]) for name in model}
+        return self._aggregate(model, stack, cohort, parameters)
+
+    def collect(
+        self, model: Model, stack: Model, weights: np.ndarray, parameters: Collection[str]
+    ) -> Any:
+        """Return what is kept of some members' models; here, all of it.
+
+        Parameters
+        ----------
+        model : dict of str to Tensor
+            w, the current global model.
+        stack : dict of str to Tensor
+            w_k along a leading axis, one a member; not to be changed.
+        weights : ndarray of shape (n_members,)
+            Their q_k.
+        parameters : collection of str
+            Names of the trained parameters.
+
+        Returns
+        -------
+        object
+            For ``combine``. It may come from another process.
+        """
+        return stack
+
+    def combine(
+        self,
+        model: Model,
+        parts: Iterable[tuple[np.ndarray, Any]],
+        cohort: Cohort,
+        parameters: Collection[str],
+    ) -> Model:
+        """Make the aggregate from the parts as they come.
+
+        Parameters
+        ----------
+        model : dict of str to Tensor
+            w, the current global model.
+        parts : iterable of (ndarray of int, object)
+            Positions in the cohort, and what ``collect`` kept of these members.
+        cohort : Cohort
+            The weights q_k.
+        parameters : collection of str
+            Names of the trained parameters.
+
+        Returns
+        -------
+        dict of str to Tensor
+            The aggregate; the model itself if there are no parts.
+        """
+        arrived = list(parts)
+        if not arrived:
+            return model
+        order = torch.from_numpy(np.argsort(np.concatenate([members for members, _ in arrived])))
+        updates = {name: torch.cat([part[name] for _, part in arrived])[order] for name in model}
+        return self._aggregate(model, updates, cohort, parameters)
 
     @abstractmethod
     def _aggregate(self, model, updates, cohort, parameters):
-        """Aggregate at least one update; the rule's parameters have been checked."""
+        """Aggregate ``updates``, stacked along a leading axis in the cohort's order."""

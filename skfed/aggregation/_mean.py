@@ -1,35 +1,45 @@
 """The weighted mean of a cohort's models (FedAvg; McMahan et al. 2017)."""
 
-from collections.abc import Sequence
-
+import numpy as np
 import torch
 
-from skfed._nets import Model
+from skfed._nets import Model, by_member
 from skfed.aggregation._base import BaseAggregator
-from skfed.selection import Cohort
 
 
 class WeightedMean(BaseAggregator):
     """sum of q_k w_k by the cohort's weights; w + sum of q_k (w_k - w) for an unbiased cohort.
 
     Buffers are averaged as weights are; integer buffers (a batch normalisation's counter) are
-    rounded.
+    rounded. Models are summed as they come and not kept.
     """
 
+    def collect(self, model, stack, weights, parameters):
+        """Return the weighted sum of some members' models."""
+        return {name: _weighted_sum(tensor, weights) for name, tensor in stack.items()}
+
+    def combine(self, model, parts, cohort, parameters):
+        """Add up the sums as they come."""
+        rest = 1.0 - cohort.weights.sum() if cohort.unbiased else 0.0
+        total: Model = {}
+        for _, part in parts:
+            for name, tensor in part.items():
+                total[name] = total[name] + tensor if name in total else tensor
+        if not total:
+            return model
+        return {name: cast_mean(total[name] + rest * w, w) for name, w in model.items()}
+
     def _aggregate(self, model, updates, cohort, parameters):
-        return weighted_mean(model, updates, cohort)
+        total = self.collect(model, updates, cohort.weights, parameters)
+        return self.combine(model, [(cohort.clients, total)], cohort, parameters)
 
 
-def weighted_mean(model: Model, updates: Sequence[Model], cohort: Cohort) -> Model:
-    """Return the weighted mean of at least one update."""
-    # In float64, so that the sum's rounding does not grow with the cohort.
-    rest = 1.0 - cohort.weights.sum() if cohort.unbiased else 0.0
-    result = {}
-    for name, current in model.items():
-        total = rest * current.double() if rest else torch.zeros_like(current, dtype=torch.double)
-        for weight, update in zip(cohort.weights, updates, strict=True):
-            total.add_(update[name].double(), alpha=float(weight))
-        if not current.is_floating_point():
-            total.round_()
-        result[name] = total.to(current.dtype)
-    return result
+def _weighted_sum(stack: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
+    """Sum over the leading axis, in float64: models that are the same have them as their mean."""
+    q = torch.as_tensor(weights, dtype=torch.double, device=stack.device)
+    return (q @ by_member(stack).double()).view(stack.shape[1:])
+
+
+def cast_mean(mean: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Bring a mean to the dtype of what it is the mean of."""
+    return (mean if like.is_floating_point() else mean.round()).to(like.dtype)

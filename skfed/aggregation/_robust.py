@@ -5,14 +5,13 @@ Statistical Rates, ICML 2018 (median and trimmed mean). Sun, Kairouz, Suresh, Mc
 Really Backdoor Federated Learning?, 2019 (norm clipping).
 """
 
-from collections.abc import Sequence
 from numbers import Real
 
 import torch
 
-from skfed._nets import Model
+from skfed._nets import Model, by_member
 from skfed.aggregation._base import BaseAggregator
-from skfed.aggregation._mean import weighted_mean
+from skfed.aggregation._mean import WeightedMean, cast_mean
 from skfed.utils._sklearn import Interval
 
 
@@ -23,7 +22,7 @@ class CoordinateMedian(BaseAggregator):
     """
 
     def _aggregate(self, model, updates, cohort, parameters):
-        return _trimmed_mean(model, updates, (len(updates) - 1) // 2)
+        return _trimmed_mean(model, updates, (len(cohort.clients) - 1) // 2)
 
 
 class TrimmedMean(BaseAggregator):
@@ -43,10 +42,10 @@ class TrimmedMean(BaseAggregator):
         self.trim = trim
 
     def _aggregate(self, model, updates, cohort, parameters):
-        return _trimmed_mean(model, updates, int(self.trim * len(updates) + 1e-9))
+        return _trimmed_mean(model, updates, int(self.trim * len(cohort.clients) + 1e-9))
 
 
-class NormClipping(BaseAggregator):
+class NormClipping(WeightedMean):
     """The cohort's weighted mean, of updates scaled down to a largest L2 norm.
 
     Parameters
@@ -60,22 +59,26 @@ class NormClipping(BaseAggregator):
     def __init__(self, max_norm=1.0):
         self.max_norm = max_norm
 
-    def _aggregate(self, model, updates, cohort, parameters):
-        return weighted_mean(model, [self._clip(model, u, parameters) for u in updates], cohort)
+    def collect(self, model, stack, weights, parameters):
+        """Return the weighted sum of some members' clipped models."""
+        return super().collect(model, self._clip(model, stack, parameters), weights, parameters)
 
-    def _clip(self, model: Model, update: Model, parameters) -> Model:
-        steps = {name: update[name].double() - model[name].double() for name in parameters}
-        norm = torch.stack([step.norm() for step in steps.values()]).norm()
-        if norm <= self.max_norm:
-            return update
-        scale = self.max_norm / norm
-        return update | {name: model[name] + scale * step for name, step in steps.items()}
+    def _clip(self, model: Model, stack: Model, parameters) -> Model:
+        steps = {name: stack[name].double() - model[name].double() for name in parameters}
+        norms = torch.stack([by_member(step).norm(dim=1) for step in steps.values()]).norm(dim=0)
+        scales = (self.max_norm / norms).clamp(max=1.0)  # a step of length 0 has the scale 1
+        result = dict(stack)
+        for name, step in steps.items():
+            clipped = model[name] + step * scales.view(-1, *[1] * (step.dim() - 1))
+            long = (scales < 1).view(-1, *[1] * (step.dim() - 1))
+            result[name] = torch.where(long, clipped.to(stack[name].dtype), stack[name])
+        return result
 
 
-def _trimmed_mean(model: Model, updates: Sequence[Model], n_trimmed: int) -> Model:
+def _trimmed_mean(model: Model, updates: Model, n_trimmed: int) -> Model:
     result = {}
     for name, current in model.items():
-        values = torch.stack([update[name].double() for update in updates]).sort(dim=0).values
-        mean = values[n_trimmed : len(updates) - n_trimmed].mean(dim=0)
-        result[name] = (mean if current.is_floating_point() else mean.round()).to(current.dtype)
+        values = updates[name].double().sort(dim=0).values
+        mean = values[n_trimmed : len(values) - n_trimmed].mean(dim=0)
+        result[name] = cast_mean(mean, current)
     return result

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 import torch
 
 from skfed._nets import Model
-from skfed.aggregation._base import BaseAggregator
-from skfed.aggregation._mean import weighted_mean
+from skfed.aggregation._mean import WeightedMean
 
 
-class Scaffold(BaseAggregator):
+class Scaffold(WeightedMean):
     """The cohort's weighted mean, of clients that correct each step by c - c_k.
 
     For nets trained by SGD without momentum. After training, c_k becomes
@@ -22,9 +21,6 @@ class Scaffold(BaseAggregator):
     """
 
     uses_variates = True
-
-    def _aggregate(self, model, updates, cohort, parameters):
-        return weighted_mean(model, updates, cohort)
 
 
 @dataclass

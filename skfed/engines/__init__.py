@@ -1,6 +1,8 @@
 """How clients are trained and polled."""
 
-from skfed.engines._client import LocalTraining, Update, evaluate
+from skfed.engines._client import evaluate
+from skfed.engines._draws import Draws, batch_size
 from skfed.engines._loop import LoopEngine
+from skfed.engines._updates import LocalTraining, Order, Updates
 
-__all__ = ["LocalTraining", "LoopEngine", "Update", "evaluate"]
+__all__ = ["Draws", "LocalTraining", "LoopEngine", "Order", "Updates", "batch_size", "evaluate"]

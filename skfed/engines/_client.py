@@ -20,33 +20,10 @@ from skfed._nets import (
     set_model,
     to_tensors,
 )
-from skfed.engines._minibatches import minibatches
+from skfed.engines._draws import batch_size, whole
+from skfed.engines._minibatches import Minibatches
+from skfed.engines._updates import LocalTraining, Order, Updates, collect
 from skfed.utils._seeding import torch_seeded
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """How every client trains in a round."""
-
-    epochs: int = 1  # E
-    steps: int | None = None  # tau; wins over epochs when given
-    proximal_mu: float = 0.0  # FedProx's mu
-    rates: tuple[float, ...] | None = None  # learning rate of each iteration; None: the net's own
-
-    @property
-    def n_iterations(self) -> int:
-        """Local iterations of a round: steps where they are given, else epochs."""
-        return self.epochs if self.steps is None else self.steps
-
-
-@dataclass(frozen=True)
-class Update:
-    """What a client sends back after training."""
-
-    model: Model  # w_k, on the CPU
-    loss: float  # mean minibatch loss over the local steps
-    n_samples: int  # rows seen in the local steps, repeats counted
-    variate: Model | None = None  # SCAFFOLD's new c_k, if it has moved
 
 
 @dataclass(frozen=True)
@@ -56,51 +33,48 @@ class Task:
     name: str  # for error messages
     X: np.ndarray
     y: np.ndarray
-    rows_rng: np.random.Generator  # for minibatches
     layers_rng: np.random.Generator  # for random layers
-    correction: Model | None = None  # SCAFFOLD's c - c_k
+    batches: Minibatches | None = None  # to train on
 
 
-def train_client(bench: Workbench, model: Model, training: LocalTraining, task: Task) -> Update:
-    """Train one client from ``model``, with a fresh optimizer."""
+def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> Updates:
+    """Train one member of a cohort, with a fresh optimizer; ``order`` is for this member alone."""
+    model, training = order.model, order.training
+    correction = None if order.corrections is None else order.corrections[0]
     # The lock inside also keeps threads that share the bench from using it at once.
-    with torch_seeded(task.layers_rng, bench.device), _one_torch_thread():
+    with torch_seeded(task.layers_rng, bench.device), one_torch_thread():
         net = bench.net
         set_model(net, model)
         net.initialize_optimizer()
         net.history.clear()
         try:
-            with _corrected(net, model, training.proximal_mu, task.correction):
+            with _corrected(net, model, training.proximal_mu, correction):
                 losses, rates, n_samples = _take_steps(net, training, task)
         except Exception as error:
             error.add_note(f"while training {task.name}")
             raise
         trained = get_model(net)
         variate = None
-        if task.correction is not None and sum(rates) > 0:  # without a step there is nothing new
-            variate = _variate(net, model, trained, task.correction, sum(rates))
-        return Update(trained, float(np.mean(losses)), n_samples, variate)
+        if correction is not None and sum(rates) > 0:  # without a step there is nothing new
+            variate = _variate(net, model, trained, correction, sum(rates))
+        stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
+        loss, seen = np.array([np.mean(losses)]), np.array([n_samples])
+        return collect(order, member, stack, loss, seen, [variate])
 
 
-def evaluate_client(bench: Workbench, model: Model, metric: str, task: Task) -> float:
-    """Return one client's mean loss or error at ``model``."""
-    with torch_seeded(task.layers_rng, bench.device), _one_torch_thread():
+def evaluate_client(bench: Workbench, model: Model, task: Task) -> tuple[float, float]:
+    """Return one client's mean loss and error, 1 - accuracy, at ``model``."""
+    with torch_seeded(task.layers_rng, bench.device), one_torch_thread():
         set_model(bench.net, model)
-        return _evaluate(bench.net, task.X, task.y, metric)
+        return _evaluate(bench.net, task.X, task.y)
 
 
 def evaluate(
-    net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, metric: str, rng: np.random.Generator
-) -> float:
-    """Return the mean loss, or 1 - accuracy, of a net as it stands; ``rng`` is for its layers."""
-    with torch_seeded(rng, net.device), _one_torch_thread():
-        return _evaluate(net, X, y, metric)
-
-
-def batch_size(net: NeuralNetClassifier, n_samples: int, iterator="iterator_train") -> int:
-    """Return the batch size that skorch's own iterator would use on so many rows."""
-    size = net.get_params_for(iterator).get("batch_size", net.batch_size)
-    return n_samples if size == -1 else size
+    net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return the mean loss and error of a net as it stands; ``rng`` is for its layers."""
+    with torch_seeded(rng, net.device), one_torch_thread():
+        return _evaluate(net, X, y)
 
 
 def _take_steps(
@@ -111,10 +85,7 @@ def _take_steps(
     net.notify("on_train_begin", X=X, y=y)
     net.notify("on_epoch_begin", dataset_train=None, dataset_valid=None)
     losses, rates, n_samples = [], [], 0
-    size = batch_size(net, len(y))
-    for iteration, rows in minibatches(
-        task.rows_rng, len(y), size, training.epochs, training.steps
-    ):
+    for iteration, rows in task.batches or ():
         rates.append(_set_rate(net, training.rates, iteration))
         chosen = torch.from_numpy(rows).to(y.device)
         losses.append(_train_step(net, (X.index_select(0, chosen), y.index_select(0, chosen))))
@@ -171,24 +142,22 @@ def _variate(
     return {n: m - correction[n] if n in correction else m for n, m in moved.items()}
 
 
-def _evaluate(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, metric: str) -> float:
-    """Return the mean over the rows of the loss or of the errors."""
-    size = batch_size(net, len(y), iterator="iterator_valid")
-    total = 0.0
+def _evaluate(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return the means over the rows of the loss and of the errors."""
+    size = whole(batch_size(net, "iterator_valid"), len(y))
+    loss = n_errors = 0.0
     for start in range(0, len(y), size):
         batch = to_tensors(net, X[start : start + size], y[start : start + size])
         step = net.validation_step(batch)
-        if metric == "loss":
-            total += step["loss"].item() * len(batch[1])
-        else:
-            output = step["y_pred"]
-            output = output[0] if isinstance(output, tuple) else output
-            total += (output.argmax(1) != batch[1]).sum().item()
-    return total / len(y)
+        loss += step["loss"].item() * len(batch[1])
+        output = step["y_pred"]
+        output = output[0] if isinstance(output, tuple) else output
+        n_errors += (output.argmax(1) != batch[1]).sum().item()
+    return loss / len(y), n_errors / len(y)
 
 
 @contextmanager
-def _one_torch_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
     """Compute with one torch thread: a product split over threads rounds in another order.
 
     So the result is the same whatever n_jobs; cores are used by clients side by side. The number

@@ -1,0 +1,113 @@
+"""What passes between a round and the engine that runs its clients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from skfed._nets import Model, by_member
+from skfed.aggregation import BaseAggregator
+from skfed.selection import Cohort
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains in a round."""
+
+    epochs: int = 1  # E
+    steps: int | None = None  # tau; wins over epochs when given
+    proximal_mu: float = 0.0  # FedProx's mu
+    rates: tuple[float, ...] | None = None  # learning rate of each iteration; None: the net's own
+
+    @property
+    def n_iterations(self) -> int:
+        """Local iterations of a round: steps where they are given, else epochs."""
+        return self.epochs if self.steps is None else self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the server asks of a cohort."""
+
+    round: int
+    model: Model  # w_t
+    parameters: Sequence[str]  # names of what is trained; the model's other tensors are buffers
+    cohort: Cohort
+    training: LocalTraining
+    rule: BaseAggregator
+    corrections: Sequence[Model] | None = None  # SCAFFOLD's c - c_k, one a member of the cohort
+
+    def of(self, members: np.ndarray) -> "Order":
+        """Return the order to some members alone, which may travel to another process."""
+        chosen = self.cohort
+        cohort = replace(chosen, clients=chosen.clients[members], weights=chosen.weights[members])
+        corrections = self.corrections and [self.corrections[i] for i in members]
+        return replace(self, cohort=cohort, corrections=corrections)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What some members of a cohort send back after training.
+
+    Parameters
+    ----------
+    members : ndarray of shape (n_members,)
+        Their positions in the cohort.
+    losses : ndarray of shape (n_members,)
+        Mean minibatch loss over the local steps of each.
+    n_samples : ndarray of shape (n_members,)
+        Rows seen in the local steps, repeats counted.
+    finite : ndarray of shape (n_members,), dtype=bool
+        Whether all that a member sent is finite.
+    part : object
+        What the aggregation rule collected of their models.
+    variates : list of (dict of str to Tensor or None)
+        SCAFFOLD's new c_k of each; None where it has not moved.
+    """
+
+    members: np.ndarray
+    losses: np.ndarray
+    n_samples: np.ndarray
+    finite: np.ndarray
+    part: Any
+    variates: Sequence[Model | None]
+
+
+class Evaluation(NamedTuple):
+    """What polled clients say of a model, in the order asked."""
+
+    losses: np.ndarray  # F_k(w), the mean over the rows
+    errors: np.ndarray  # 1 - accuracy
+    n_samples: np.ndarray
+
+
+def collect(
+    order: Order,
+    members: np.ndarray,
+    stack: Model,
+    losses: np.ndarray,
+    n_samples: np.ndarray,
+    variates: Sequence[Model | None],
+) -> Updates:
+    """Let the rule take what it needs of the members' models, stacked along a leading axis.
+
+    ``order`` is for these members alone.
+    """
+    finite = np.isfinite(losses) & _finite_members(stack)
+    for i, variate in enumerate(variates):
+        finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
+    part = order.rule.collect(order.model, stack, order.cohort.weights, order.parameters)
+    return Updates(members, losses, n_samples, finite, part, variates)
+
+
+def _finite_members(stack: Model) -> np.ndarray:
+    """Return whose tensors are all finite."""
+    rows = [by_member(tensor) for tensor in stack.values() if tensor.is_floating_point()]
+    # A sum is not finite if a term is not; the other way round only if it overflows.
+    suspect = ~torch.stack([tensor.sum(1) for tensor in rows]).isfinite().all(0)
+    finite = ~suspect
+    for k in suspect.nonzero().flatten().tolist():
+        finite[k] = all(tensor[k].isfinite().all() for tensor in rows)
+    return finite.cpu().numpy()
