@@ -57,8 +57,16 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     availability : BaseAvailability, default=None
         Who can be reached in a round, and who never answers, from ``skfed.availability``; None is
         everybody, always.
+    engine : {"auto", "stacked", "loop"}, default="auto"
+        "stacked" trains many clients as one batch, with the loop's minibatches and, up to the
+        rounding of its products, its result; "loop" lets skorch train client by client. "auto" is
+        "stacked" where that gives the same result and is not slower; ``engine_`` says why not.
+    memory_budget : int, default=2**30
+        Bytes that stacked models and activations may fill, in each job. Beyond, a cohort is cut
+        into chunks, which changes its result by rounding.
     n_jobs : int, default=None
-        Clients that train side by side, through joblib. The result does not depend on it.
+        Chunks of clients that train side by side, through joblib: in threads, unless
+        ``joblib.parallel_config`` says otherwise. The result does not depend on it.
     warm_start : bool, default=False
         Let ``fit`` go on from the fitted model until ``n_rounds`` in total.
     random_state : int, RandomState instance or None, default=None
@@ -81,6 +89,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         D_k, the number of samples of each client.
     fractions_ : ndarray of shape (n_clients,)
         p_k; they sum to 1 over the priority clients.
+    engine_ : str
+        "stacked" or "loop", and after a colon the reason.
     history_ : pandas.DataFrame
         One row a round: losses, cost, cohort, times; columns as in :mod:`skfed.history`.
     n_rounds_ : int

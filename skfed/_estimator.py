@@ -18,12 +18,12 @@ from skfed._nets import Workbench, cast
 from skfed._rounds import Rules, Server, run_rounds
 from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
-from skfed.engines import Draws, LocalTraining, LoopEngine, batch_size, evaluate
+from skfed.engines import Draws, LocalTraining, batch_size, evaluate, make_engine
 from skfed.history import to_frame
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector, RandomSelector
 from skfed.utils._seeding import Purpose, draw_seed
-from skfed.utils._sklearn import Interval
+from skfed.utils._sklearn import Interval, StrOptions
 
 Validator = Callable[[NeuralNetClassifier], dict[str, float]]
 
@@ -72,6 +72,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         "aggregator": [BaseAggregator, None],
         "server_optimizer": [ServerOptimizer, None],
         "availability": [BaseAvailability, None],
+        "engine": [StrOptions({"auto", "stacked", "loop"})],
+        "memory_budget": [_POSITIVE_INT],
         "n_jobs": [Integral, None],
         "warm_start": ["boolean"],
         "random_state": ["random_state"],
@@ -92,6 +94,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         aggregator=None,
         server_optimizer=None,
         availability=None,
+        engine="auto",
+        memory_budget=2**30,
         n_jobs=None,
         warm_start=False,
         random_state=None,
@@ -108,6 +112,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         self.aggregator = aggregator
         self.server_optimizer = server_optimizer
         self.availability = availability
+        self.engine = engine
+        self.memory_budget = memory_budget
         self.n_jobs = n_jobs
         self.warm_start = warm_start
         self.random_state = random_state
@@ -284,7 +290,9 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         X = cast(server.net, X)
         bench = Workbench(server.net, X[:1])
         draws = Draws(federation, server.seed, batch_size(server.net))
-        engine = LoopEngine(bench, X, y, draws, self.n_jobs)
+        engine, self.engine_ = make_engine(
+            self.engine, bench, X, y, draws, self.memory_budget, self.n_jobs
+        )
         rules = self._rules(server.net)
         try:
             run_rounds(

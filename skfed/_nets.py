@@ -4,8 +4,8 @@ The model is what travels between server and clients: every parameter and buffer
 """
 
 import warnings
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -61,18 +61,30 @@ class Workbench:
     def __init__(self, net: NeuralNetClassifier, row: np.ndarray):
         self._settings = clone(net)
         self._row = row
+        self._idle: list[NeuralNetClassifier] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_settings": self._settings, "_row": self._row}
+        return {"_settings": self._settings, "_row": self._row, "_idle": []}
 
     @property
     def device(self) -> str:
         """Where the net computes."""
         return self._settings.device
 
-    @cached_property
-    def net(self) -> NeuralNetClassifier:
-        """The net, set up at its first use; its weights are to be written over."""
+    @contextmanager
+    def borrowed(self) -> Iterator[NeuralNetClassifier]:
+        """Lend a net to one thread at a time; its weights are to be written over."""
+        try:
+            net = self._idle.pop()
+        except IndexError:
+            net = self.set_up()
+        try:
+            yield net
+        finally:
+            self._idle.append(net)
+
+    def set_up(self) -> NeuralNetClassifier:
+        """Return a new net with these settings."""
         net = clone(self._settings)
         with torch_seeded(np.random.default_rng(0), net.device):
             net.initialize()

@@ -13,7 +13,7 @@ from skfed._nets import Model, get_model, model_bytes, parameter_names, set_mode
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.aggregation._scaffold import Variates
 from skfed.availability import BaseAvailability
-from skfed.engines import LocalTraining, LoopEngine, Order, Updates
+from skfed.engines import Engine, LocalTraining, Order, Updates
 from skfed.history import Ledger
 from skfed.schedules import Scheduled, value_at
 from skfed.selection import BaseSelector, Cohort, Round
@@ -58,7 +58,7 @@ class Rules:
 class Poll:
     """Carries a selector's questions of one round to the engine, and charges for them."""
 
-    engine: LoopEngine
+    engine: Engine
     model: Model
     round: int
     ledger: Ledger
@@ -112,7 +112,7 @@ class Returns:
 def run_rounds(
     server: Server,
     federation: Federation,
-    engine: LoopEngine,
+    engine: Engine,
     rules: Rules,
     *,
     until: int,
@@ -137,7 +137,7 @@ def run_rounds(
 def _run_round(
     server: Server,
     federation: Federation,
-    engine: LoopEngine,
+    engine: Engine,
     rules: Rules,
     reported: np.ndarray,
     validate: Callable[[NeuralNetClassifier], dict[str, float]],

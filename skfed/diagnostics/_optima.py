@@ -99,7 +99,7 @@ class _Objective:
     """Weighted sums of clients' regularised losses, in float64, and their minima."""
 
     def __init__(self, net: NeuralNetClassifier, X, y, l2: float | None, tol: float):
-        self.net = Workbench(net, X[:1]).net
+        self.net = Workbench(net, X[:1]).set_up()
         for name in self.net._modules + self.net._criteria:
             if isinstance(part := getattr(self.net, f"{name}_"), torch.nn.Module):
                 part.double().eval()

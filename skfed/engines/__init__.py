@@ -1,8 +1,21 @@
 """How clients are trained and polled."""
 
+from skfed.engines._choose import Engine, make_engine
 from skfed.engines._client import evaluate
 from skfed.engines._draws import Draws, batch_size
 from skfed.engines._loop import LoopEngine
+from skfed.engines._stacked import StackedEngine
 from skfed.engines._updates import LocalTraining, Order, Updates
 
-__all__ = ["Draws", "LocalTraining", "LoopEngine", "Order", "Updates", "batch_size", "evaluate"]
+__all__ = [
+    "Draws",
+    "Engine",
+    "LocalTraining",
+    "LoopEngine",
+    "Order",
+    "StackedEngine",
+    "Updates",
+    "batch_size",
+    "evaluate",
+    "make_engine",
+]

@@ -41,9 +41,7 @@ def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task)
     """Train one member of a cohort, with a fresh optimizer; ``order`` is for this member alone."""
     model, training = order.model, order.training
     correction = None if order.corrections is None else order.corrections[0]
-    # The lock inside also keeps threads that share the bench from using it at once.
-    with torch_seeded(task.layers_rng, bench.device), one_torch_thread():
-        net = bench.net
+    with torch_seeded(task.layers_rng, bench.device), bench.borrowed() as net, one_torch_thread():
         set_model(net, model)
         net.initialize_optimizer()
         net.history.clear()
@@ -64,9 +62,9 @@ def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task)
 
 def evaluate_client(bench: Workbench, model: Model, task: Task) -> tuple[float, float]:
     """Return one client's mean loss and error, 1 - accuracy, at ``model``."""
-    with torch_seeded(task.layers_rng, bench.device), one_torch_thread():
-        set_model(bench.net, model)
-        return _evaluate(bench.net, task.X, task.y)
+    with torch_seeded(task.layers_rng, bench.device), bench.borrowed() as net, one_torch_thread():
+        set_model(net, model)
+        return _evaluate(net, task.X, task.y)
 
 
 def evaluate(

@@ -39,8 +39,12 @@ class Draws:
         """Draw what a client trains on."""
         n_samples = self.federation.size(k)
         rng = self.stream(Purpose.MINIBATCHES, round, k, copy)
-        size = whole(self.batch_size, n_samples)
+        size = self.rows_a_step(n_samples)
         return minibatches(rng, n_samples, size, training.epochs, training.steps)
+
+    def rows_a_step(self, n_samples: int) -> int:
+        """Return b for a client of so many rows; its last batch of an epoch may have less."""
+        return whole(self.batch_size, n_samples)
 
     def polled_rows(self, round: int, k: int, max_samples: int | str | None) -> np.ndarray:
         """Return the rows of X that a client evaluates: all, or as many as a poll may use."""

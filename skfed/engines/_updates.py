@@ -99,6 +99,8 @@ def collect(
     for i, variate in enumerate(variates):
         finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
     part = order.rule.collect(order.model, stack, order.cohort.weights, order.parameters)
+    if isinstance(part, dict):
+        part = {name: tensor.cpu() for name, tensor in part.items()}
     return Updates(members, losses, n_samples, finite, part, variates)
 
 

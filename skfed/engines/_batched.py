@@ -1,0 +1,91 @@
+"""Any module that torch.func can batch: the gradient of many clients' models as one."""
+
+from dataclasses import dataclass
+
+import torch
+from skorch import NeuralNetClassifier
+
+from skfed._nets import Model
+
+
+@dataclass(frozen=True)
+class BatchedModule:
+    """The losses and gradients of some clients' models, through torch.func.
+
+    Parameters
+    ----------
+    ignored : int, default=None
+        A target that the criterion leaves out of its mean: rows beyond a client's batch get it.
+        For a criterion that has one and a module whose rows do not influence each other; None
+        otherwise, and then only clients with as many rows are one batch.
+    """
+
+    ignored: int | None = None
+
+    def gradients(
+        self,
+        net: NeuralNetClassifier,
+        params: Model,
+        buffers: Model,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        sizes: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, Model]:
+        """Return each client's loss and gradients, and bring the buffers up to date.
+
+        Parameters
+        ----------
+        net : NeuralNetClassifier
+            Whose module and criterion it is.
+        params, buffers : dict of str to Tensor of shape (n_clients, ...)
+            The clients' parameters and buffers.
+        X : Tensor of shape (n_clients, batch_size, ...)
+            Rows of each client.
+        y : Tensor of shape (n_clients, batch_size)
+            Targets.
+        sizes : Tensor of shape (n_clients,) or None
+            How many of the rows are meant; None: all.
+        """
+        if sizes is None:
+            return self._of_one_size(net, params, buffers, X, y)
+        if self.ignored is not None:
+            beyond = torch.arange(y.shape[1], device=y.device) >= sizes.unsqueeze(1)
+            return self._of_one_size(net, params, buffers, X, y.masked_fill(beyond, self.ignored))
+        losses = next(iter(params.values())).new_empty(len(y))
+        grads = {name: torch.empty_like(tensor) for name, tensor in params.items()}
+        for size in sizes.unique().tolist():
+            who = (sizes == size).nonzero().flatten()
+            theirs = {name: tensor[who] for name, tensor in buffers.items()}
+            losses[who], slopes = self._of_one_size(
+                net,
+                {name: tensor[who] for name, tensor in params.items()},
+                theirs,
+                X[who, :size],
+                y[who, :size],
+            )
+            for name, slope in slopes.items():
+                grads[name][who] = slope
+            for name, tensor in theirs.items():
+                buffers[name][who] = tensor
+        return losses, grads
+
+    def _of_one_size(
+        self,
+        net: NeuralNetClassifier,
+        params: Model,
+        buffers: Model,
+        X: torch.Tensor,
+        y: torch.Tensor,
+    ) -> tuple[torch.Tensor, Model]:
+        def loss(params, buffers, X, y):
+            buffers = {name: tensor.clone() for name, tensor in buffers.items()}
+            output = torch.func.functional_call(net.module_, {**params, **buffers}, (X,))
+            return net.get_loss(output, y, X=X, training=True), buffers
+
+        step = torch.func.vmap(
+            torch.func.grad_and_value(loss, has_aux=True), randomness="different"
+        )
+        grads, (losses, moved) = step(params, buffers, X, y)
+        for name, tensor in moved.items():
+            buffers[name].copy_(tensor)
+        return losses, grads

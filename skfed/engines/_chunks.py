@@ -1,0 +1,96 @@
+"""Which clients are trained side by side, and on which rows.
+
+Where a cohort is cut depends on it and on the memory budget alone: not on n_jobs, the backend or
+free memory, since the rounding of a product depends on its shape.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from skfed.engines._minibatches import Minibatches
+from skfed.engines._rows import Rows
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some members of a cohort, those with most steps first, so that who is done is at the end.
+
+    Parameters
+    ----------
+    names : tuple of hashable
+        Their ids, for error messages.
+    rows : Rows
+        The data.
+    plan : ndarray of shape (n_steps, n_members, batch_size)
+        Row numbers of each step.
+    sizes : ndarray of shape (n_steps, n_members)
+        Rows of each step; 0 after a member's last. Beyond them ``plan`` repeats a row of the
+        member, which is not meant.
+    iterations : ndarray of shape (n_steps,)
+        The local iteration of each step of the first member.
+    layers_rng : numpy.random.Generator
+        For random layers.
+    """
+
+    names: tuple
+    rows: Rows
+    plan: np.ndarray
+    sizes: np.ndarray
+    iterations: np.ndarray
+    layers_rng: np.random.Generator
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel with the members' rows alone."""
+        rows, plan = self.rows.of(self.plan)
+        return vars(self) | {"rows": rows, "plan": plan}
+
+    @property
+    def n_steps(self) -> np.ndarray:
+        """Steps of each member."""
+        return (self.sizes > 0).sum(axis=0)
+
+
+def cut(n_steps: np.ndarray, limit: int, alike: bool) -> list[np.ndarray]:
+    """Cut a cohort into chunks of at most ``limit`` members, of much the same size.
+
+    Parameters
+    ----------
+    n_steps : ndarray of shape (n_members,)
+        Local steps of each member.
+    limit : int
+        Largest chunk.
+    alike : bool
+        Whether all members of a chunk must have the same number of steps.
+
+    Returns
+    -------
+    list of ndarray of int
+        Positions in the cohort, those with most steps first.
+    """
+    order = np.argsort(-n_steps, kind="stable")
+    groups = [order]
+    if alike:
+        groups = np.split(order, np.flatnonzero(np.diff(n_steps[order])) + 1)
+    return [part for group in groups for part in np.array_split(group, -(-len(group) // limit))]
+
+
+def make_chunk(
+    names: tuple,
+    rows: Rows,
+    held: Sequence[np.ndarray],
+    batches: Sequence[Minibatches],
+    layers_rng: np.random.Generator,
+) -> Chunk:
+    """Lay the minibatches of some members side by side; ``held`` are the rows that each holds."""
+    n_steps = max(len(b.sizes) for b in batches)
+    width = max(b.rows.shape[1] for b in batches)
+    plan = np.empty((n_steps, len(batches), width), dtype=np.intp)
+    sizes = np.zeros((n_steps, len(batches)), dtype=np.intp)
+    for i, (mine, b) in enumerate(zip(held, batches, strict=True)):
+        plan[:, i] = mine[0]
+        plan[: len(b.sizes), i, : b.rows.shape[1]] = mine[b.rows]
+        sizes[: len(b.sizes), i] = b.sizes
+    return Chunk(names, rows, plan, sizes, batches[0].iterations, layers_rng)

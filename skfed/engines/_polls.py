@@ -1,0 +1,117 @@
+"""Polls: all candidates hold the same model, so their rows share its products."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from skfed._nets import Model, Workbench, set_model
+from skfed.engines._client import one_torch_thread
+from skfed.engines._rows import Rows
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Rows to be evaluated in one product: batches of some clients, one after the other.
+
+    Parameters
+    ----------
+    rows : Rows
+        The data.
+    numbers : ndarray of shape (n_rows,)
+        Row numbers.
+    ends : ndarray of shape (n_batches,)
+        Where each batch ends.
+    """
+
+    rows: Rows
+    numbers: np.ndarray
+    ends: np.ndarray
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel with these rows alone."""
+        rows, numbers = self.rows.of(self.numbers)
+        return vars(self) | {"rows": rows, "numbers": numbers}
+
+
+def cut_polls(
+    rows: Rows, asked: Sequence[np.ndarray], batch_size: int, limit: int
+) -> tuple[list[Questions], np.ndarray]:
+    """Cut the rows of polled clients into batches, and these into products of about ``limit`` rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        The data.
+    asked : sequence of ndarray of int
+        The row numbers of each client.
+    batch_size : int
+        Rows of a batch; -1 means all of a client's. The mean loss of a client is that of its
+        batches, weighted by their rows.
+    limit : int
+        Rows of a product, unless a batch has more.
+
+    Returns
+    -------
+    questions : list of Questions
+        The products.
+    owners : ndarray of shape (n_batches,)
+        Whose batch each is, as a position in ``asked``, over all products.
+    """
+    sizes, owners = [], []
+    for i, numbers in enumerate(asked):
+        size = len(numbers) if batch_size == -1 else batch_size
+        n_batches = -(-len(numbers) // size)
+        sizes += [size] * (n_batches - 1) + [len(numbers) - (n_batches - 1) * size]
+        owners += [i] * n_batches
+    questions, first, start = [], 0, 0
+    ends = np.cumsum(sizes)
+    flat = np.concatenate(asked)
+    while first < len(ends):
+        last = max(int(np.searchsorted(ends, start + limit, side="right")), first + 1)
+        stop = ends[last - 1]
+        questions.append(Questions(rows, flat[start:stop], ends[first:last] - start))
+        first, start = last, stop
+    return questions, np.array(owners)
+
+
+def answer(
+    bench: Workbench, model: Model, questions: Questions, rowwise: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the summed loss and the number of errors of each batch, from one product.
+
+    ``rowwise`` says that the criterion is the plain mean of cross-entropies, so that the losses of
+    all rows are had at once.
+    """
+    X, y = questions.rows.take(questions.numbers)
+    with bench.borrowed() as net, one_torch_thread(), torch.no_grad():
+        set_model(net, model)
+        net._set_training(False)
+        output = net.module_(X)
+        output = output[0] if isinstance(output, tuple) else output
+        starts = np.concatenate([[0], questions.ends[:-1]])
+        errors = np.add.reduceat((output.argmax(1) != y).cpu().numpy(), starts, dtype=float)
+        if rowwise:
+            losses = F.cross_entropy(output, y, reduction="none").cpu().numpy()
+            return np.add.reduceat(losses, starts, dtype=float), errors
+        batches = zip(starts.tolist(), questions.ends.tolist(), strict=True)
+        sums = [
+            net.get_loss(output[a:b], y[a:b], X=X[a:b], training=False).item() * (b - a)
+            for a, b in batches
+        ]
+        return np.array(sums), errors
+
+
+def is_rowwise(criterion: nn.Module) -> bool:
+    """Tell whether a criterion is the plain mean of its rows' cross-entropies."""
+    return (
+        type(criterion) is nn.CrossEntropyLoss
+        and criterion.weight is None
+        and criterion.label_smoothing == 0
+        and criterion.reduction == "mean"
+        and criterion.ignore_index < 0
+    )

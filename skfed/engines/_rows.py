@@ -1,0 +1,60 @@
+"""The data of all clients, taken by row number to where the net computes.
+
+X is never copied as a whole nor sorted by client, so it may be a memory map larger than memory.
+"""
+
+import numpy as np
+import torch
+
+
+class Rows:
+    """X and y of all clients.
+
+    On a GPU the data are moved there once if they fill at most half of its free memory; else the
+    rows of each step are moved. Which of the two changes no result.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, ...)
+        In the dtype of the module.
+    y : ndarray of shape (n_samples,)
+        Encoded targets.
+    device : str, default="cpu"
+        Where the net computes.
+    """
+
+    def __init__(self, X: np.ndarray, y: np.ndarray, device: str = "cpu"):
+        self.X, self.y, self.device = X, y, torch.device(device)
+        self._moved: tuple[torch.Tensor, torch.Tensor] | None = None
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            if 2 * (X.nbytes + y.nbytes) <= free:
+                self._moved = self._whole(X), self._whole(y)
+
+    def take(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return X and y at the row numbers, in the shape of ``rows``, on the device."""
+        if self._moved is not None:
+            index = torch.from_numpy(rows.ravel()).to(self.device)
+            X, y = (tensor.index_select(0, index) for tensor in self._moved)
+            return X.view(*rows.shape, *X.shape[1:]), y.view(*rows.shape, *y.shape[1:])
+        return self._to_device(self._gather(rows)), self._to_device(self.y[rows])
+
+    def of(self, rows: np.ndarray) -> tuple["Rows", np.ndarray]:
+        """Return these rows alone, as travels to another process, and their new numbers."""
+        needed, position = np.unique(rows, return_inverse=True)
+        alone = Rows(self.X[needed], self.y[needed], str(self.device))
+        return alone, position.reshape(rows.shape)
+
+    def _gather(self, rows: np.ndarray) -> np.ndarray:
+        if not self.X.flags.c_contiguous:  # np.take would copy X whole
+            return self.X[rows]
+        # Not torch's index_select, which is as fast, since torch takes no read-only array.
+        out = np.empty((rows.size, *self.X.shape[1:]), self.X.dtype)
+        np.take(self.X, rows.ravel(), axis=0, out=out, mode="clip")
+        return out.reshape(*rows.shape, *self.X.shape[1:])
+
+    def _whole(self, array: np.ndarray) -> torch.Tensor:
+        return self._to_device(np.require(array, requirements=("C", "W")))
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)

@@ -1,0 +1,195 @@
+"""The local steps of many clients, taken side by side."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from skorch import NeuralNetClassifier
+
+from skfed._nets import Model, Workbench
+from skfed.engines._batched import BatchedModule
+from skfed.engines._chunks import Chunk
+from skfed.engines._client import one_torch_thread
+from skfed.engines._linear import LinearStack
+from skfed.engines._updates import Order, Updates, collect
+from skfed.utils._seeding import torch_seeded
+
+Method = LinearStack | BatchedModule
+
+
+def train_chunk(
+    bench: Workbench,
+    method: Method,
+    random: bool,
+    order: Order,
+    members: np.ndarray,
+    chunk: Chunk,
+) -> Updates:
+    """Train some members of a cohort; ``order`` is for them alone.
+
+    ``random`` says whether the module draws while it trains; then the generator of torch is held.
+    """
+    seeded = torch_seeded(chunk.layers_rng, bench.device) if random else nullcontext()
+    with bench.borrowed() as net, seeded, one_torch_thread(), torch.no_grad():
+        try:
+            stack = Stack(net, method, order, chunk)
+            losses, rates = _take_steps(stack, order.training.rates, chunk)
+        except Exception as error:
+            error.add_note(f"while training clients {chunk.names} in round {order.round}")
+            raise
+        return collect(
+            replace(order, model=stack.model),
+            members,
+            stack.models(),
+            losses,
+            chunk.sizes.sum(axis=0),
+            stack.variates(order, rates),
+        )
+
+
+def _take_steps(
+    stack: "Stack", rates: tuple[float, ...] | None, chunk: Chunk
+) -> tuple[np.ndarray, np.ndarray]:
+    """Take all steps; return each member's mean loss and the sum of its learning rates."""
+    n_steps, n_members = chunk.sizes.shape
+    losses = torch.zeros(n_steps, n_members, dtype=torch.double)
+    rate = np.array([stack.rate if rates is None else rates[i] for i in chunk.iterations])
+    for step, sizes in enumerate(chunk.sizes):
+        n = np.count_nonzero(sizes)  # they come first
+        width = sizes[:n].max()
+        X, y = chunk.rows.take(chunk.plan[step, :n, :width])
+        ragged = torch.from_numpy(sizes[:n]).to(y.device) if sizes[:n].min() < width else None
+        losses[step, :n] = stack.step(X, y, ragged, float(rate[step]))
+    taken = chunk.sizes > 0
+    return (losses.numpy().sum(0) / taken.sum(0)), (taken * rate[:, None]).sum(0)
+
+
+class Stack:
+    """The models of some clients along a leading axis, with one optimizer for all of them.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Whose module, criterion and optimizer they are.
+    method : LinearStack or BatchedModule
+        How losses and gradients are had.
+    order : Order
+        What the server asks of these members.
+    chunk : Chunk
+        Who they are.
+    """
+
+    def __init__(self, net: NeuralNetClassifier, method: Method, order: Order, chunk: Chunk):
+        n_members = len(chunk.names)
+        self.net, self.method = net, method
+        self.model = {name: tensor.to(net.device) for name, tensor in order.model.items()}
+        self.whole = {
+            name: tensor.expand(n_members, *tensor.shape).clone()
+            for name, tensor in self.model.items()
+        }
+        # Those who still train. They share the memory of the whole.
+        self.params = {_short(name): self.whole[name].detach() for name in order.parameters}
+        self.buffers = {
+            _short(name): tensor.detach()
+            for name, tensor in self.whole.items()
+            if name not in order.parameters
+        }
+        self.shifts = _stacked(order.corrections, self.model, order.parameters)
+        self.mu = order.training.proximal_mu
+        self.rate = float(net.optimizer_.param_groups[0]["lr"])
+        self.optimizer = None if self._is_plain() else _optimizer(net, self.params)
+        net._set_training(True)
+
+    def step(
+        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None, rate: float
+    ) -> torch.Tensor:
+        """Take one step of the first len(X) members, and return their losses before it."""
+        self._keep(len(X))
+        if self.optimizer is None and isinstance(self.method, LinearStack):
+            return self.method.descend(self.net, self.params, X, y, sizes, rate)
+        losses, grads = self.method.gradients(self.net, self.params, self.buffers, X, y, sizes)
+        for name, parameter in self.params.items():
+            parameter.grad = self._corrected(name, grads[name])
+        assert self.optimizer is not None
+        self.optimizer.param_groups[0]["lr"] = rate
+        self.optimizer.step()
+        return losses
+
+    def models(self) -> Model:
+        """Return all members' models."""
+        return self.whole
+
+    def variates(self, order: Order, rates: np.ndarray) -> list[Model | None]:
+        """Return c_k - c + (w_t - w_k) / (sum of the learning rates): SCAFFOLD's option II."""
+        if order.corrections is None:
+            return [None] * len(rates)
+        return [
+            {
+                name: (self.model[name] - self.whole[name][i]).div_(rate).cpu()
+                - correction.get(name, 0.0)
+                for name in order.parameters
+            }
+            if rate > 0  # without a step there is nothing new
+            else None
+            for i, (rate, correction) in enumerate(zip(rates, order.corrections, strict=True))
+        ]
+
+    def _is_plain(self) -> bool:
+        """Whether a step is w - lr * gradient, which needs no optimizer."""
+        group = self.net.optimizer_.param_groups[0]
+        others = ("momentum", "weight_decay", "maximize")
+        return (
+            isinstance(self.method, LinearStack)
+            and type(self.net.optimizer_) is torch.optim.SGD
+            and not any(group[name] for name in others)
+            and not self.mu
+            and not self.shifts
+        )
+
+    def _corrected(self, name: str, grad: torch.Tensor) -> torch.Tensor:
+        """Add mu (w - w_t) and SCAFFOLD's c - c_k."""
+        if self.mu:
+            grad = grad + self.mu * (self.params[name] - self.model[f"module.{name}"])
+        if name in self.shifts:
+            grad = grad + self.shifts[name][: len(grad)]
+        return grad
+
+    def _keep(self, n: int) -> None:
+        """Leave out those who have taken their last step: theirs is not to be moved any more."""
+        for tensors in (self.params, self.buffers):
+            for tensor in tensors.values():
+                if len(tensor) == n:
+                    continue
+                state: dict[str, Any] = self.optimizer.state[tensor] if self.optimizer else {}
+                for key, value in state.items():
+                    if torch.is_tensor(value) and value.shape == tensor.shape:
+                        state[key] = value[:n]
+                tensor.grad = None
+                tensor.data = tensor.data[:n]
+
+
+def _optimizer(net: NeuralNetClassifier, params: Model) -> torch.optim.Optimizer:
+    """Set up the net's optimizer for stacked parameters; it acts on each element by itself."""
+    _, options = net.get_params_for_optimizer("optimizer", net.module_.named_parameters())
+    return type(net.optimizer_)(list(params.values()), **options)
+
+
+def _stacked(corrections: Sequence[Model] | None, model: Model, parameters: Sequence[str]) -> Model:
+    """Stack SCAFFOLD's corrections; those that are missing are zero."""
+    if not corrections or not any(corrections):
+        return {}
+    return {
+        _short(name): torch.stack(
+            [c[name].to(w.device) if name in c else torch.zeros_like(w) for c in corrections]
+        )
+        for name in parameters
+        for w in [model[name]]
+    }
+
+
+def _short(name: str) -> str:
+    """Return the name of a tensor inside the module."""
+    return name.removeprefix("module.")

@@ -1,0 +1,147 @@
+"""The stacked engine: many clients trained and polled as one batch.
+
+What it computes is what the loop engine computes, up to the rounding of its products: the same
+minibatches, the same steps. Small models leave a machine idle when clients are served one by one,
+since most of a step is then the dispatch of its operations.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.utils.parallel import Parallel, delayed
+
+from skfed._nets import Model, Workbench
+from skfed.engines._chunks import Chunk, cut, make_chunk
+from skfed.engines._draws import Draws, numbered
+from skfed.engines._minibatches import count_steps
+from skfed.engines._polls import answer, cut_polls
+from skfed.engines._rows import Rows
+from skfed.engines._stack import Method, train_chunk
+from skfed.engines._updates import Evaluation, LocalTraining, Order, Updates
+from skfed.utils._seeding import Purpose
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a net's clients are stacked; see ``skfed.engines._choose``.
+
+    Parameters
+    ----------
+    method : LinearStack or BatchedModule
+        How losses and gradients are had.
+    random : bool
+        Whether the module draws while it trains.
+    rowwise : bool
+        Whether the criterion is the plain mean of cross-entropies.
+    evaluation_batch : int
+        Rows of a batch of evaluation; -1 means all.
+    client_bytes, row_bytes : int
+        Memory of a client's model while it trains, and of a row with its activations.
+    """
+
+    method: Method
+    random: bool
+    rowwise: bool
+    evaluation_batch: int
+    client_bytes: int
+    row_bytes: int
+
+
+@dataclass
+class StackedEngine:
+    """Train and poll the clients of a federation side by side.
+
+    Parameters
+    ----------
+    bench : Workbench
+        The net that does the work.
+    rows : Rows
+        The data.
+    draws : Draws
+        Who holds which rows, and the streams.
+    plan : Plan
+        How clients are stacked.
+    memory_budget : int
+        Bytes that stacked models and activations may fill, of each job.
+    n_jobs : int, default=None
+        Chunks of clients served side by side, through joblib.
+    """
+
+    bench: Workbench
+    rows: Rows
+    draws: Draws
+    plan: Plan
+    memory_budget: int
+    n_jobs: int | None = None
+
+    def train(self, order: Order) -> Iterator[Updates]:
+        """Train a cohort; a client that stands twice trains twice, afresh."""
+        return self._parallel()(
+            delayed(train_chunk)(
+                self.bench, self.plan.method, self.plan.random, order.of(members), members, chunk
+            )
+            for members, chunk in self._chunks(order)
+        )
+
+    def evaluate(
+        self, model: Model, clients: np.ndarray, round: int, max_samples: int | str | None = None
+    ) -> Evaluation:
+        """Let clients say their mean loss and error at ``model``."""
+        if not len(clients):
+            return Evaluation(np.zeros(0), np.zeros(0), np.zeros(0, dtype=int))
+        asked = [self.draws.polled_rows(round, k, max_samples) for k in clients]
+        limit = max(1, self._bytes() // self.plan.row_bytes)
+        questions, owners = cut_polls(self.rows, asked, self.plan.evaluation_batch, limit)
+        answers = self._parallel()(
+            delayed(answer)(self.bench, model, question, self.plan.rowwise)
+            for question in questions
+        )
+        losses, errors = np.concatenate(list(answers), axis=1)
+        n_samples = np.array([len(numbers) for numbers in asked])
+        sums = (np.bincount(owners, weights=values) for values in (losses, errors))
+        return Evaluation(next(sums) / n_samples, next(sums) / n_samples, n_samples)
+
+    def _chunks(self, order: Order) -> Iterator[tuple[np.ndarray, Chunk]]:
+        """Yield the chunks of a cohort; their minibatches are drawn when their turn comes."""
+        training, members = order.training, list(numbered(order.cohort.clients))
+        held = [self.draws.federation.size(k) for k, _ in members]
+        steps = [self._n_steps(n, training) for n in held]
+        # Where the rate changes with the epoch, clients of a chunk change epochs together.
+        alike = training.steps is None and len(set(training.rates or ())) > 1
+        limit = self._clients_a_chunk(max(held, default=1))
+        for part in cut(np.array(steps, dtype=int), limit, alike):
+            yield part, self._chunk(order, [members[i] for i in part])
+
+    def _chunk(self, order: Order, members: list[tuple[int, int]]) -> Chunk:
+        federation, t = self.draws.federation, order.round
+        return make_chunk(
+            federation.names([k for k, _ in members]),
+            self.rows,
+            [federation.rows(k) for k, _ in members],
+            [self.draws.minibatches(order.training, t, k, copy) for k, copy in members],
+            # The draws of a chunk's random layers are its own, since its cut is.
+            self.draws.stream(Purpose.RANDOM_LAYERS, t, *members[0]),
+        )
+
+    def _n_steps(self, n_samples: int, training: LocalTraining) -> int:
+        size = self.draws.rows_a_step(n_samples)
+        return count_steps(n_samples, size, training.epochs, training.steps)
+
+    def _clients_a_chunk(self, largest: int) -> int:
+        rows = min(self.draws.rows_a_step(largest), largest)
+        client = self.plan.client_bytes + rows * self.plan.row_bytes
+        return max(1, self._bytes() // client)
+
+    def _bytes(self) -> int:
+        """Return what the stack and the rows of a step may fill."""
+        in_cache = CACHE_BYTES if self.bench.device == "cpu" else self.memory_budget
+        return min(self.memory_budget, in_cache)
+
+    def _parallel(self) -> Parallel:
+        # Threads, unless the user says otherwise: products release the interpreter's lock.
+        return Parallel(n_jobs=self.n_jobs, prefer="threads", return_as="generator")
+
+
+# A stack and the rows of its step that stay in a core's caches between two steps.
+CACHE_BYTES = 4 * 2**20
