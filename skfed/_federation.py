@@ -1,9 +1,9 @@
 """Who the clients are: their ids, their rows, their sizes and who of them has priority."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Real
 from typing import Any
 
@@ -67,7 +67,12 @@ class Federation:
 
     def digest(self, k: int) -> bytes:
         """Return the key of client ``k`` in random streams and in the server's memory."""
-        return digest(self.ids[k])
+        return self._digest(k)
+
+    @cached_property
+    def _digest(self) -> Callable[[int], bytes]:
+        # A round needs a client's digest several times; more than a cohort is not to be kept.
+        return lru_cache(maxsize=2**12)(lambda k: digest(native(self.ids[k])))
 
     def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
         """Return the ids of some clients as plain Python objects."""

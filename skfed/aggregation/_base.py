@@ -75,7 +75,8 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         Returns
         -------
         object
-            For ``combine``. It may come from another process.
+            For ``combine``. It may come from another process. Where a member's model is not
+            finite, neither is this.
         """
         return stack
 

@@ -6,6 +6,8 @@ import torch
 from skfed._nets import Model, by_member
 from skfed.aggregation._base import BaseAggregator
 
+_PIECE = 8192
+
 
 class WeightedMean(BaseAggregator):
     """sum of q_k w_k by the cohort's weights; w + sum of q_k (w_k - w) for an unbiased cohort.
@@ -37,7 +39,9 @@ class WeightedMean(BaseAggregator):
 def _weighted_sum(stack: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
     """Sum over the leading axis, in float64: models that are the same have them as their mean."""
     q = torch.as_tensor(weights, dtype=torch.double, device=stack.device)
-    return (q @ by_member(stack).double()).view(stack.shape[1:])
+    # Piece by piece: a copy of the stack in float64 would leave the caches (8x slower).
+    pieces = by_member(stack).split(_PIECE, dim=1)
+    return torch.cat([q @ piece.double() for piece in pieces]).view(stack.shape[1:])
 
 
 def cast_mean(mean: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,15 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skfed._nets import Model, Workbench, get_model, parameter_names, set_model, to_tensors
+from skfed._nets import (
+    Model,
+    Workbench,
+    get_model,
+    model_bytes,
+    parameter_names,
+    set_model,
+    to_tensors,
+)
 from skfed.engines._batched import BatchedModule
 from skfed.engines._draws import Draws, batch_size
 from skfed.engines._linear import CriterionLoss, LinearStack, cross_entropy
@@ -98,15 +106,12 @@ def _plan(bench: Workbench, X: np.ndarray, y: np.ndarray) -> tuple[Plan, str]:
         else:
             method, kind = BatchedModule(_ignored(net, probe)), "torch.func"
         probe.check(method)
-        model = get_model(net)
-        trained = sum(model[name].nbytes for name in parameter_names(net))
-        everything = sum(tensor.nbytes for tensor in model.values())
         plan = Plan(
             method=method,
             random=probe.draws(training=True),
             rowwise=is_rowwise(net.criterion_),
             evaluation_batch=batch_size(net, "iterator_valid"),
-            client_bytes=everything + trained,
+            model_bytes=model_bytes(net),
             row_bytes=probe.row_bytes(),
         )
     return plan, kind

@@ -105,11 +105,8 @@ class LinearStack:
         for layer in self.layers:
             if isinstance(layer, Linear):
                 tape.append((layer, (h,)))
-                weight = params[layer.weight]
-                if layer.bias is None:
-                    h = torch.bmm(weight, h)
-                else:
-                    h = torch.baddbmm(params[layer.bias].unsqueeze(2), weight, h)
+                bias = None if layer.bias is None else params[layer.bias].unsqueeze(2)
+                h = _product(params[layer.weight], h, bias)
             elif layer is F.relu:
                 h = h.relu()
                 tape.append((layer, (h,)))
@@ -132,13 +129,29 @@ class LinearStack:
         for i in range(len(tape) - 1, first - 1, -1):
             layer, kept = tape[i]
             if isinstance(layer, Linear):
-                below = torch.bmm(params[layer.weight].mT, slope) if i > first else slope
+                below = _product(params[layer.weight].mT, slope) if i > first else slope
                 yield layer, slope, kept[0]
                 slope = below
             elif layer is F.relu:
-                slope = slope.masked_fill_(kept[0] <= 0, 0)
+                slope = torch.ops.aten.threshold_backward(slope, kept[0], 0)
             else:
                 (slope,) = torch.autograd.grad(kept[1], kept[0], slope)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, plus: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a @ b + plus, laid out so that the axis that fills vector registers is contiguous."""
+    if _waste(b.shape[2]) > _waste(a.shape[1]):
+        return _product_in_order(b.mT, a.mT, None if plus is None else plus.mT).mT
+    return _product_in_order(a, b, plus)
+
+
+def _product_in_order(a: torch.Tensor, b: torch.Tensor, plus: torch.Tensor | None) -> torch.Tensor:
+    return torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
+
+
+def _waste(length: int) -> float:
+    """Return the share of a vector register's 16 floats that an axis leaves empty."""
+    return -length % 16 / length
 
 
 def cross_entropy(

@@ -36,15 +36,15 @@ class Plan:
         Whether the criterion is the plain mean of cross-entropies.
     evaluation_batch : int
         Rows of a batch of evaluation; -1 means all.
-    client_bytes, row_bytes : int
-        Memory of a client's model while it trains, and of a row with its activations.
+    model_bytes, row_bytes : int
+        Memory of a model, and of a row with its activations.
     """
 
     method: Method
     random: bool
     rowwise: bool
     evaluation_batch: int
-    client_bytes: int
+    model_bytes: int
     row_bytes: int
 
 
@@ -91,7 +91,7 @@ class StackedEngine:
         if not len(clients):
             return Evaluation(np.zeros(0), np.zeros(0), np.zeros(0, dtype=int))
         asked = [self.draws.polled_rows(round, k, max_samples) for k in clients]
-        limit = max(1, self._bytes() // self.plan.row_bytes)
+        limit = self._limit(self.plan.row_bytes, self.plan.row_bytes)
         questions, owners = cut_polls(self.rows, asked, self.plan.evaluation_batch, limit)
         answers = self._parallel()(
             delayed(answer)(self.bench, model, question, self.plan.rowwise)
@@ -130,13 +130,17 @@ class StackedEngine:
 
     def _clients_a_chunk(self, largest: int) -> int:
         rows = min(self.draws.rows_a_step(largest), largest)
-        client = self.plan.client_bytes + rows * self.plan.row_bytes
-        return max(1, self._bytes() // client)
+        model, data = self.plan.model_bytes, rows * self.plan.row_bytes
+        # At worst a model has a gradient and two tensors of an optimizer's state, and each
+        # activation a gradient.
+        return self._limit(model + data, 4 * model + 2 * data)
 
-    def _bytes(self) -> int:
-        """Return what the stack and the rows of a step may fill."""
-        in_cache = CACHE_BYTES if self.bench.device == "cpu" else self.memory_budget
-        return min(self.memory_budget, in_cache)
+    def _limit(self, touched: int, held: int) -> int:
+        """Return how many fit, of what a step touches in cache and holds in memory."""
+        limit = self.memory_budget // held
+        if self.bench.device == "cpu":
+            limit = min(limit, CACHE_BYTES // touched)
+        return max(1, limit)
 
     def _parallel(self) -> Parallel:
         # Threads, unless the user says otherwise: products release the interpreter's lock.

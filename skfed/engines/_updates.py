@@ -95,13 +95,20 @@ def collect(
 
     ``order`` is for these members alone.
     """
-    finite = np.isfinite(losses) & _finite_members(stack)
+    part = order.rule.collect(order.model, stack, order.cohort.weights, order.parameters)
+    finite = np.isfinite(losses)
+    if part is stack or not _is_finite(part):
+        finite &= _finite_members(stack)
     for i, variate in enumerate(variates):
         finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
-    part = order.rule.collect(order.model, stack, order.cohort.weights, order.parameters)
     if isinstance(part, dict):
         part = {name: tensor.cpu() for name, tensor in part.items()}
     return Updates(members, losses, n_samples, finite, part, variates)
+
+
+def _is_finite(part: Any) -> bool:
+    """Tell whether a rule surely collected finite tensors; it cannot if a member's are not."""
+    return isinstance(part, dict) and all(tensor.sum().isfinite() for tensor in part.values())
 
 
 def _finite_members(stack: Model) -> np.ndarray:

@@ -43,8 +43,8 @@ def stream(
 ) -> np.random.Generator:
     """Return the generator of one purpose, round, client (its digest) and copy."""
     # Each entry is one 32-bit word, so two different keys never give the same entropy.
-    words = [seed, int(purpose), round, copy, *np.frombuffer(client, dtype="<u4").tolist()]
-    return np.random.default_rng(np.random.SeedSequence(words))
+    words = np.concatenate([[seed, purpose, round, copy], np.frombuffer(client, dtype="<u4")])
+    return np.random.default_rng(np.random.SeedSequence(words.astype(np.uint32)))
 
 
 @contextmanager
