@@ -84,7 +84,7 @@ MASKS = []
 
 
 class ShowsMask(nn.Module):
-    """Dropout whose masks the test can see."""
+    """Dropout whose masks the test can see, so it is for the loop engine."""
 
     def __init__(self):
         super().__init__()
@@ -107,9 +107,8 @@ def test_random_layers_differ_by_round_client_and_copy(blobs):
     X, y, clients = blobs
     MASKS.clear()
     net = NeuralNetClassifier(ShowsMask, criterion=nn.CrossEntropyLoss, batch_size=1)
-    FederatedClassifier(net, selector=TwiceEach(), n_rounds=3, local_steps=20, random_state=0).fit(
-        X, y, clients=clients
-    )
+    params = {"selector": TwiceEach(), "n_rounds": 3, "local_steps": 20, "engine": "loop"}
+    FederatedClassifier(net, random_state=0, **params).fit(X, y, clients=clients)
     draws = [str(MASKS[i : i + 20]) for i in range(0, len(MASKS), 20)]
     assert len(draws) == len(set(draws)) == 12
 

@@ -271,7 +271,9 @@ def test_a_partial_poll_evaluates_distinct_rows(blobs):
 
     selector = PowerOfChoice(d=6, clients_per_round=1, loss="batch")
     net = linear_net(5, 3, batch_size=9).set_params(module=CountRows)
-    FederatedClassifier(net, selector=selector, n_rounds=3).fit(X, y, clients=clients)
+    FederatedClassifier(net, selector=selector, n_rounds=3, engine="loop").fit(
+        X, y, clients=clients
+    )
     assert sizes == [9] * 18
 
 

@@ -66,7 +66,8 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         model : dict of str to Tensor
             w, the current global model.
         stack : dict of str to Tensor
-            w_k along a leading axis, one a member; not to be changed.
+            w_k along a leading axis, one a member. Not to be changed; its memory is used again,
+            so a part of it that is kept must be copied (the whole, as it is, is copied here).
         weights : ndarray of shape (n_members,)
             Their q_k.
         parameters : collection of str

@@ -96,6 +96,7 @@ def _plan(bench: Workbench, X: np.ndarray, y: np.ndarray) -> tuple[Plan, str]:
     with bench.borrowed() as net:
         _check_settings(net)
         probe = _Probe(net, X, y)
+        net._set_training(True)  # what is traced is what trains
         layers = layers_of(net.module_)
         if layers is not None:
             rowwise = layers[1] is None and is_rowwise(net.criterion_)
@@ -164,6 +165,8 @@ class _Probe:
         """Raise _CannotStack unless two stacked clients get the losses and gradients of each."""
         if self.draws(training=False):
             raise _CannotStack("the module draws random numbers when it is evaluated")
+        if self.remembers():
+            raise _CannotStack("the module changes attributes of its own when it computes")
         names = parameter_names(self.net)
         models = [get_model(self.net)]
         models.append({n: t + 0.01 if n in names else t.clone() for n, t in models[0].items()})
@@ -187,6 +190,17 @@ class _Probe:
             before = generator.get_state()
             self.net.module_(self.X)
             return not torch.equal(before, generator.get_state())
+
+    def remembers(self) -> bool:
+        """Tell whether the module keeps anything but buffers from one batch to the next."""
+        with self._quietly(training=True):
+            before = [dict(vars(module)) for module in self.net.module_.modules()]
+            self.net.module_(self.X)
+            after = [vars(module) for module in self.net.module_.modules()]
+            return any(
+                old.keys() != new.keys() or any(old[key] is not new[key] for key in old)
+                for old, new in zip(before, after, strict=True)
+            )
 
     def rows_are_apart(self) -> bool:
         """Tell whether the output of a row is the same whatever the other rows are."""

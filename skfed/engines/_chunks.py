@@ -74,7 +74,12 @@ def cut(n_steps: np.ndarray, limit: int, alike: bool) -> list[np.ndarray]:
     groups = [order]
     if alike:
         groups = np.split(order, np.flatnonzero(np.diff(n_steps[order])) + 1)
-    return [part for group in groups for part in np.array_split(group, -(-len(group) // limit))]
+    return [
+        part
+        for group in groups
+        if len(group)
+        for part in np.array_split(group, -(-len(group) // limit))
+    ]
 
 
 def make_chunk(

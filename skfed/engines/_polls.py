@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from skfed._nets import Model, Workbench, set_model
 from skfed.engines._client import one_torch_thread
+from skfed.engines._memory import MemoryPool
 from skfed.engines._rows import Rows
 
 
@@ -80,15 +81,15 @@ def cut_polls(
 
 
 def answer(
-    bench: Workbench, model: Model, questions: Questions, rowwise: bool
+    bench: Workbench, pool: MemoryPool, model: Model, questions: Questions, rowwise: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the summed loss and the number of errors of each batch, from one product.
 
     ``rowwise`` says that the criterion is the plain mean of cross-entropies, so that the losses of
     all rows are had at once.
     """
-    X, y = questions.rows.take(questions.numbers)
-    with bench.borrowed() as net, one_torch_thread(), torch.no_grad():
+    with bench.borrowed() as net, pool.borrowed() as memory, one_torch_thread(), torch.no_grad():
+        X, y = questions.rows.take(questions.numbers, memory)
         set_model(net, model)
         net._set_training(False)
         output = net.module_(X)

@@ -6,6 +6,8 @@ X is never copied as a whole nor sorted by client, so it may be a memory map lar
 import numpy as np
 import torch
 
+from skfed.engines._memory import Memory
+
 
 class Rows:
     """X and y of all clients.
@@ -31,13 +33,16 @@ class Rows:
             if 2 * (X.nbytes + y.nbytes) <= free:
                 self._moved = self._whole(X), self._whole(y)
 
-    def take(self, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return X and y at the row numbers, in the shape of ``rows``, on the device."""
+    def take(self, rows: np.ndarray, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return X and y at the row numbers, in the shape of ``rows``, on the device.
+
+        X may be in ``memory``, and is valid until the next call.
+        """
         if self._moved is not None:
             index = torch.from_numpy(rows.ravel()).to(self.device)
             X, y = (tensor.index_select(0, index) for tensor in self._moved)
             return X.view(*rows.shape, *X.shape[1:]), y.view(*rows.shape, *y.shape[1:])
-        return self._to_device(self._gather(rows)), self._to_device(self.y[rows])
+        return self._gather(rows, memory).to(self.device), self._to_device(self.y[rows])
 
     def of(self, rows: np.ndarray) -> tuple["Rows", np.ndarray]:
         """Return these rows alone, as travels to another process, and their new numbers."""
@@ -45,16 +50,21 @@ class Rows:
         alone = Rows(self.X[needed], self.y[needed], str(self.device))
         return alone, position.reshape(rows.shape)
 
-    def _gather(self, rows: np.ndarray) -> np.ndarray:
+    def _gather(self, rows: np.ndarray, memory: Memory) -> torch.Tensor:
         if not self.X.flags.c_contiguous:  # np.take would copy X whole
-            return self.X[rows]
+            return torch.from_numpy(self.X[rows])
+        out = memory.empty("X", (*rows.shape, *self.X.shape[1:]), _torch_dtype(self.X.dtype))
         # Not torch's index_select, which is as fast, since torch takes no read-only array.
-        out = np.empty((rows.size, *self.X.shape[1:]), self.X.dtype)
-        np.take(self.X, rows.ravel(), axis=0, out=out, mode="clip")
-        return out.reshape(*rows.shape, *self.X.shape[1:])
+        flat = out.numpy().reshape(rows.size, *self.X.shape[1:])
+        np.take(self.X, rows.ravel(), axis=0, out=flat, mode="clip")
+        return out
 
     def _whole(self, array: np.ndarray) -> torch.Tensor:
         return self._to_device(np.require(array, requirements=("C", "W")))
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
+
+
+def _torch_dtype(dtype: np.dtype) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype

@@ -14,6 +14,7 @@ from skfed.engines._batched import BatchedModule
 from skfed.engines._chunks import Chunk
 from skfed.engines._client import one_torch_thread
 from skfed.engines._linear import LinearStack
+from skfed.engines._memory import Memory, MemoryPool
 from skfed.engines._updates import Order, Updates, collect
 from skfed.utils._seeding import torch_seeded
 
@@ -22,6 +23,7 @@ Method = LinearStack | BatchedModule
 
 def train_chunk(
     bench: Workbench,
+    pool: MemoryPool,
     method: Method,
     random: bool,
     order: Order,
@@ -33,12 +35,15 @@ def train_chunk(
     ``random`` says whether the module draws while it trains; then the generator of torch is held.
     """
     seeded = torch_seeded(chunk.layers_rng, bench.device) if random else nullcontext()
-    with bench.borrowed() as net, seeded, one_torch_thread(), torch.no_grad():
+    net_and_memory = bench.borrowed(), pool.borrowed()
+    with net_and_memory[0] as net, net_and_memory[1] as memory, seeded, one_torch_thread():
         try:
-            stack = Stack(net, method, order, chunk)
-            losses, rates = _take_steps(stack, order.training.rates, chunk)
+            stack = Stack(net, method, order, chunk, memory)
+            losses, rates = _take_steps(stack, order.training.rates, chunk, memory)
         except Exception as error:
-            error.add_note(f"while training clients {chunk.names} in round {order.round}")
+            names = ", ".join(map(repr, chunk.names))
+            which = "client" if len(chunk.names) == 1 else "one of the clients"
+            error.add_note(f"while training {which} {names} in round {order.round}")
             raise
         return collect(
             replace(order, model=stack.model),
@@ -50,8 +55,9 @@ def train_chunk(
         )
 
 
+@torch.no_grad()
 def _take_steps(
-    stack: "Stack", rates: tuple[float, ...] | None, chunk: Chunk
+    stack: "Stack", rates: tuple[float, ...] | None, chunk: Chunk, memory: Memory
 ) -> tuple[np.ndarray, np.ndarray]:
     """Take all steps; return each member's mean loss and the sum of its learning rates."""
     n_steps, n_members = chunk.sizes.shape
@@ -60,7 +66,7 @@ def _take_steps(
     for step, sizes in enumerate(chunk.sizes):
         n = np.count_nonzero(sizes)  # they come first
         width = sizes[:n].max()
-        X, y = chunk.rows.take(chunk.plan[step, :n, :width])
+        X, y = chunk.rows.take(chunk.plan[step, :n, :width], memory)
         ragged = torch.from_numpy(sizes[:n]).to(y.device) if sizes[:n].min() < width else None
         losses[step, :n] = stack.step(X, y, ragged, float(rate[step]))
     taken = chunk.sizes > 0
@@ -80,15 +86,24 @@ class Stack:
         What the server asks of these members.
     chunk : Chunk
         Who they are.
+    memory : Memory
+        Where the models are; valid until it is used again.
     """
 
-    def __init__(self, net: NeuralNetClassifier, method: Method, order: Order, chunk: Chunk):
+    def __init__(
+        self,
+        net: NeuralNetClassifier,
+        method: Method,
+        order: Order,
+        chunk: Chunk,
+        memory: Memory,
+    ):
         n_members = len(chunk.names)
         self.net, self.method = net, method
         self.model = {name: tensor.to(net.device) for name, tensor in order.model.items()}
         self.whole = {
-            name: tensor.expand(n_members, *tensor.shape).clone()
-            for name, tensor in self.model.items()
+            name: memory.empty(name, (n_members, *w.shape), w.dtype, w.device).copy_(w)
+            for name, w in self.model.items()
         }
         # Those who still train. They share the memory of the whole.
         self.params = {_short(name): self.whole[name].detach() for name in order.parameters}

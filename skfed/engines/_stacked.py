@@ -6,7 +6,7 @@ since most of a step is then the dispatch of its operations.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
@@ -14,6 +14,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from skfed._nets import Model, Workbench
 from skfed.engines._chunks import Chunk, cut, make_chunk
 from skfed.engines._draws import Draws, numbered
+from skfed.engines._memory import MemoryPool
 from skfed.engines._minibatches import count_steps
 from skfed.engines._polls import answer, cut_polls
 from skfed.engines._rows import Rows
@@ -74,12 +75,19 @@ class StackedEngine:
     plan: Plan
     memory_budget: int
     n_jobs: int | None = None
+    pool: MemoryPool = field(default_factory=MemoryPool)
 
     def train(self, order: Order) -> Iterator[Updates]:
         """Train a cohort; a client that stands twice trains twice, afresh."""
         return self._parallel()(
             delayed(train_chunk)(
-                self.bench, self.plan.method, self.plan.random, order.of(members), members, chunk
+                self.bench,
+                self.pool,
+                self.plan.method,
+                self.plan.random,
+                order.of(members),
+                members,
+                chunk,
             )
             for members, chunk in self._chunks(order)
         )
@@ -94,7 +102,7 @@ class StackedEngine:
         limit = self._limit(self.plan.row_bytes, self.plan.row_bytes)
         questions, owners = cut_polls(self.rows, asked, self.plan.evaluation_batch, limit)
         answers = self._parallel()(
-            delayed(answer)(self.bench, model, question, self.plan.rowwise)
+            delayed(answer)(self.bench, self.pool, model, question, self.plan.rowwise)
             for question in questions
         )
         losses, errors = np.concatenate(list(answers), axis=1)
@@ -148,4 +156,4 @@ class StackedEngine:
 
 
 # A stack and the rows of its step that stay in a core's caches between two steps.
-CACHE_BYTES = 4 * 2**20
+CACHE_BYTES = 5 * 2**20

@@ -101,6 +101,8 @@ def collect(
         finite &= _finite_members(stack)
     for i, variate in enumerate(variates):
         finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
+    if part is stack:  # whose memory is used again
+        part = {name: tensor.clone() for name, tensor in stack.items()}
     if isinstance(part, dict):
         part = {name: tensor.cpu() for name, tensor in part.items()}
     return Updates(members, losses, n_samples, finite, part, variates)
