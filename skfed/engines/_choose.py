@@ -1,6 +1,7 @@
 """Which engine runs a net: stacked when it gives the same result, else the loop, and why."""
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -96,17 +97,7 @@ def _plan(bench: Workbench, X: np.ndarray, y: np.ndarray) -> tuple[Plan, str]:
     with bench.borrowed() as net:
         _check_settings(net)
         probe = _Probe(net, X, y)
-        net._set_training(True)  # what is traced is what trains
-        layers = layers_of(net.module_)
-        if layers is not None:
-            rowwise = layers[1] is None and is_rowwise(net.criterion_)
-            method: Method = LinearStack(
-                layers[0], cross_entropy if rowwise else CriterionLoss(layers[1])
-            )
-            kind = "linear layers"
-        else:
-            method, kind = BatchedModule(_ignored(net, probe)), "torch.func"
-        probe.check(method)
+        method, kind = _method(net, probe)
         plan = Plan(
             method=method,
             random=probe.draws(training=True),
@@ -116,6 +107,23 @@ def _plan(bench: Workbench, X: np.ndarray, y: np.ndarray) -> tuple[Plan, str]:
             row_bytes=probe.row_bytes(),
         )
     return plan, kind
+
+
+def _method(net: NeuralNetClassifier, probe: "_Probe") -> tuple[Method, str]:
+    """Return how losses and gradients are had: the lean way if the module allows it."""
+    probe.check()
+    net._set_training(True)  # what is traced is what trains
+    layers = layers_of(net.module_)
+    if layers is not None:
+        rowwise = layers[1] is None and is_rowwise(net.criterion_)
+        lean = LinearStack(layers[0], cross_entropy if rowwise else CriterionLoss(layers[1]))
+        if probe.difference(lean) is None:
+            return lean, "linear layers"
+    general = BatchedModule(_ignored(net, probe))
+    difference = probe.difference(general)
+    if difference is not None:
+        raise _CannotStack(difference)
+    return general, "torch.func"
 
 
 def _check_settings(net: NeuralNetClassifier) -> None:
@@ -161,27 +169,34 @@ class _Probe:
         self.net = net
         self.X, self.y = to_tensors(net, X[rows], y[rows])
 
-    def check(self, method: Method) -> None:
-        """Raise _CannotStack unless two stacked clients get the losses and gradients of each."""
+    def check(self) -> None:
+        """Raise _CannotStack for what shows when the module computes."""
         if self.draws(training=False):
             raise _CannotStack("the module draws random numbers when it is evaluated")
         if self.remembers():
             raise _CannotStack("the module changes attributes of its own when it computes")
+
+    def difference(self, method: Method) -> str | None:
+        """Say why two stacked clients do not get the losses and gradients of each; None if so."""
         names = parameter_names(self.net)
         models = [get_model(self.net)]
         models.append({n: t + 0.01 if n in names else t.clone() for n, t in models[0].items()})
         alone = [self._alone(model, names) for model in models]
         set_model(self.net, models[0])
         try:
-            together = self._together(method, models, names)
+            # An operation without a rule for batches would be repeated, with a warning of torch.
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)
+                together = self._together(method, models, names)
         except Exception as error:  # whatever the module's code raises when it is batched
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise _CannotStack(f"torch.func cannot batch the module: {first}") from error
+            return f"torch.func cannot batch the module or criterion: {first}"
         if self.draws(training=True):
-            return  # other draws, other gradients
+            return None  # other draws, other gradients
         for mine, theirs in zip(alone, together, strict=True):
             if any(not _close(mine[name], theirs[name]) for name in mine):
-                raise _CannotStack("batched gradients differ from those of one client")
+                return "batched gradients differ from those of one client"
+        return None
 
     def draws(self, training: bool) -> bool:
         """Tell whether the module draws random numbers."""

@@ -37,14 +37,15 @@ def layers_of(module: nn.Module) -> tuple[Layers, Callable | None] | None:
     Whether what was found computes the same is for the caller to try: flattening, for one, is
     taken on trust here.
     """
+    root = nn.Sequential(module)  # so that a module which is but one layer is found too
     try:
-        graph = fx.symbolic_trace(module).graph
+        graph = fx.symbolic_trace(root).graph
     except Exception:  # the module's own code runs on stand-ins, and may fail on them in any way
         return None
     nodes = [node for node in graph.nodes if node.op != "output" and not _is_shape(node)]
     if any(before not in node.all_input_nodes for before, node in pairwise(nodes)):
         return None
-    found = [_layer(module, node) for node in nodes[1:]]
+    found = [_layer(root, node) for node in nodes[1:]]
     layers = [layer for layer in found if layer is not _flat]
     head = layers.pop()[0] if layers and isinstance(layers[-1], tuple) else None
     if not all(layers) or any(isinstance(layer, tuple) for layer in layers):
@@ -63,10 +64,10 @@ def _flat(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _layer(module: nn.Module, node: fx.Node) -> Any:
+def _layer(root: nn.Module, node: fx.Node) -> Any:
     """Return a node's layer, ``_flat``, a softmax in a tuple, or None for anything else."""
     if node.op == "call_module":
-        return _module_layer(str(node.target), module.get_submodule(str(node.target)))
+        return _module_layer(str(node.target), root.get_submodule(str(node.target)))
     target: Any = node.target
     if target in _FLATTEN:
         return _flat
@@ -84,8 +85,8 @@ def _layer(module: nn.Module, node: fx.Node) -> Any:
 def _module_layer(name: str, layer: nn.Module) -> Any:
     kind = type(layer)
     if kind is nn.Linear:
-        bias = f"{name}.bias" if layer.bias is not None else None
-        return Linear(f"{name}.weight", bias)
+        inside = f"{name}.".removeprefix("0.")  # its name in the module itself
+        return Linear(f"{inside}weight", None if layer.bias is None else f"{inside}bias")
     if kind in _FLATTEN:
         return _flat
     if kind in _RELU:
@@ -95,7 +96,8 @@ def _module_layer(name: str, layer: nn.Module) -> Any:
     if kind not in _ELEMENTWISE:
         return None
     layer = copy.deepcopy(layer).train()
-    vars(layer).pop("inplace", None)
+    if hasattr(layer, "inplace"):
+        setattr(layer, "inplace", False)  # noqa: B010
     return layer
 
 

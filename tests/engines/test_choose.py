@@ -1,0 +1,174 @@
+"""Which engine runs a net, and the reason that is given."""
+
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback, GradientNormClipping
+from torch import nn
+
+from skfed import FederatedClassifier
+
+sys.path.append(str(Path(__file__).parent))
+from families import FAMILIES, LINEAR, Attention, build
+
+
+def net(module, **settings):
+    settings = {"criterion": nn.CrossEntropyLoss, "batch_size": 16, **settings}
+    return NeuralNetClassifier(module, **settings)
+
+
+def mlp(**settings):
+    return net(nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), **settings)
+
+
+def engine_of(blobs, estimator, **params):
+    X, y, clients = blobs
+    return FederatedClassifier(estimator, n_rounds=1, **params).fit(X, y, clients=clients).engine_
+
+
+class OwnStep(NeuralNetClassifier):
+    def train_step(self, batch, **fit_params):
+        return super().train_step(batch, **fit_params)
+
+
+class OwnLoss(NeuralNetClassifier):
+    def get_loss(self, *args, **kwargs):
+        return super().get_loss(*args, **kwargs)
+
+
+class Margins(nn.Module):
+    """A criterion that learns."""
+
+    def __init__(self):
+        super().__init__()
+        self.margin = nn.Parameter(torch.zeros(3))
+
+    def forward(self, logits, target):
+        return nn.functional.cross_entropy(logits + self.margin, target)
+
+
+class Branching(nn.Module):
+    """What it computes depends on the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, X):
+        return self.linear(X) if X.sum() > 0 else self.linear(-X)
+
+
+class Counting(nn.Module):
+    """Remembers, outside of its buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+        self.calls = 0
+
+    def forward(self, X):
+        self.calls += 1
+        return self.linear(X) / self.calls
+
+
+class AlwaysRandom(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, X):
+        return nn.functional.dropout(self.linear(X), 0.1, training=True)
+
+
+class Hooked(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 3)
+        self.register_forward_hook(print_shape)
+
+
+def print_shape(module, args, output):
+    return None
+
+
+class ShowBatch(Callback):
+    def on_batch_end(self, net, **kwargs):
+        pass
+
+
+REASONS = {
+    "overrides train_step": OwnStep(nn.Linear(5, 3), criterion=nn.CrossEntropyLoss),
+    "overrides get_loss": OwnLoss(nn.Linear(5, 3), criterion=nn.CrossEntropyLoss),
+    "callbacks act on batches: ShowBatch": mlp(callbacks=[ShowBatch()]),
+    "callbacks act on batches: clip": mlp(callbacks=[("clip", GradientNormClipping(1.0))]),
+    "LBFGS is not an optimizer known to act on each element by itself": mlp(
+        optimizer=torch.optim.LBFGS
+    ),
+    "the optimizer has parameter groups": mlp(optimizer__param_groups=[("0.*", {"lr": 0.1})]),
+    "the criterion has parameters": mlp(criterion=Margins),
+    "the module has hooks": net(Hooked()),
+    "torch.func cannot batch the module or criterion": net(Branching()),
+    "the module changes attributes of its own": net(Counting()),
+    "draws random numbers when it is evaluated": net(AlwaysRandom()),
+    "batching rule for aten::multi_margin_loss": mlp(criterion=nn.MultiMarginLoss),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_auto_takes_the_loop_and_says_why_where_stacked_raises(blobs, caplog, reason):
+    with caplog.at_level(logging.INFO, logger="skfed"):
+        chosen = engine_of(blobs, REASONS[reason])
+    assert chosen.startswith("loop: ")
+    assert reason in chosen
+    assert [reason in record.getMessage() for record in caplog.records] == [True]
+    with pytest.raises(ValueError, match="engine='stacked' cannot run this estimator") as error:
+        engine_of(blobs, REASONS[reason], engine="stacked")
+    assert reason in str(error.value)
+    assert "engine='auto' or engine='loop'" in str(error.value)
+
+
+@pytest.mark.parametrize("family", LINEAR)
+def test_stacks_of_linear_layers_are_found(blobs, family):
+    assert engine_of(blobs, net(build(family, 5, 3).float())) == "stacked: linear layers"
+
+
+def test_the_default_estimator_is_stacked(blobs):
+    assert engine_of(blobs, None) == "stacked: linear layers"
+    assert engine_of(blobs, None, engine="loop") == "loop: engine='loop'"
+
+
+def test_a_stack_with_softmax_and_skorchs_default_criterion(blobs):
+    module = nn.Sequential(nn.Linear(5, 4), nn.ELU(inplace=True), nn.Linear(4, 3), nn.Softmax(-1))
+    assert engine_of(blobs, NeuralNetClassifier(module)) == "stacked: linear layers"
+
+
+def test_images_are_flattened_by_the_module():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 2, 3)).astype("float32"), rng.integers(0, 3, 30)
+    blobs = X, y, np.arange(30) % 3
+    flat = net(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)))
+    assert engine_of(blobs, flat) == "stacked: linear layers"
+
+
+@pytest.mark.parametrize("family", set(FAMILIES) - set(LINEAR) - {"words"})
+def test_other_modules_are_no_stacks_of_linear_layers(blobs, family):
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(len(blobs[1]), 21)).astype("float32"), *blobs[1:]
+    chosen = engine_of(wide, net(build(family, 21, 3).float()), engine="stacked")
+    assert chosen == "stacked: torch.func"
+
+
+def test_an_operation_without_a_batching_rule_is_left_to_the_loop(blobs):
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(len(blobs[1]), 21)).astype("float32"), *blobs[1:]
+    assert engine_of(wide, net(Attention(21, 3))).startswith("loop: torch.func cannot batch")
+
+
+@pytest.mark.parametrize("params", [{"engine": "fast"}, {"memory_budget": 0}], ids=repr)
+def test_parameters_out_of_range(blobs, params):
+    with pytest.raises(ValueError, match=f"The '{next(iter(params))}' parameter"):
+        engine_of(blobs, None, **params)

@@ -1,0 +1,343 @@
+"""The stacked engine against the loop engine, which is the reference."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from joblib import parallel_config
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.aggregation import CoordinateMedian, Scaffold
+from skfed.datasets import load_wisdm
+from skfed.schedules import BaseSchedule, LinearDecay
+from skfed.selection import BaseSelector, Cohort
+
+sys.path.append(str(Path(__file__).parent))
+from families import ADAPTIVE, CRITERIA, FAMILIES, LINEAR, OPTIMIZERS, build, data_for
+
+ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
+
+
+@pytest.fixture(scope="session")
+def wisdm(data_home):
+    """36 phone users with 16 to 214 rows: X, y, clients."""
+    data = load_wisdm(data_home=data_home)
+    X = data.X.fillna(data.X.mean())
+    X = ((X - X.mean()) / X.std().clip(lower=1e-9)).to_numpy()
+    return X, np.unique(data.y, return_inverse=True)[1], data.clients
+
+
+@pytest.fixture(scope="session")
+def ragged():
+    """Nine clients of 2 to 40 rows in 21 dimensions, six classes: X, y, clients."""
+    rng = np.random.default_rng(0)
+    clients = np.repeat(np.arange(9), [2, 40, 7, 18, 20, 34, 10, 25, 6])
+    y = rng.integers(0, 6, len(clients))
+    y[:6] = range(6)
+    return rng.normal(size=(len(y), 21)) + 2 * np.eye(21)[y], y, clients
+
+
+def both(data, estimator, **params):
+    """Fit with either engine."""
+    X, y, clients = data
+    params = {"selector": ALL, "n_rounds": 5, "random_state": 0, **params}
+    return [
+        FederatedClassifier(estimator, engine=engine, **params).fit(X, y, clients=clients)
+        for engine in ("loop", "stacked")
+    ]
+
+
+def flat(module, without=()):
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    kept = [t.detach().double().flatten() for name, t in tensors.items() if name not in without]
+    return torch.cat(kept)
+
+
+def assert_same(loop, stacked, atol=1e-9, without=()):
+    assert loop.engine_.startswith("loop")
+    assert stacked.engine_.startswith("stacked")
+    mine, reference = (flat(m.net_.module_, without) for m in (stacked, loop))
+    torch.testing.assert_close(mine, reference, rtol=0, atol=atol)
+    columns = [
+        "cohort", "polled", "models_down", "models_up", "bytes_up", "samples_evaluated",
+        "samples_trained",
+    ]  # fmt: skip
+    assert loop.history_[columns].equals(stacked.history_[columns])
+    for column in ("objective", "train_loss"):
+        np.testing.assert_allclose(
+            stacked.history_[column], loop.history_[column], rtol=max(atol, 1e-9)
+        )
+
+
+def net(module, **settings):
+    settings = {"criterion": nn.CrossEntropyLoss, "batch_size": 16, "lr": 0.1, **settings}
+    return NeuralNetClassifier(module, **settings)
+
+
+# In float64, on ragged users
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("family", ["mlp", "gated"])
+def test_each_optimizer_on_ragged_users(wisdm, family, optimizer):
+    estimator = net(build(family, 43, 6), batch_size=32, **OPTIMIZERS[optimizer])
+    selector = RandomSelector(clients_per_round=12)  # with replacement: some train twice
+    assert_same(*both(wisdm, estimator, selector=selector, local_epochs=2))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_on_ragged_users(wisdm, family):
+    X, y, clients = wisdm
+    estimator = net(build(family, 43, 6), batch_size=24, **OPTIMIZERS["momentum"])
+    selector = RandomSelector(clients_per_round=8)
+    loop, stacked = both((data_for(family, X), y, clients), estimator, selector=selector)
+    assert_same(loop, stacked)
+    assert stacked.engine_ == "stacked: " + ("linear layers" if family in LINEAR else "torch.func")
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("family", ["mlp", "gated"])
+def test_each_criterion_on_ragged_users(wisdm, family, criterion):
+    kind, options, ends = CRITERIA[criterion]
+    options = {
+        f"criterion__{k}": v.double() if torch.is_tensor(v) else v for k, v in options.items()
+    }
+    estimator = net(build(family, 43, 6, ends=ends), batch_size=32, criterion=kind, **options)
+    selector = PowerOfChoice(d=12, clients_per_round=8)
+    assert_same(*both(wisdm, estimator, selector=selector, local_epochs=2))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", *ADAPTIVE])
+@pytest.mark.parametrize("family", ["mlp", "gated"])
+def test_float32_on_ragged_users(wisdm, family, optimizer):
+    """Within 1e-5 of the weights for SGD's family, and 1e-3 of the way for adaptive optimizers,
+    whose first step is the sign of the gradient, however small."""
+    X, y, clients = wisdm
+    module = build(family, 43, 6).float()
+    start = flat(module)
+    estimator = net(module, batch_size=32, **OPTIMIZERS[optimizer])
+    selector = RandomSelector(clients_per_round=12)
+    loop, stacked = both((X.astype("float32"), y, clients), estimator, selector=selector)
+    mine, reference = flat(stacked.net_.module_), flat(loop.net_.module_)
+    error = (mine - reference).norm()
+    if optimizer in ADAPTIVE:
+        assert error <= 1e-3 * (reference - start).norm()
+    else:
+        assert error <= 1e-5 * reference.norm()
+    assert loop.history_["cohort"].equals(stacked.history_["cohort"])
+
+
+# How clients are trained and polled
+
+
+@pytest.mark.parametrize("family", ["mlp", "gated", "batch normalisation"])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"local_steps": 7},
+        {"local_epochs": 3, "lr_schedule": 0.05},
+        {"local_epochs": 3, "lr_schedule": lambda t: 0.1 / (t + 1)},
+        {"local_steps": 5, "lr_schedule": LinearDecay(0.2, 0.01)},
+        {"proximal_mu": 0.5, "local_epochs": 2},
+        {"aggregator": CoordinateMedian()},
+    ],
+    ids=lambda params: " ".join(params),
+)
+def test_ways_to_train(ragged, family, params):
+    estimator = net(build(family, 21, 6), batch_size=15)
+    # What shifts all inputs of a normalisation alike does not change its outputs.
+    assert_same(*both(ragged, estimator, **params), without=("0.bias",) * (family[0] == "b"))
+
+
+class TheoremsRate(BaseSchedule):
+    """A rate that falls with each epoch within a round."""
+
+    def _at(self, round, n_rounds, step, n_steps):
+        return 0.2 / (1 + round * n_steps + step)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("family", ["mlp", "gated"])
+def test_a_rate_that_changes_with_each_epoch_of_clients_with_other_numbers_of_steps(
+    ragged, family, optimizer
+):
+    estimator = net(build(family, 21, 6), **OPTIMIZERS[optimizer])
+    loop, stacked = both(ragged, estimator, lr_schedule=TheoremsRate(), local_epochs=3)
+    assert_same(loop, stacked)
+    constant = both(ragged, estimator, lr_schedule=lambda t: 0.2 / (1 + 3 * t), local_epochs=3)[1]
+    assert (flat(constant.net_.module_) - flat(stacked.net_.module_)).norm() > 0.01
+
+
+@pytest.mark.parametrize("family", ["mlp", "gated"])
+def test_scaffold(ragged, family):
+    estimator = net(build(family, 21, 6), optimizer__weight_decay=0.01)
+    loop, stacked = both(ragged, estimator, aggregator=Scaffold(), local_epochs=2)
+    assert_same(loop, stacked)
+    mine, reference = stacked._server.variates, loop._server.variates
+    assert mine.clients.keys() == reference.clients.keys()
+    for name, c in reference.server.items():
+        torch.testing.assert_close(mine.server[name], c, rtol=0, atol=1e-9)
+
+
+SELECTORS = {
+    "pow-d": PowerOfChoice(d=6, clients_per_round=3),
+    "cpow-d": PowerOfChoice(d=6, clients_per_round=3, loss="batch"),
+    "rpow-d": PowerOfChoice(d=6, clients_per_round=3, loss="reported"),
+    "fedalign by loss": FedAlignSelector(eps=0.3, warmup=1),
+    "fedalign by accuracy": FedAlignSelector(eps=0.3, warmup=1, match="accuracy"),
+    "sampled fedalign": FedAlignSelector(eps=0.3, warmup=1, participation=0.5),
+}
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("family", ["mlp", "convolutions"])
+def test_polls_of_each_selector(ragged, family, selector):
+    estimator = net(build(family, 21, 6))
+    assert_same(*both(ragged, estimator, selector=SELECTORS[selector], priority=[1, 3, 5]))
+
+
+class PollsBoth(BaseSelector):
+    """Writes down losses and errors of all clients and of some rows."""
+
+    def _select(self, round):
+        everybody = np.arange(len(round.sizes))
+        for metric in ("loss", "error"):
+            ANSWERS.append(round.poll(everybody, metric=metric))
+        ANSWERS.append(round.poll(everybody, max_samples=3))
+        return Cohort.mean(everybody)
+
+
+ANSWERS: list[np.ndarray] = []
+
+
+@pytest.mark.parametrize("weight", [None, torch.arange(1.0, 7.0).double()])
+@pytest.mark.parametrize("evaluation_batch", [4, 16, -1])
+def test_answers_to_polls(ragged, weight, evaluation_batch):
+    """Criteria with class weights average within each batch, so the batches must be the same."""
+    ANSWERS.clear()
+    estimator = net(
+        build("mlp", 21, 6),
+        criterion__weight=weight,
+        iterator_valid__batch_size=evaluation_batch,
+    )
+    both(ragged, estimator, selector=PollsBoth(), n_rounds=2, memory_budget=2000)
+    half = len(ANSWERS) // 2
+    for loop, stacked in zip(ANSWERS[:half], ANSWERS[half:], strict=True):
+        np.testing.assert_allclose(stacked, loop, rtol=1e-9)
+
+
+# Random layers
+
+
+def test_dropout_agrees_in_distribution(ragged):
+    """Means over many seeds agree within their standard errors, for both ways to stack."""
+    X, y, clients = ragged
+    torch.manual_seed(0)
+    stack = nn.Sequential(nn.Linear(21, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 6)).double()
+    branches = nn.Sequential(stack, nn.LayerNorm(6)).double()  # not a stack of linear layers
+    for module in (stack, branches):
+        fits = {engine: [] for engine in ("loop", "stacked")}
+        for engine, models in fits.items():
+            for seed in range(40):
+                model = FederatedClassifier(
+                    net(module, batch_size=-1),
+                    engine=engine,
+                    selector=ALL,
+                    n_rounds=1,
+                    local_steps=2,
+                    random_state=seed,
+                ).fit(X, y, clients=clients)
+                models.append(flat(model.net_.module_).numpy())
+            assert len({m.tobytes() for m in models}) == 40  # other seeds, other masks
+        means = [np.mean(models, axis=0) for models in fits.values()]
+        variances = [np.var(models, axis=0, ddof=1) / 40 for models in fits.values()]
+        z = (means[0] - means[1]) / np.sqrt(sum(variances) + 1e-20)
+        moved = sum(variances) > 1e-14
+        assert 0.7 < np.sqrt(np.mean(z[moved] ** 2)) < 1.3
+        # Masks that clients shared would not average out over them.
+        ratio = np.median(variances[1][moved] / variances[0][moved])
+        assert 0.6 < ratio < 1.6
+
+
+# Chunks
+
+
+@pytest.mark.parametrize("family", ["mlp", "gated", "batch normalisation"])
+def test_the_memory_budget_cuts_cohorts_and_changes_rounding_only(ragged, family):
+    X, y, clients = ragged
+    estimator = net(build(family, 21, 6), **OPTIMIZERS["momentum"])
+    models = [
+        FederatedClassifier(
+            estimator,
+            selector=SELECTORS["pow-d"],
+            n_rounds=4,
+            local_epochs=2,
+            engine="stacked",
+            memory_budget=budget,
+            random_state=0,
+        ).fit(X, y, clients=clients)
+        for budget in (1, 20_000, 2**30)
+    ]
+    for other in models[1:]:
+        torch.testing.assert_close(
+            flat(other.net_.module_), flat(models[0].net_.module_), rtol=0, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+@pytest.mark.parametrize("family", ["mlp", "gated"])
+def test_n_jobs_gives_the_same_bits(ragged, same_model, family, backend):
+    X, y, clients = ragged
+    estimator = net(build(family, 21, 6).float())
+    params = {"selector": SELECTORS["pow-d"], "n_rounds": 4, "memory_budget": 60_000}
+    serial = FederatedClassifier(estimator, engine="stacked", random_state=0, **params)
+    serial.fit(X, y, clients=clients)
+    with parallel_config(backend=backend):
+        parallel = FederatedClassifier(
+            estimator, engine="stacked", random_state=0, n_jobs=2, **params
+        ).fit(X, y, clients=clients)
+    assert same_model(serial, parallel)
+    assert serial.history_["train_loss"].equals(parallel.history_["train_loss"])
+
+
+def test_the_default_backend_of_n_jobs_gives_the_same_bits_with_dropout(ragged, same_model):
+    X, y, clients = ragged
+    estimator = net(nn.Sequential(nn.Linear(21, 8), nn.Dropout(0.5), nn.Linear(8, 6)))
+    one, two = (
+        FederatedClassifier(
+            estimator,
+            engine="stacked",
+            selector=ALL,
+            n_rounds=3,
+            n_jobs=n_jobs,
+            memory_budget=20_000,
+            random_state=0,
+        ).fit(X, y, clients=clients)
+        for n_jobs in (1, 2)
+    )
+    assert same_model(one, two)
+
+
+# Any module, optimizer and sizes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_modules_optimizers_and_client_sizes(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 30, rng.integers(2, 8))
+    clients = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    X, y = rng.normal(size=(len(clients), 21)), rng.integers(0, 4, len(clients))
+    y[:4] = range(4)
+    family = rng.choice([f for f in FAMILIES if f != "batch normalisation"])
+    optimizer = rng.choice(list(OPTIMIZERS))
+    estimator = net(
+        build(family, 21, 4, seed), batch_size=int(rng.integers(1, 12)), **OPTIMIZERS[optimizer]
+    )
+    ways = [{"local_steps": int(rng.integers(1, 5))}, {"local_epochs": int(rng.integers(1, 4))}]
+    params = ways[rng.integers(2)] | {"proximal_mu": float(rng.choice([0.0, 0.3]))}
+    data = data_for(family, X), y, clients
+    assert_same(*both(data, estimator, n_rounds=3, **params), atol=1e-7)
