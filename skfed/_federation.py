@@ -47,6 +47,18 @@ class Federation:
         """D_k, the number of samples of each client."""
         return np.diff(self.offsets)
 
+    @property
+    def ends(self) -> np.ndarray:
+        """The sizes of each client and of all before it, added up."""
+        return self.offsets[1:]
+
+    @cached_property
+    def everybody(self) -> np.ndarray:
+        """A mask of all clients, not to be written to."""
+        mask = np.ones(len(self), bool)
+        mask.flags.writeable = False
+        return mask
+
     @cached_property
     def priority(self) -> np.ndarray:
         """Who has priority, wholly or in part."""

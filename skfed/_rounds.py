@@ -76,8 +76,11 @@ class Poll:
 
     def objective(self, view: Round) -> float:
         """Return F(w_t) = sum of s_k p_k F_k(w_t), where all of P in reach told their loss."""
-        priority = np.flatnonzero(view.priority & view.available)
-        if not len(priority) or not self.losses.keys() >= set(priority.tolist()):
+        reached = view.priority & view.available
+        if not 0 < np.count_nonzero(reached) <= len(self.losses):  # spares the look at each
+            return float("nan")
+        priority = np.flatnonzero(reached)
+        if not self.losses.keys() >= set(priority.tolist()):
             return float("nan")
         weights = (view.priority_weights * view.sizes)[priority]
         return float(np.average([self.losses[k] for k in priority.tolist()], weights=weights))
@@ -224,6 +227,7 @@ def _view(
         priority_weights=federation.priority_weights,
         available=available,
         reported=reported,
+        ends=federation.ends,
         ask=poll,
     )
 

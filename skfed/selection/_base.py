@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skfed.selection._draws import draw_by_size
 from skfed.utils._sklearn import Interval
 
 #: Constraint of a parameter that counts clients: an int, or a fraction of all clients.
@@ -92,6 +93,8 @@ class Round:
     reported : ndarray of shape (n_clients,)
         The last training loss that each client sent along with its update; +inf before the first,
         NaN after its training failed.
+    ends : ndarray of shape (n_clients,), dtype=int
+        The sizes of each client and of all before it, added up: what :meth:`draw` looks up.
     ask : callable
         What carries a poll to the clients and charges for it; use :meth:`poll`.
     """
@@ -105,6 +108,7 @@ class Round:
     priority_weights: np.ndarray
     available: np.ndarray
     reported: np.ndarray
+    ends: np.ndarray
     ask: Callable[..., np.ndarray] = field(repr=False)
 
     def __post_init__(self):
@@ -113,6 +117,31 @@ class Round:
                 view = value.view()
                 view.flags.writeable = False
                 object.__setattr__(self, name, view)
+
+    def draw(self, n: int, by_size: bool = True, replace: bool = False) -> np.ndarray:
+        """Draw available clients; where all are, at the cost of the draws, not of all clients.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws; without replacement, capped by the number of available clients.
+        by_size : bool, default=True
+            With probabilities in proportion to D_k; else every client alike.
+        replace : bool, default=False
+            With replacement.
+
+        Returns
+        -------
+        ndarray of int
+            Client indices in the order drawn.
+        """
+        n_available = int(np.count_nonzero(self.available))
+        n = n if replace else min(n, n_available)
+        if by_size:
+            return draw_by_size(self.rng, self.ends, self.available, n, replace)
+        if n_available == len(self.available):
+            return self.rng.choice(n_available, size=n, replace=replace)
+        return self.rng.choice(np.flatnonzero(self.available), size=n, replace=replace)
 
     def poll(
         self,

@@ -72,6 +72,7 @@ def imagine_round(
         priority_weights=weights,
         available=np.ones(n_clients, bool) if available is None else np.asarray(available, bool),
         reported=np.full(n_clients, np.inf) if reported is None else np.asarray(reported, float),
+        ends=np.cumsum(sizes),
         ask=ask,
     )
     object.__setattr__(view, "polls", polls)

@@ -80,10 +80,7 @@ class PowerOfChoice(BaseSelector):
 
     def _select(self, round: Round) -> Cohort:
         d, m = self._counts(round)
-        available = np.flatnonzero(round.available)
-        d = min(d, len(available))
-        sizes = round.sizes[available]
-        candidates = round.rng.choice(available, size=d, replace=False, p=sizes / sizes.sum())
+        candidates = round.draw(d)
         # Shuffled once more before the stable sort: ties are broken at random, whatever the order
         # in which the draw lists the candidates.
         candidates = round.rng.permutation(candidates)

@@ -76,13 +76,9 @@ class RandomSelector(BaseSelector):
                 'weighting="unbiased" is for probability="uniform"; draws by size are unbiased '
                 'with weighting="mean".'
             )
-        available = np.flatnonzero(round.available)
-        m = min(count_clients(self.clients_per_round, len(round.sizes)), len(available))
-        shares = round.sizes[available] / round.sizes[available].sum()
-        drawn = round.rng.choice(
-            len(available), size=m, replace=self.replace, p=shares if by_size else None
-        )
-        clients = available[drawn]
+        n_available = int(np.count_nonzero(round.available))
+        m = min(count_clients(self.clients_per_round, len(round.sizes)), n_available)
+        clients = round.draw(m, by_size, self.replace)
         weighting = self.weighting
         if weighting == "auto":
             weighting = "mean" if by_size else "size"
@@ -90,4 +86,5 @@ class RandomSelector(BaseSelector):
             return Cohort.mean(clients)
         if weighting == "size":
             return Cohort.by_size(clients, round.sizes)
-        return Cohort(clients, shares[drawn] * len(available) / m, unbiased=True)
+        shares = round.sizes[clients] / round.sizes[round.available].sum()
+        return Cohort(clients, shares * n_available / m, unbiased=True)
