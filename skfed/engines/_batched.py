@@ -1,6 +1,7 @@
 """Any module that torch.func can batch: the gradient of many clients' models as one."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from skorch import NeuralNetClassifier
@@ -21,6 +22,10 @@ class BatchedModule:
     """
 
     ignored: int | None = None
+
+    #: Bytes of models and rows that are worth stacking on a CPU: more than what stays near a
+    #: core, since each step has operations of its own whatever the number of clients.
+    cache_bytes: ClassVar[int] = 32 * 2**20
 
     def gradients(
         self,

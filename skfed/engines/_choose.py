@@ -46,6 +46,8 @@ _STEP = (
     "run_single_epoch", "forward", "forward_iter",
 )  # fmt: skip
 _PROBED_ROWS = 4
+_PRESUMED_ROWS = 128  # of a client whose batch is all it has
+_LARGE_STEP = 2**20  # bytes of a client's model and rows; beyond, dispatch is a small part
 
 
 class _CannotStack(Exception):
@@ -79,6 +81,8 @@ def make_engine(
         return LoopEngine(bench, X, y, draws, n_jobs), "loop: engine='loop'"
     try:
         plan, kind = _plan(bench, X, y)
+        if wanted == "auto":
+            _check_speed(plan, bench.device, draws.batch_size)
     except _CannotStack as reason:
         if wanted == "stacked":
             raise ValueError(
@@ -124,6 +128,23 @@ def _method(net: NeuralNetClassifier, probe: "_Probe") -> tuple[Method, str]:
     if difference is not None:
         raise _CannotStack(difference)
     return general, "torch.func"
+
+
+def _check_speed(plan: Plan, device: str, batch: int) -> None:
+    """Raise _CannotStack where the loop was measured to be as fast (``benchmarks``).
+
+    By the net alone, never by the clients: else one client could change another's rounding.
+    """
+    if isinstance(plan.method, LinearStack) or torch.device(device).type != "cpu":
+        return
+    rows = _PRESUMED_ROWS if batch == -1 else batch
+    if plan.model_bytes + rows * plan.row_bytes > _LARGE_STEP:
+        raise _CannotStack("on a CPU, a step with so much to compute gains nothing")
+    if plan.method.ignored is None:
+        raise _CannotStack(
+            "on a CPU, clients whose last batches have other sizes gain nothing if batches cannot "
+            "be filled up: rows influence each other, or the criterion has no ignore_index"
+        )
 
 
 def _check_settings(net: NeuralNetClassifier) -> None:

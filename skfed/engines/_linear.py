@@ -6,6 +6,7 @@ product reads and writes memory in order, and is the fastest of the layouts meas
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from skorch import NeuralNetClassifier
@@ -44,6 +45,9 @@ class LinearStack:
 
     layers: Sequence[Linear | Callable[[torch.Tensor], torch.Tensor]]
     loss: LogitLoss
+
+    #: Bytes of models and rows that are worth stacking on a CPU: what stays near a core.
+    cache_bytes: ClassVar[int] = 5 * 2**20
 
     def gradients(
         self,

@@ -147,13 +147,9 @@ class StackedEngine:
         """Return how many fit, of what a step touches in cache and holds in memory."""
         limit = self.memory_budget // held
         if self.bench.device == "cpu":
-            limit = min(limit, CACHE_BYTES // touched)
+            limit = min(limit, self.plan.method.cache_bytes // touched)
         return max(1, limit)
 
     def _parallel(self) -> Parallel:
         # Threads, unless the user says otherwise: products release the interpreter's lock.
         return Parallel(n_jobs=self.n_jobs, prefer="threads", return_as="generator")
-
-
-# A stack and the rows of its step that stay in a core's caches between two steps.
-CACHE_BYTES = 5 * 2**20

@@ -172,3 +172,27 @@ def test_an_operation_without_a_batching_rule_is_left_to_the_loop(blobs):
 def test_parameters_out_of_range(blobs, params):
     with pytest.raises(ValueError, match=f"The '{next(iter(params))}' parameter"):
         engine_of(blobs, None, **params)
+
+
+LARGE = nn.Sequential(
+    nn.Unflatten(1, (1, 28)), nn.Conv2d(1, 16, 5), nn.Flatten(), nn.Linear(9216, 3)
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "reason"),
+    [
+        (LARGE, (28, 28), "a step with so much to compute gains nothing"),
+        (build("batch normalisation", 21, 3).float(), (21,), "rows influence each other"),
+    ],
+    ids=["images", "batch normalisation"],
+)
+def test_auto_leaves_to_the_loop_what_gains_nothing_by_being_stacked(module, shape, reason):
+    rng = np.random.default_rng(0)
+    data = (
+        rng.normal(size=(64, *shape)).astype("float32"),
+        rng.integers(0, 3, 64),
+        np.arange(64) % 2,
+    )
+    assert reason in engine_of(data, net(module, batch_size=32))
+    assert engine_of(data, net(module, batch_size=32), engine="stacked") == "stacked: torch.func"

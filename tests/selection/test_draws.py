@@ -46,7 +46,9 @@ def test_only_who_is_available_is_drawn(replace):
     rng, ends = np.random.default_rng(0), np.cumsum([1, 2, 3, 4])
     available = np.array([True, False, True, False])
     drawn = [draw_by_size(rng, ends, available, 1, replace)[0] for _ in range(2000)]
-    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 2000, [0.25, 0, 0.75, 0], atol=0.04)
+    np.testing.assert_allclose(
+        np.bincount(drawn, minlength=4) / 2000, [0.25, 0, 0.75, 0], atol=0.04
+    )
 
 
 def test_a_view_caps_draws_at_who_is_available(make_round):
