@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from sklearn.utils.parallel import Parallel, delayed
 
 from skfed._nets import Model, Workbench
 from skfed.engines._chunks import Chunk, cut, make_chunk
 from skfed.engines._draws import Draws, numbered
 from skfed.engines._memory import MemoryPool
 from skfed.engines._minibatches import count_steps
+from skfed.engines._parallel import side_by_side
 from skfed.engines._polls import answer, cut_polls
 from skfed.engines._rows import Rows
 from skfed.engines._stack import Method, train_chunk
@@ -79,18 +79,12 @@ class StackedEngine:
 
     def train(self, order: Order) -> Iterator[Updates]:
         """Train a cohort; a client that stands twice trains twice, afresh."""
-        return self._parallel()(
-            delayed(train_chunk)(
-                self.bench,
-                self.pool,
-                self.plan.method,
-                self.plan.random,
-                order.of(members),
-                members,
-                chunk,
-            )
+        same = self.bench, self.pool, self.plan.method, self.plan.random
+        calls = (
+            (train_chunk, (*same, order.of(members), members, chunk))
             for members, chunk in self._chunks(order)
         )
+        return side_by_side(calls, self.n_jobs)
 
     def evaluate(
         self, model: Model, clients: np.ndarray, round: int, max_samples: int | str | None = None
@@ -101,10 +95,11 @@ class StackedEngine:
         asked = [self.draws.polled_rows(round, k, max_samples) for k in clients]
         limit = self._limit(self.plan.row_bytes, self.plan.row_bytes)
         questions, owners = cut_polls(self.rows, asked, self.plan.evaluation_batch, limit)
-        answers = self._parallel()(
-            delayed(answer)(self.bench, self.pool, model, question, self.plan.rowwise)
+        calls = (
+            (answer, (self.bench, self.pool, model, question, self.plan.rowwise))
             for question in questions
         )
+        answers = side_by_side(calls, self.n_jobs)
         losses, errors = np.concatenate(list(answers), axis=1)
         n_samples = np.array([len(numbers) for numbers in asked])
         sums = (np.bincount(owners, weights=values) for values in (losses, errors))
@@ -149,7 +144,3 @@ class StackedEngine:
         if self.bench.device == "cpu":
             limit = min(limit, self.plan.method.cache_bytes // touched)
         return max(1, limit)
-
-    def _parallel(self) -> Parallel:
-        # Threads, unless the user says otherwise: products release the interpreter's lock.
-        return Parallel(n_jobs=self.n_jobs, prefer="threads", return_as="generator")
