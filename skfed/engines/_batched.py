@@ -11,7 +11,7 @@ from skfed._nets import Model
 
 @dataclass(frozen=True)
 class BatchedModule:
-    """The losses and gradients of some clients' models, through torch.func.
+    """A module that torch.func batches.
 
     Parameters
     ----------
@@ -27,23 +27,37 @@ class BatchedModule:
     #: core, since each step has operations of its own whatever the number of clients.
     cache_bytes: ClassVar[int] = 32 * 2**20
 
+    def bind(self, net: NeuralNetClassifier, params: Model, buffers: Model) -> "BoundModule":
+        """Return the module with the parameters and buffers of some clients."""
+        return BoundModule(self.ignored, net, params, buffers)
+
+
+@dataclass(frozen=True)
+class BoundModule:
+    """The losses and gradients of some clients' models, through torch.func.
+
+    Parameters
+    ----------
+    ignored : int or None
+        See ``BatchedModule``.
+    net : NeuralNetClassifier
+        Whose module and criterion it is.
+    params, buffers : dict of str to Tensor of shape (n_clients, ...)
+        The clients' parameters and buffers.
+    """
+
+    ignored: int | None
+    net: NeuralNetClassifier
+    params: Model
+    buffers: Model
+
     def gradients(
-        self,
-        net: NeuralNetClassifier,
-        params: Model,
-        buffers: Model,
-        X: torch.Tensor,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
+        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
     ) -> tuple[torch.Tensor, Model]:
         """Return each client's loss and gradients, and bring the buffers up to date.
 
         Parameters
         ----------
-        net : NeuralNetClassifier
-            Whose module and criterion it is.
-        params, buffers : dict of str to Tensor of shape (n_clients, ...)
-            The clients' parameters and buffers.
         X : Tensor of shape (n_clients, batch_size, ...)
             Rows of each client.
         y : Tensor of shape (n_clients, batch_size)
@@ -52,40 +66,32 @@ class BatchedModule:
             How many of the rows are meant; None: all.
         """
         if sizes is None:
-            return self._of_one_size(net, params, buffers, X, y)
+            return self._of_one_size(self.params, self.buffers, X, y)
         if self.ignored is not None:
             beyond = torch.arange(y.shape[1], device=y.device) >= sizes.unsqueeze(1)
-            return self._of_one_size(net, params, buffers, X, y.masked_fill(beyond, self.ignored))
-        losses = next(iter(params.values())).new_empty(len(y))
-        grads = {name: torch.empty_like(tensor) for name, tensor in params.items()}
+            return self._of_one_size(
+                self.params, self.buffers, X, y.masked_fill(beyond, self.ignored)
+            )
+        losses = next(iter(self.params.values())).new_empty(len(y))
+        grads = {name: torch.empty_like(tensor) for name, tensor in self.params.items()}
         for size in sizes.unique().tolist():
             who = (sizes == size).nonzero().flatten()
-            theirs = {name: tensor[who] for name, tensor in buffers.items()}
-            losses[who], slopes = self._of_one_size(
-                net,
-                {name: tensor[who] for name, tensor in params.items()},
-                theirs,
-                X[who, :size],
-                y[who, :size],
-            )
+            buffers = {name: tensor[who] for name, tensor in self.buffers.items()}
+            params = {name: tensor[who] for name, tensor in self.params.items()}
+            losses[who], slopes = self._of_one_size(params, buffers, X[who, :size], y[who, :size])
             for name, slope in slopes.items():
                 grads[name][who] = slope
-            for name, tensor in theirs.items():
-                buffers[name][who] = tensor
+            for name, tensor in buffers.items():
+                self.buffers[name][who] = tensor
         return losses, grads
 
     def _of_one_size(
-        self,
-        net: NeuralNetClassifier,
-        params: Model,
-        buffers: Model,
-        X: torch.Tensor,
-        y: torch.Tensor,
+        self, params: Model, buffers: Model, X: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, Model]:
         def loss(params, buffers, X, y):
             buffers = {name: tensor.clone() for name, tensor in buffers.items()}
-            output = torch.func.functional_call(net.module_, {**params, **buffers}, (X,))
-            return net.get_loss(output, y, X=X, training=True), buffers
+            output = torch.func.functional_call(self.net.module_, {**params, **buffers}, (X,))
+            return self.net.get_loss(output, y, X=X, training=True), buffers
 
         step = torch.func.vmap(
             torch.func.grad_and_value(loss, has_aux=True), randomness="different"

@@ -299,7 +299,7 @@ class _Probe:
         buffers = {n: t for n, t in stack.items() if n not in params}
         X, y = (t.expand(len(models), *t.shape).clone() for t in (self.X, self.y))
         with self._quietly(training=True):
-            losses, grads = method.gradients(self.net, params, buffers, X, y, None)
+            losses, grads = method.bind(self.net, params, buffers).gradients(X, y, None)
         whole = {f"module.{n}": t.detach().cpu() for n, t in {**buffers, **grads}.items()}
         return [
             {n: t[i] for n, t in whole.items()} | {"loss": losses[i].detach().cpu()}

@@ -4,7 +4,7 @@ Where a cohort is cut depends on it and on the memory budget alone: not on n_job
 free memory, since the rounding of a product depends on its shape.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,29 @@ class Chunk:
     def n_steps(self) -> np.ndarray:
         """Steps of each member."""
         return (self.sizes > 0).sum(axis=0)
+
+
+class Later:
+    """A chunk that is made where it is needed: by the thread that trains it, or to travel."""
+
+    def __init__(self, make: Callable[[], Chunk]):
+        self._make = make
+
+    def __call__(self) -> Chunk:
+        return self._make()
+
+    def __reduce__(self):
+        return _Made, (self._make(),)
+
+
+class _Made:
+    """A chunk that has travelled."""
+
+    def __init__(self, chunk: Chunk):
+        self._chunk = chunk
+
+    def __call__(self) -> Chunk:
+        return self._chunk
 
 
 def cut(n_steps: np.ndarray, limit: int, alike: bool) -> list[np.ndarray]:

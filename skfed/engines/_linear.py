@@ -20,7 +20,6 @@ LogitLoss = Callable[
     [NeuralNetClassifier, torch.Tensor, torch.Tensor, torch.Tensor | None],
     tuple[torch.Tensor, torch.Tensor],
 ]
-Tape = list[tuple["Linear | Callable", tuple[torch.Tensor, ...]]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class LinearStack:
-    """The losses and gradients of some clients' models, all at once.
+    """A module that is a stack of linear layers and elementwise functions.
 
     Parameters
     ----------
@@ -49,25 +48,66 @@ class LinearStack:
     #: Bytes of models and rows that are worth stacking on a CPU: what stays near a core.
     cache_bytes: ClassVar[int] = 5 * 2**20
 
+    def bind(self, net: NeuralNetClassifier, params: Model, buffers: Model) -> "BoundLinearStack":
+        """Return the stack with the parameters of some clients; it has no buffers."""
+        return BoundLinearStack(self, net, params)
+
+
+class _BoundLinear:
+    """A linear layer of some clients, with its views: each takes as long as a small product."""
+
+    def __init__(self, layer: Linear, params: Model):
+        self.layer = layer
+        self.weight = params[layer.weight]  # (client, out, in)
+        self.weight_t = self.weight.mT
+        self.bias = None if layer.bias is None else params[layer.bias]
+        # To be added to (client, out, row), and to (client, row, out).
+        self.column = None if self.bias is None else self.bias.unsqueeze(2)
+        self.row = None if self.bias is None else self.bias.unsqueeze(1)
+
+    def forward(self, h: torch.Tensor, h_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the output for inputs (client, in, row), and its transpose."""
+        if _fills_better(self.weight.shape[1], h.shape[2]):
+            z_t = _product(self.row, h_t, self.weight_t)
+            return z_t.mT, z_t
+        z = _product(self.column, self.weight, h)
+        return z, z.mT
+
+    def backward(self, slope: torch.Tensor) -> torch.Tensor:
+        """Return the slope of the input, given that of the output (client, out, row)."""
+        if _fills_better(self.weight.shape[2], slope.shape[2]):
+            return torch.bmm(slope.mT, self.weight).mT
+        return torch.bmm(self.weight_t, slope)
+
+
+class BoundLinearStack:
+    """The losses and gradients of some clients' models, all at once.
+
+    Parameters
+    ----------
+    stack : LinearStack
+        The layers.
+    net : NeuralNetClassifier
+        Whose criterion it is.
+    params : dict of str to Tensor of shape (n_clients, ...)
+        The clients' parameters.
+    """
+
+    def __init__(self, stack: LinearStack, net: NeuralNetClassifier, params: Model):
+        self.loss, self.net = stack.loss, net
+        self.layers = [
+            _BoundLinear(layer, params) if isinstance(layer, Linear) else layer
+            for layer in stack.layers
+        ]
+        self.first = next(i for i, layer in enumerate(stack.layers) if isinstance(layer, Linear))
+
     def gradients(
-        self,
-        net: NeuralNetClassifier,
-        params: Model,
-        buffers: Model,
-        X: torch.Tensor,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
+        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
     ) -> tuple[torch.Tensor, Model]:
         """Return each client's mean loss over its rows, and the gradients of its parameters.
 
         Parameters
         ----------
-        net : NeuralNetClassifier
-            Whose criterion it is.
-        params : dict of str to Tensor of shape (n_clients, ...)
-            The clients' parameters.
-        buffers : dict of str to Tensor
-            Empty: such a stack has none.
         X : Tensor of shape (n_clients, batch_size, ...)
             Rows of each client.
         y : Tensor of shape (n_clients, batch_size)
@@ -75,65 +115,61 @@ class LinearStack:
         sizes : Tensor of shape (n_clients,) or None
             How many of the rows are meant; None: all.
         """
-        logits, tape = self._forward(params, X)
-        losses, slope = self.loss(net, logits, y, sizes)
+        losses, backwards = self._pass(X, y, sizes)
         grads = {}
-        for layer, g, h in self._back(params, tape, slope):
-            grads[layer.weight] = torch.bmm(g, h.mT)
-            if layer.bias is not None:
-                grads[layer.bias] = g.sum(2)
+        for bound, slope, h_t in backwards:
+            grads[bound.layer.weight] = torch.bmm(slope, h_t)
+            if bound.layer.bias is not None:
+                grads[bound.layer.bias] = slope.sum(2)
         return losses, grads
 
     def descend(
-        self,
-        net: NeuralNetClassifier,
-        params: Model,
-        X: torch.Tensor,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
-        rate: float,
+        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None, rate: float
     ) -> torch.Tensor:
         """Take a step of plain SGD, each product written into the weights; return the losses."""
-        logits, tape = self._forward(params, X)
-        losses, slope = self.loss(net, logits, y, sizes)
-        for layer, g, h in self._back(params, tape, slope):
-            params[layer.weight].baddbmm_(g, h.mT, alpha=-rate)
-            if layer.bias is not None:
-                params[layer.bias].sub_(g.sum(2), alpha=rate)
+        losses, backwards = self._pass(X, y, sizes)
+        for bound, slope, h_t in backwards:
+            bound.weight.baddbmm_(slope, h_t, alpha=-rate)
+            if bound.bias is not None:
+                bound.bias.sub_(slope.sum(2), alpha=rate)
         return losses
 
-    def _forward(self, params: Model, X: torch.Tensor) -> tuple[torch.Tensor, Tape]:
-        """Return logits, and what each layer needs for the way back."""
-        h = X.flatten(2).mT
-        tape: Tape = []
+    def _pass(
+        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Iterator[tuple[_BoundLinear, torch.Tensor, torch.Tensor]]]:
+        """Return the losses, and each linear layer with its output's slope and its input.
+
+        The last layer comes first; nothing more is read of a layer once it has been yielded, so
+        its weights may change then.
+        """
+        tape: list[tuple[torch.Tensor, ...]] = []  # what each layer needs for the way back
+        h_t = X.flatten(2) if X.dim() > 3 else X
+        h = h_t.mT
         for layer in self.layers:
-            if isinstance(layer, Linear):
-                tape.append((layer, (h,)))
-                bias = None if layer.bias is None else params[layer.bias].unsqueeze(2)
-                h = _product(params[layer.weight], h, bias)
+            if isinstance(layer, _BoundLinear):
+                tape.append((h_t,))
+                h, h_t = layer.forward(h, h_t)
             elif layer is F.relu:
                 h = h.relu()
-                tape.append((layer, (h,)))
+                h_t = h.mT
+                tape.append((h,))
             else:
                 with torch.enable_grad():
                     z = h.detach().requires_grad_()
-                    h = layer(z)
-                tape.append((layer, (z, h)))
-                h = h.detach()
-        return h, tape
+                    output = layer(z)
+                tape.append((z, output))
+                h = output.detach()
+                h_t = h.mT
+        losses, slope = self.loss(self.net, h, y, sizes)
+        return losses, self._back(tape, slope)
 
     def _back(
-        self, params: Model, tape: Tape, slope: torch.Tensor
-    ) -> Iterator[tuple[Linear, torch.Tensor, torch.Tensor]]:
-        """Yield each linear layer with the slope of its output and its input, the last first.
-
-        Nothing more is read of a layer once it has been yielded, so its weights may change.
-        """
-        first = next(i for i, (layer, _) in enumerate(tape) if isinstance(layer, Linear))
-        for i in range(len(tape) - 1, first - 1, -1):
-            layer, kept = tape[i]
-            if isinstance(layer, Linear):
-                below = _product(params[layer.weight].mT, slope) if i > first else slope
+        self, tape: list[tuple[torch.Tensor, ...]], slope: torch.Tensor
+    ) -> Iterator[tuple[_BoundLinear, torch.Tensor, torch.Tensor]]:
+        for i in range(len(tape) - 1, self.first - 1, -1):
+            layer, kept = self.layers[i], tape[i]
+            if isinstance(layer, _BoundLinear):
+                below = layer.backward(slope) if i > self.first else slope
                 yield layer, slope, kept[0]
                 slope = below
             elif layer is F.relu:
@@ -142,42 +178,28 @@ class LinearStack:
                 (slope,) = torch.autograd.grad(kept[1], kept[0], slope)
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, plus: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a @ b + plus, laid out so that the axis that fills vector registers is contiguous."""
-    if _waste(b.shape[2]) > _waste(a.shape[1]):
-        return _product_in_order(b.mT, a.mT, None if plus is None else plus.mT).mT
-    return _product_in_order(a, b, plus)
-
-
-def _product_in_order(a: torch.Tensor, b: torch.Tensor, plus: torch.Tensor | None) -> torch.Tensor:
+def _product(plus: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
 
 
-def _waste(length: int) -> float:
-    """Return the share of a vector register's 16 floats that an axis leaves empty."""
-    return -length % 16 / length
+def _fills_better(one: int, other: int) -> bool:
+    """Tell whether an axis leaves less of vector registers of 16 floats empty than another."""
+    return -one % 16 * other < -other % 16 * one
 
 
 def cross_entropy(
     net: NeuralNetClassifier, logits: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax cross-entropy, averaged over each client's rows (a ``LogitLoss``)."""
-    share = _shares(y, sizes, logits.dtype)
     slope = torch.log_softmax(logits, 1)
     index = y.unsqueeze(1)
-    losses = -(slope.gather(1, index) * share).sum((1, 2))
-    slope.exp_().scatter_add_(1, index, slope.new_full((), -1.0).expand(index.shape))
-    return losses, slope.mul_(share)
-
-
-def _shares(
-    y: torch.Tensor, sizes: torch.Tensor | None, dtype: torch.dtype
-) -> torch.Tensor | float:
-    """Return each row's share in its client's mean, to be multiplied with (client, class, row)."""
+    picked = slope.gather(1, index)
+    slope.exp_().scatter_(1, index, -1.0, reduce="add")
     if sizes is None:
-        return 1 / y.shape[1]
+        return picked.mean((1, 2)).neg_(), slope.mul_(1 / y.shape[1])
     meant = torch.arange(y.shape[1], device=y.device) < sizes.unsqueeze(1)
-    return (meant.to(dtype) / sizes.unsqueeze(1)).unsqueeze(1)
+    share = (meant.to(slope.dtype) / sizes.unsqueeze(1)).unsqueeze(1)
+    return (picked * share).sum((1, 2)).neg_(), slope.mul_(share)
 
 
 @dataclass(frozen=True)

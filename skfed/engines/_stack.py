@@ -1,6 +1,6 @@
 """The local steps of many clients, taken side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from skfed._nets import Model, Workbench
 from skfed.engines._batched import BatchedModule
 from skfed.engines._chunks import Chunk
 from skfed.engines._client import one_torch_thread
-from skfed.engines._linear import LinearStack
+from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._memory import Memory, MemoryPool
 from skfed.engines._updates import Order, Updates, collect
 from skfed.utils._seeding import torch_seeded
@@ -28,12 +28,13 @@ def train_chunk(
     random: bool,
     order: Order,
     members: np.ndarray,
-    chunk: Chunk,
+    later: Callable[[], Chunk],
 ) -> Updates:
     """Train some members of a cohort; ``order`` is for them alone.
 
     ``random`` says whether the module draws while it trains; then the generator of torch is held.
     """
+    chunk = later()
     seeded = torch_seeded(chunk.layers_rng, bench.device) if random else nullcontext()
     net_and_memory = bench.borrowed(), pool.borrowed()
     with net_and_memory[0] as net, net_and_memory[1] as memory, seeded, one_torch_thread():
@@ -116,16 +117,19 @@ class Stack:
         self.mu = order.training.proximal_mu
         self.rate = float(net.optimizer_.param_groups[0]["lr"])
         self.optimizer = None if self._is_plain() else _optimizer(net, self.params)
+        self.n_training = n_members
+        self.bound = method.bind(net, self.params, self.buffers)
         net._set_training(True)
 
     def step(
         self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None, rate: float
     ) -> torch.Tensor:
         """Take one step of the first len(X) members, and return their losses before it."""
-        self._keep(len(X))
-        if self.optimizer is None and isinstance(self.method, LinearStack):
-            return self.method.descend(self.net, self.params, X, y, sizes, rate)
-        losses, grads = self.method.gradients(self.net, self.params, self.buffers, X, y, sizes)
+        if len(X) < self.n_training:
+            self._keep(len(X))
+        if self.optimizer is None and isinstance(self.bound, BoundLinearStack):
+            return self.bound.descend(X, y, sizes, rate)
+        losses, grads = self.bound.gradients(X, y, sizes)
         for name, parameter in self.params.items():
             parameter.grad = self._corrected(name, grads[name])
         assert self.optimizer is not None
@@ -174,16 +178,15 @@ class Stack:
 
     def _keep(self, n: int) -> None:
         """Leave out those who have taken their last step: theirs is not to be moved any more."""
-        for tensors in (self.params, self.buffers):
-            for tensor in tensors.values():
-                if len(tensor) == n:
-                    continue
-                state: dict[str, Any] = self.optimizer.state[tensor] if self.optimizer else {}
-                for key, value in state.items():
-                    if torch.is_tensor(value) and value.shape == tensor.shape:
-                        state[key] = value[:n]
-                tensor.grad = None
-                tensor.data = tensor.data[:n]
+        for tensor in [*self.params.values(), *self.buffers.values()]:
+            state: dict[str, Any] = self.optimizer.state[tensor] if self.optimizer else {}
+            for key, value in state.items():
+                if torch.is_tensor(value) and value.shape == tensor.shape:
+                    state[key] = value[:n]
+            tensor.grad = None
+            tensor.data = tensor.data[:n]
+        self.n_training = n
+        self.bound = self.method.bind(self.net, self.params, self.buffers)
 
 
 def _optimizer(net: NeuralNetClassifier, params: Model) -> torch.optim.Optimizer:

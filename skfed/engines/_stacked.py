@@ -7,11 +7,12 @@ since most of a step is then the dispatch of its operations.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from skfed._nets import Model, Workbench
-from skfed.engines._chunks import Chunk, cut, make_chunk
+from skfed.engines._chunks import Chunk, Later, cut, make_chunk
 from skfed.engines._draws import Draws, numbered
 from skfed.engines._memory import MemoryPool
 from skfed.engines._minibatches import count_steps
@@ -105,8 +106,8 @@ class StackedEngine:
         sums = (np.bincount(owners, weights=values) for values in (losses, errors))
         return Evaluation(next(sums) / n_samples, next(sums) / n_samples, n_samples)
 
-    def _chunks(self, order: Order) -> Iterator[tuple[np.ndarray, Chunk]]:
-        """Yield the chunks of a cohort; their minibatches are drawn when their turn comes."""
+    def _chunks(self, order: Order) -> Iterator[tuple[np.ndarray, Later]]:
+        """Yield the chunks of a cohort; who trains them draws their minibatches."""
         training, members = order.training, list(numbered(order.cohort.clients))
         held = [self.draws.federation.size(k) for k, _ in members]
         steps = [self._n_steps(n, training) for n in held]
@@ -114,7 +115,7 @@ class StackedEngine:
         alike = training.steps is None and len(set(training.rates or ())) > 1
         limit = self._clients_a_chunk(max(held, default=1))
         for part in cut(np.array(steps, dtype=int), limit, alike):
-            yield part, self._chunk(order, [members[i] for i in part])
+            yield part, Later(partial(self._chunk, order, [members[i] for i in part]))
 
     def _chunk(self, order: Order, members: list[tuple[int, int]]) -> Chunk:
         federation, t = self.draws.federation, order.round
