@@ -1,13 +1,18 @@
-"""Real data for the benchmarks, found through SKFED_DATA."""
+"""Real data for the benchmarks, found through SKFED_DATA, and one core to measure on."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks.workloads import WORKLOADS, equal_shares
 from skfed.datasets import load_fashion_mnist, load_wisdm, partition_dirichlet
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def data_home():
     """Return the folder of the real data sets, or skip."""
     home = os.environ.get("SKFED_DATA")
@@ -17,7 +22,7 @@ def data_home():
 
 
 @pytest.fixture(scope="session")
-def wisdm():
+def wisdm(data_home):
     """36 phone users: X, y, clients."""
     data = load_wisdm()
     X = data.X.fillna(data.X.mean())
@@ -26,8 +31,62 @@ def wisdm():
 
 
 @pytest.fixture(scope="session")
-def fashion_mnist():
-    """60,000 images over 100 clients, alpha = 0.3: X, y, clients."""
+def images(data_home):
+    """60,000 images of Fashion-MNIST as rows, and their labels."""
     data = load_fashion_mnist()
     X = (data.X.reshape(len(data.X), -1).astype("float32") / 255 - 0.1307) / 0.3081
-    return X, data.y, partition_dirichlet(data.y, 100, alpha=0.3, random_state=0)
+    return X, data.y.astype(np.int64)
+
+
+@pytest.fixture(scope="session")
+def fashion_mnist(images):
+    """The images over 100 clients, alpha = 0.3: X, y, clients."""
+    X, y = images
+    return X, y, partition_dirichlet(y, 100, alpha=0.3, random_state=0)
+
+
+@pytest.fixture(scope="session")
+def folders(images, tmp_path_factory) -> dict[str, Path]:
+    """Folders with X.npy, y.npy and clients.npy of each workload."""
+    X, y = images
+    home = tmp_path_factory.mktemp("workloads")
+    np.save(home / "X.npy", X)
+    result = {}
+    for name, work in WORKLOADS.items():
+        result[name] = home / name
+        result[name].mkdir()
+        (result[name] / "X.npy").symlink_to(home / "X.npy")
+        np.save(result[name] / "y.npy", y)
+        clients = equal_shares(len(y), work.n_clients)
+        if work.alpha is not None:
+            clients = partition_dirichlet(y, work.n_clients, alpha=work.alpha, random_state=0)
+        np.save(result[name] / "clients.npy", clients)
+    return result
+
+
+@contextmanager
+def confined_to_one_core() -> Iterator[None]:
+    """Run on the last of this process's cores alone, where the system allows it."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@pytest.fixture
+def one_core():
+    """Measure on one core."""
+    with confined_to_one_core():
+        yield
+
+
+def pytest_benchmark_update_machine_info(config, machine_info):
+    """Note the version of torch."""
+    import torch
+
+    machine_info["torch"] = torch.__version__

@@ -1,12 +1,13 @@
 """One round of each selector, the polls included, on WISDM and on Fashion-MNIST.
 
-``python -m pytest benchmarks``. What is timed is the round alone, without fit's validation of X.
-``extra_info`` of the JSON (``--benchmark-json``) has the rows that clients evaluated and trained
-on in the last round.
+What is timed is the round alone, without fit's validation of X.
 """
+
+from statistics import median
 
 import numpy as np
 import pytest
+import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -17,10 +18,6 @@ from skfed import (
     PowerOfChoice,
     RandomSelector,
 )
-from skfed._federation import make_federation
-from skfed._nets import Workbench, make_classifier_net
-from skfed._rounds import Server, run_rounds
-from skfed.engines import Draws, LoopEngine, batch_size
 
 SELECTORS = {
     "random": RandomSelector(clients_per_round=3),
@@ -42,30 +39,29 @@ NETS = {
 
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("data", NETS)
-def test_round(benchmark, request, data, selector):
+def test_round(benchmark, one_core, request, data, selector):
     X, y, clients = request.getfixturevalue(data)
     net = NeuralNetClassifier(
         nn.Sequential(*NETS[data]), criterion=nn.CrossEntropyLoss, lr=0.005, batch_size=64
     )
-    labels, y = np.unique(y, return_inverse=True)
-    federation = make_federation(clients, len(X), priority=np.unique(clients)[:4])
-    server = Server(make_classifier_net(net, X, len(labels), seed=0), seed=0)
-    draws = Draws(federation, 0, batch_size(server.net))
-    engine = LoopEngine(Workbench(server.net, X[:1]), X, y, draws)
-    rules = FederatedClassifier(selector=SELECTORS[selector], local_steps=30)._rules(server.net)
+    seconds: dict[str, list[float]] = {}
 
-    def one_round():
-        run_rounds(
-            server,
-            federation,
-            engine,
-            rules,
-            until=server.round + 1,
-            validate=lambda net: {},
-            report=lambda row: None,
-        )
+    def turn():
+        torch.set_num_threads(1)
+        for engine in ("stacked", "loop"):
+            model = FederatedClassifier(
+                net,
+                selector=SELECTORS[selector],
+                priority=np.unique(clients)[:4],
+                local_steps=30,
+                n_rounds=7,
+                engine=engine,
+                random_state=0,
+            ).fit(X, y, clients=clients)
+            seconds.setdefault(engine, []).extend(model.history_["round_seconds"][2:])
 
-    benchmark.group = data
-    benchmark.pedantic(one_round, rounds=10, warmup_rounds=1)
-    for column in ("samples_evaluated", "samples_trained"):
-        benchmark.extra_info[column] = server.rows[-1][column]
+    benchmark.group = "rounds"
+    benchmark.pedantic(turn, rounds=2, iterations=1)
+    medians = {engine: median(times) for engine, times in seconds.items()}
+    benchmark.extra_info |= {"data": data, "selector": selector, "seconds": medians}
+    print(f"\n{data}, {selector}: {medians}")

@@ -1,0 +1,114 @@
+"""What every peer's ``run.py`` shares. Import it first: it confines the process to one core.
+
+The standard library alone at import, since numpy, jax and torch count the cores when they load.
+"""
+
+# ruff: noqa: E402
+import os
+import sys
+from pathlib import Path
+
+os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+for _variable in ("OMP", "MKL", "OPENBLAS", "NUMEXPR"):
+    os.environ[f"{_variable}_NUM_THREADS"] = "1"
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import pairwise
+
+import numpy as np
+from workloads import WORKLOADS, Workload
+
+WARMUP = 2  # rounds before the timed ones: what is compiled or cached is so by then
+
+
+@dataclass
+class Federation:
+    """A workload, its data, and the rows of each client."""
+
+    name: str
+    workload: Workload
+    rounds: int
+    data: Path
+    X: np.ndarray
+    y: np.ndarray
+    rows: list[np.ndarray]
+
+    def __post_init__(self):
+        self.sizes = np.array([len(rows) for rows in self.rows])
+        self.rng = np.random.default_rng(0)
+
+    def draw(self, n: int, by_size: bool = False) -> np.ndarray:
+        """Return n different clients, drawn uniformly or by their share of the data."""
+        p = self.sizes / self.sizes.sum() if by_size else None
+        return self.rng.choice(len(self.rows), n, replace=False, p=p)
+
+    def highest(self, candidates: np.ndarray, losses: Sequence[float]) -> np.ndarray:
+        """Return the candidates of highest loss, as many as a round trains."""
+        return candidates[np.argsort(losses)[::-1][: self.workload.clients_per_round]]
+
+
+def read_federation(argv: Sequence[str] | None = None) -> Federation:
+    """Return the federation that the command line names."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True, help="X.npy, y.npy, clients.npy")
+    parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args(argv)
+    X, y, clients = (np.load(args.data / f"{name}.npy") for name in ("X", "y", "clients"))
+    workload = WORKLOADS[args.workload]
+    rows = [np.flatnonzero(clients == k) for k in range(workload.n_clients)]
+    return Federation(args.workload, workload, args.rounds, args.data.resolve(), X, y, rows)
+
+
+def time_rounds(one_round: Callable[[], None], rounds: int) -> list[float]:
+    """Return the seconds of each round but the first ones."""
+    seconds = []
+    for _ in range(WARMUP + rounds):
+        started = time.perf_counter()
+        one_round()
+        seconds.append(time.perf_counter() - started)
+    return seconds[WARMUP:]
+
+
+def mean_loss(layers: Sequence[tuple[np.ndarray, np.ndarray]], federation: Federation) -> float:
+    """Return the cross entropy of weights (in, out) and biases on some of the rows."""
+    hidden, y = federation.X[:10_000], federation.y[:10_000]
+    for i, (weight, bias) in enumerate(layers):
+        hidden = (np.maximum(hidden, 0) if i else hidden) @ weight + bias
+    hidden = hidden - hidden.max(axis=1, keepdims=True)
+    return float(np.mean(np.log(np.exp(hidden).sum(axis=1)) - hidden[np.arange(len(y)), y]))
+
+
+def make_torch_model(layers: Sequence[int]):
+    """Return linear layers with ReLU between them, in torch."""
+    from torch.nn import Linear, ReLU, Sequential
+
+    modules = [module for a, b in pairwise(layers) for module in (ReLU(), Linear(a, b))]
+    return Sequential(*modules[1:])
+
+
+def torch_loss(model, federation: Federation) -> float:
+    """Return ``mean_loss`` of a torch module made of linear layers and ReLU."""
+    flat = [p.detach().numpy() for p in model.parameters()]
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return mean_loss([(weight.T, bias) for weight, bias in pairs], federation)
+
+
+def durations(ends: Sequence[float]) -> list[float]:
+    """Return the seconds of each round but the first ones, from when each ended."""
+    return [end - start for start, end in pairwise(ends[WARMUP - 1 :])]
+
+
+def report(
+    peer: str, package: str, federation: Federation, seconds: list[float], losses: list[float]
+) -> None:
+    """Print the one line that ``peers.py`` reads; the loss in it tells whether the model learns."""
+    print(f"{peer}: loss {losses[0]:.4f} before, {losses[-1]:.4f} after", file=sys.stderr)
+    line = {"peer": peer, "version": version(package), "workload": federation.name}
+    print(json.dumps({**line, "seconds": seconds, "loss": losses}), flush=True)

@@ -1,0 +1,138 @@
+"""pfl-research: FederatedAveraging of a PyTorchModel on its simulated backend."""
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+import common
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByUser
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.metrics import Metrics, StringMetricName, Weighted
+from pfl.model.pytorch import PyTorchModel
+from torch.nn.functional import cross_entropy
+
+
+class Network(torch.nn.Sequential):
+    """The linear layers with ReLU between them, and what pfl asks of a module."""
+
+    def __init__(self, layers: tuple[int, ...]):
+        super().__init__(*common.make_torch_model(layers))
+
+    def loss(self, X, y):
+        return cross_entropy(self(X), y)
+
+    @torch.no_grad()
+    def metrics(self, X, y):
+        return {"loss": Weighted(cross_entropy(self(X), y, reduction="sum").item(), len(y))}
+
+
+class Client(PyTorchTensorDataset):
+    """A client whose minibatches are drawn afresh: pfl's own are the same at each pass."""
+
+    def __init__(self, X: torch.Tensor, y: torch.Tensor, steps: int | None, user_id: str):
+        super().__init__((X, y), user_id=user_id)
+        self.steps = steps
+
+    def iter(self, batch_size: int):
+        X, y = self.raw_data
+        for rows in self._rows(batch_size):
+            yield X.index_select(0, rows), y.index_select(0, rows)
+
+    def _rows(self, batch_size: int):
+        n = len(self.raw_data[1])
+        if self.steps is None:
+            return torch.randperm(n).split(batch_size)
+        return (torch.randperm(n)[:batch_size] for _ in range(self.steps))
+
+
+class Cohorts:
+    """pfl's sampler of users, one a call: a cohort is chosen at the first call of a round."""
+
+    def __init__(self, federation: common.Federation, clients: list[Client], model: PyTorchModel):
+        self.federation, self.model = federation, model
+        self.polled = [PyTorchTensorDataset(client.raw_data) for client in clients]
+        self.waiting: list[int] = []
+
+    def __call__(self) -> int:
+        if not self.waiting:
+            self.waiting = list(self._choose())
+        return self.waiting.pop()
+
+    def _choose(self):
+        work = self.federation.workload
+        if work.candidates is None:
+            return self.federation.draw(work.clients_per_round)
+        candidates = self.federation.draw(work.candidates, by_size=True)
+        polls = [self.model.evaluate(self.polled[k]) for k in candidates]
+        losses = [poll[StringMetricName("loss")].overall_value for poll in polls]
+        return self.federation.highest(candidates, losses)
+
+
+class Clock(TrainingProcessCallback):
+    """The time at which each round ended."""
+
+    def __init__(self):
+        self.ends: list[float] = []
+
+    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+        self.ends.append(time.perf_counter())
+        return False, Metrics()
+
+
+def rules(work, n_rounds: int) -> tuple[NNAlgorithmParams, NNTrainHyperParams]:
+    """Return how the server and how the clients train."""
+    server = NNAlgorithmParams(
+        central_num_iterations=n_rounds,
+        evaluation_frequency=n_rounds,  # the first round alone evaluates its users, untimed
+        train_cohort_size=work.clients_per_round,
+        val_cohort_size=None,
+    )
+    clients = NNTrainHyperParams(
+        local_num_epochs=None if work.local_steps else work.local_epochs,
+        local_num_steps=work.local_steps,
+        local_learning_rate=work.lr,
+        local_batch_size=work.batch_size,
+    )
+    return server, clients
+
+
+def run(federation: common.Federation, network: Network) -> list[float]:
+    """Return the seconds of each round but the first ones."""
+    work, clock = federation.workload, Clock()
+    X, y = torch.from_numpy(federation.X), torch.from_numpy(federation.y)
+    clients = [
+        Client(X[rows], y[rows], work.local_steps, str(k)) for k, rows in enumerate(federation.rows)
+    ]
+    model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
+    users = FederatedDataset(clients.__getitem__, Cohorts(federation, clients, model))
+    server, training = rules(work, common.WARMUP + federation.rounds)
+    FederatedAveraging().run(
+        server,
+        SimulatedBackend(users, users, postprocessors=[WeightByUser()]),
+        model,
+        training,
+        NNEvalHyperParams(local_batch_size=None),
+        [clock],
+        send_metrics_to_platform=False,
+    )
+    return common.durations(clock.ends)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    federation = common.read_federation()
+    network = Network(federation.workload.layers)
+    before = common.torch_loss(network, federation)
+    seconds = run(federation, network)
+    after = common.torch_loss(network, federation)
+    common.report("pfl", "pfl", federation, seconds, [before, after])

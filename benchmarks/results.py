@@ -1,0 +1,137 @@
+"""Write RESULTS.md from the JSON of a benchmark run.
+
+``python -m pytest benchmarks --benchmark-json=bench.json`` (with SKFED_DATA and, for the other
+packages, SKFED_PEERS), then ``python -m benchmarks.results bench.json > benchmarks/RESULTS.md``.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+
+WORKLOADS = {
+    "W1": "power-of-choice, Fashion-MNIST, K=100, m=3 of d=6, MLP 784-64-30-10, tau=30, b=64",
+    "W2": "FedAvg, 60 clients x 1000, softmax regression, E=5, b=32",
+    "W3": "FedAvg, 1000 clients x 60, 100 a round, the same MLP, E=1, b=20",
+}
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    header = list(header)
+    yield "| " + " | ".join(header) + " |"
+    yield "|" + "---|" * len(header)
+    for row in rows:
+        yield "| " + " | ".join(str(cell) for cell in row) + " |"
+    yield ""
+
+
+def seconds(value: float) -> str:
+    return f"{value:.4f}" if value < 1 else f"{value:.2f}"
+
+
+def workloads(found: list[dict]) -> Iterator[str]:
+    yield "## Workloads"
+    yield ""
+    yield (
+        "Seconds a round on one core, float32, polls and aggregation included; in brackets the "
+        "same over the floor, which is the FLOPs that the round's matrix products need over this "
+        "core's measured rate. Medians of rounds taken in turns, all in one run."
+    )
+    yield ""
+    for info in found:
+        yield f"- {info['workload']}: {WORKLOADS[info['workload']]}"
+    yield ""
+    names = list(dict.fromkeys(name for info in found for name in info["seconds"]))
+    rows: list[list[object]] = [
+        ["floor", *(seconds(info["floor"]) for info in found)],
+    ]
+    for name in names:
+        cells = []
+        for info in found:
+            value = info["seconds"].get(name)
+            cells.append(f"{seconds(value)} ({value / info['floor']:.1f})" if value else "–")
+        rows.append([name, *cells])
+    yield from table(["", *(info["workload"] for info in found)], rows)
+    yield "How many times faster the stacked engine is:"
+    yield ""
+    rows = [
+        [name, *(f"{info['seconds'][name] / info['seconds']['skfed stacked']:.2f}"
+                 if name in info["seconds"] else "–" for info in found)]
+        for name in names if name != "skfed stacked"
+    ]  # fmt: skip
+    yield from table(["than", *(info["workload"] for info in found)], rows)
+    for name, reason in {k: v for info in found for k, v in info["absent"].items()}.items():
+        yield f"{name} was left out: {reason}."
+    yield ""
+
+
+def comparison(title: str, note: str, found: list[dict], keys: tuple[str, ...]) -> Iterator[str]:
+    """Yield a table of seconds by what is compared."""
+    yield f"## {title}"
+    yield ""
+    yield note
+    yield ""
+    names = list(dict.fromkeys(name for info in found for name in info["seconds"]))
+    rows = [
+        [*(info.get(key, "") for key in keys), *(seconds(info["seconds"][n]) for n in names)]
+        for info in found
+    ]
+    yield from table([*keys, *names], rows)
+
+
+def report(data: dict) -> Iterator[str]:
+    machine = data["machine_info"]
+    groups: dict[str, list[dict]] = {}
+    for entry in data["benchmarks"]:
+        groups.setdefault(entry["group"] or "", []).append(entry["extra_info"])
+    yield "# Benchmark results"
+    yield ""
+    yield (
+        f"Made by `python -m benchmarks.results` from a run of `python -m pytest benchmarks` on "
+        f"{machine['cpu'].get('brand_raw', machine['machine'])}, {machine['cpu'].get('count')} "
+        f"cores, Python {machine['python_version']}, torch {machine.get('torch', '')}."
+    )
+    yield ""
+    yield from workloads(groups.get("workloads", []))
+    sections = {
+        "jobs": ("Two jobs", "Seconds a round on two cores.", ("workload",)),
+        "modules": (
+            "Other modules",
+            "Seconds a round of 12 clients with 60 to 180 images each, on one core.",
+            ("module", "auto"),
+        ),
+        "polling": ("Polls", "Seconds of a poll of 100 clients with 60 images each.", ("floor",)),
+        "rounds": (
+            "Rounds of each selector",
+            "Seconds a round, tau=30, b=64, m=3 of 36 phone users or of 100 clients with images.",
+            ("data", "selector"),
+        ),
+        "scale": (
+            "Scale in clients",
+            "Seconds a round of power-of-choice, m=10 of d=100, by the number of clients.",
+            (),
+        ),
+    }
+    for group, (title, note, keys) in sections.items():
+        if group in groups:
+            for info in groups[group]:
+                info["floor"] = seconds(info.get("floor", 0.0))
+            yield from comparison(title, note, groups[group], keys)
+    memory = {k: v for info in groups.get("memory", []) for k, v in info.items()}
+    if memory:
+        yield "## Memory"
+        yield ""
+        yield f"- {memory['bytes a client']:.0f} bytes a client beyond X and y, of a million."
+        yield (
+            f"- {memory['bytes resident'] / 1e9:.2f} GB resident beyond the page cache while a "
+            f"memory map of {memory['bytes of X'] / 1e9:.0f} GB trains."
+        )
+        yield ""
+    yield "## GPU"
+    yield ""
+    yield data["machine_info"].get("gpu") or "Not measured: no GPU was there."
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as file:
+        print("\n".join(report(json.load(file))))

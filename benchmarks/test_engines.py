@@ -1,0 +1,216 @@
+"""The engines on the workloads that other packages run too, beside the floor of the machine.
+
+``SKFED_PEERS=DIR python -m pytest benchmarks -k workload --benchmark-json=bench.json`` also
+measures the peers, each in an environment of its own under DIR. All contestants of a workload run
+in the same test, in turns, on one core; what is reported is the median of all their rounds.
+"""
+
+import os
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from benchmarks import well_written_loop
+from benchmarks.peers import PEERS, PeerUnavailable, run_peer
+from benchmarks.workloads import WORKLOADS, Workload, gemm_peak
+from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
+
+TURNS = 3
+ROUNDS = {"W1": 15, "W2": 3, "W3": 15}  # of each contestant in a turn
+LOOPS = {
+    "torch loop, optimizer": well_written_loop.train_optimizer,
+    "torch loop, autograd": well_written_loop.train_autograd,
+    "torch loop, by hand": well_written_loop.train_by_hand,
+}
+
+
+def make_classifier(work: Workload, **params) -> FederatedClassifier:
+    torch.manual_seed(0)
+    layers = [nn.Linear(a, b) for a, b in pairwise(work.layers)]
+    module = nn.Sequential(*[m for layer in layers for m in (nn.ReLU(), layer)][1:])
+    selector = RandomSelector(work.clients_per_round, probability="uniform", replace=False)
+    if work.candidates is not None:
+        selector = PowerOfChoice(work.candidates, work.clients_per_round)
+    net = NeuralNetClassifier(
+        module, criterion=nn.CrossEntropyLoss, lr=work.lr, batch_size=work.batch_size
+    )
+    params = {"local_steps": work.local_steps, "local_epochs": work.local_epochs, **params}
+    return FederatedClassifier(net, selector=selector, random_state=0, **params)
+
+
+def load(folder):
+    return [np.load(folder / f"{name}.npy") for name in ("X", "y", "clients")]
+
+
+def fit_rounds(work: Workload, data, n_rounds: int, **params):
+    """Return the history of some rounds, those that warm caches up left out."""
+    X, y, clients = data
+    model = make_classifier(work, n_rounds=n_rounds + 2, **params).fit(X, y, clients=clients)
+    return model.history_.iloc[2:]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_workload(benchmark, one_core, folders, workload):
+    work, data = WORKLOADS[workload], load(folders[workload])
+    seconds: dict[str, list[float]] = {}
+    floors: list[float] = []
+    absent: dict[str, str] = {}
+
+    def turn(rounds):
+        torch.set_num_threads(1)
+        peak = gemm_peak()
+        for engine in ("stacked", "loop"):
+            n_rounds = rounds if engine == "stacked" else max(1, rounds // 5)
+            history = fit_rounds(work, data, n_rounds, engine=engine)
+            seconds.setdefault(f"skfed {engine}", []).extend(history["round_seconds"])
+            if engine == "stacked":
+                done = history[["samples_evaluated", "samples_trained"]].to_numpy()
+                floors.extend(work.flops(*row) / peak for row in done)
+        for name, train in LOOPS.items():
+            times = well_written_loop.time_rounds(workload, folders[workload], rounds, train)
+            seconds.setdefault(name, []).extend(times)
+        for name in PEERS:
+            try:
+                seconds.setdefault(name, []).extend(peer(name, workload, folders, rounds))
+            except PeerUnavailable as reason:
+                absent[name] = str(reason)
+
+    benchmark.group = "workloads"
+    benchmark.pedantic(turn, args=(ROUNDS[workload],), rounds=TURNS, iterations=1)
+    medians = {name: median(times) for name, times in seconds.items() if times}
+    benchmark.extra_info |= {
+        "workload": workload,
+        "floor": median(floors),
+        "seconds": medians,
+        "absent": absent,
+    }
+    print(f"\n{workload}: floor {median(floors):.4f} s")
+    for name, value in medians.items():
+        print(f"  {name:22} {value:.4f} s, {value / median(floors):.1f} floors")
+    for name, reason in absent.items():
+        print(f"  {name} is left out: {reason}")
+
+
+def peer(name: str, workload: str, folders, rounds: int) -> list[float]:
+    if "SKFED_PEERS" not in os.environ:
+        raise PeerUnavailable("set SKFED_PEERS to a folder for the peers' environments")
+    return run_peer(name, workload, folders[workload], rounds)["seconds"]
+
+
+@pytest.mark.parametrize("workload", ["W2", "W3"])
+def test_two_jobs(benchmark, folders, workload):
+    """Two jobs on two cores, against one."""
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("needs two cores")
+    work, data = WORKLOADS[workload], load(folders[workload])
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+
+    def turn():
+        for n_jobs in seconds:
+            history = fit_rounds(work, data, ROUNDS[workload], engine="stacked", n_jobs=n_jobs)
+            seconds[n_jobs].extend(history["round_seconds"])
+
+    benchmark.group = "jobs"
+    benchmark.pedantic(turn, rounds=TURNS, iterations=1)
+    medians = {f"n_jobs={n}": median(times) for n, times in seconds.items()}
+    benchmark.extra_info |= {"workload": workload, "seconds": medians}
+    print(f"\n{workload}: {medians}, {medians['n_jobs=1'] / medians['n_jobs=2']:.2f}x")
+
+
+class Convolutions(nn.Sequential):
+    """A small image network."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Unflatten(1, (1, 28, 28)),
+            nn.Conv2d(1, 8, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(784, 10),
+        )
+
+
+class Recurrent(nn.Module):
+    """An image read row by row."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(28, 16, batch_first=True)
+        self.out = nn.Linear(16, 10)
+
+    def forward(self, X):
+        return self.out(self.rnn(X.view(-1, 28, 28))[0][:, -1])
+
+
+class Normalised(nn.Module):
+    """Linear layers with a layer normalisation in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(784, 64)
+        self.norm = nn.LayerNorm(64)
+        self.out = nn.Linear(64, 10)
+
+    def forward(self, X):
+        return self.out(self.norm(self.hidden(X)).relu())
+
+
+MODULES = {"CNN": Convolutions, "GRU": Recurrent, "layer normalisation": Normalised}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_other_modules(benchmark, one_core, images, module):
+    """12 of 500 clients of 60 to 180 rows, SGD with momentum, E=1, b=32, on each engine."""
+    X, y = images
+    clients = np.sort(np.random.default_rng(0).integers(0, 500, len(y)))
+    net = NeuralNetClassifier(
+        MODULES[module], criterion=nn.CrossEntropyLoss, batch_size=32, optimizer__momentum=0.9
+    )
+    seconds: dict[str, list[float]] = {}
+
+    def turn():
+        torch.set_num_threads(1)
+        for engine in ("auto", "stacked", "loop"):
+            model = FederatedClassifier(
+                net, engine=engine, selector=RandomSelector(12), n_rounds=7, random_state=0
+            ).fit(X, y, clients=clients)
+            seconds.setdefault(engine, []).extend(model.history_["round_seconds"][2:])
+            benchmark.extra_info[engine] = model.engine_
+
+    benchmark.group = "modules"
+    benchmark.pedantic(turn, rounds=TURNS, iterations=1)
+    medians = {name: median(times) for name, times in seconds.items()}
+    benchmark.extra_info |= {"module": module, "seconds": medians}
+    print(f"\n{module}: {medians}, auto takes {benchmark.extra_info['auto']}")
+
+
+def test_polling(benchmark, one_core, images):
+    """100 of 1000 clients polled and one trained for a step: the poll's time, beside its floor."""
+    X, y = images
+    clients = np.arange(len(y)) % 1000
+    work = Workload(1000, (784, 64, 30, 10), 1, 20, candidates=100, local_steps=1)
+    seconds: dict[str, list[float]] = {}
+    floors: list[float] = []
+
+    def turn():
+        torch.set_num_threads(1)
+        peak = gemm_peak()
+        for engine in ("stacked", "loop"):
+            history = fit_rounds(work, (X, y, clients), 10, engine=engine)
+            seconds.setdefault(engine, []).extend(history["select_seconds"])
+            floors.extend(work.flops(n, 0) / peak for n in history["samples_evaluated"])
+
+    benchmark.group = "polling"
+    benchmark.pedantic(turn, rounds=TURNS, iterations=1)
+    medians = {name: median(times) for name, times in seconds.items()}
+    benchmark.extra_info |= {"seconds": medians, "floor": median(floors)}
+    print(f"\npolls: {medians}, floor {median(floors):.4f} s")

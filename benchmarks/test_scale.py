@@ -1,0 +1,104 @@
+"""What a million clients, and data larger than memory, cost.
+
+``python -m pytest benchmarks -k scale``.
+"""
+
+import subprocess
+import sys
+import tracemalloc
+from statistics import median
+
+import numpy as np
+import pytest
+
+from skfed import FederatedClassifier, PowerOfChoice
+
+SIZES = (10**3, 10**4, 10**5, 10**6)
+
+
+def federation(n_clients: int):
+    """Return X, y and clients: two rows of eight values a client."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2 * n_clients, 8)).astype("float32")
+    return X, rng.integers(0, 3, len(X)), np.arange(len(X)) % n_clients
+
+
+def fit(data, n_rounds=40):
+    X, y, clients = data
+    selector = PowerOfChoice(d=100, clients_per_round=10)
+    model = FederatedClassifier(selector=selector, n_rounds=n_rounds, random_state=0)
+    return model.fit(X, y, clients=clients)
+
+
+def test_scale_in_clients(benchmark, one_core):
+    """A round of power-of-choice, m=10 of d=100, from a thousand clients to a million."""
+    seconds: dict[int, list[float]] = {n: [] for n in SIZES}
+    data = {n: federation(n) for n in SIZES}
+
+    def turn():
+        for n_clients in SIZES:
+            seconds[n_clients].extend(fit(data[n_clients]).history_["round_seconds"][5:])
+
+    benchmark.group = "scale"
+    benchmark.pedantic(turn, rounds=3, iterations=1)
+    medians = {str(n): median(times) for n, times in seconds.items()}
+    benchmark.extra_info |= {"seconds": medians}
+    ratio = medians[str(SIZES[-1])] / medians[str(SIZES[0])]
+    print(f"\nseconds a round by clients: {medians}; a million takes {ratio:.2f}x a thousand")
+
+
+def test_scale_in_memory_of_clients(benchmark):
+    """Bytes a client that a fit holds at most, beyond X, y and the ids of the rows."""
+    X, y, clients = federation(10**6)
+
+    def peak():
+        tracemalloc.start()
+        fit((X, y, clients), n_rounds=3)
+        result = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return result
+
+    n_bytes = benchmark.pedantic(peak, rounds=1) / 10**6
+    benchmark.group = "memory"
+    benchmark.extra_info["bytes a client"] = n_bytes
+    print(f"\n{n_bytes:.0f} bytes a client")
+
+
+MEMMAP = """
+import sys
+import numpy as np
+from skfed import FederatedClassifier, PowerOfChoice
+
+path, n_rows = sys.argv[1], int(sys.argv[2])
+X = np.lib.format.open_memmap(path, mode="w+", dtype="float32", shape=(n_rows, 1000))
+rng = np.random.default_rng(0)
+for start in range(0, n_rows, 10_000):
+    X[start : start + 10_000] = rng.standard_normal((10_000, 1000), dtype="float32")
+X.flush()
+del X
+X = np.load(path, mmap_mode="r")
+y, clients = rng.integers(0, 10, n_rows), rng.integers(0, 100, n_rows)
+FederatedClassifier(selector=PowerOfChoice(), n_rounds=3).fit(X, y, clients=clients)
+status = dict(line.split(":") for line in open("/proc/self/status"))
+print(status["RssAnon"].split()[0])
+"""
+
+
+def test_scale_in_memory_of_a_memmap(benchmark, tmp_path):
+    """A memory map of 4 GB: memory held beyond the page cache, measured in a process of its own."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("reads /proc")
+    n_rows = 1_000_000
+    arguments = [sys.executable, "-c", MEMMAP, str(tmp_path / "X.npy"), str(n_rows)]
+
+    def run():
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+        return int(done.stdout.split()[-1]) * 1024
+
+    resident = benchmark.pedantic(run, rounds=1)
+    (tmp_path / "X.npy").unlink()
+    benchmark.group = "memory"
+    benchmark.extra_info |= {"bytes of X": 4 * 1000 * n_rows, "bytes resident": resident}
+    print(
+        f"\n{resident / 1e9:.2f} GB resident beyond the page cache, X has {4 * n_rows / 1e6:.0f} GB"
+    )

@@ -1,0 +1,149 @@
+"""The yardstick: the round of a federation as a careful torch programmer writes it by hand.
+
+Client by client, on tensors: no loader, rows by ``index_select``, and one forward for each client
+polled. ``train_optimizer`` is the loop with a module and an optimizer of torch; ``train_autograd``
+does without either; ``train_by_hand`` has this network's derivatives written out and its updates
+folded into the matrix products, the most that such a loop can gain.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy, linear
+
+try:
+    from benchmarks.workloads import WORKLOADS, Workload
+except ImportError:  # run from this folder
+    from workloads import WORKLOADS, Workload
+
+Params = list[torch.Tensor]  # weight (out, in) and bias of each layer in turn
+WARMUP = 2
+
+
+def make_params(layers: Sequence[int]) -> Params:
+    """Return torch's own first weights of the linear layers."""
+    made = [torch.nn.Linear(a, b) for a, b in pairwise(layers)]
+    return [p.detach() for layer in made for p in layer.parameters()]
+
+
+def forward(params: Params, X: torch.Tensor) -> torch.Tensor:
+    """Return the logits of linear layers with ReLU between them."""
+    for i in range(0, len(params), 2):
+        X = linear(X.relu() if i else X, params[i], params[i + 1])
+    return X
+
+
+def minibatches(rows: np.ndarray, work: Workload, rng: np.random.Generator) -> Iterator:
+    """Yield the rows of each local step."""
+    if work.local_steps is not None:
+        size = min(work.batch_size, len(rows))
+        for _ in range(work.local_steps):
+            yield torch.from_numpy(rng.choice(rows, size, replace=False))
+    else:
+        for _ in range(work.local_epochs):
+            yield from torch.from_numpy(rng.permutation(rows)).split(work.batch_size)
+
+
+def train_optimizer(X, y, rows, params: Params, work: Workload, rng) -> Params:
+    """Return the parameters after a client's local steps, by a module and an optimizer."""
+    layers = [torch.nn.utils.skip_init(torch.nn.Linear, a, b) for a, b in pairwise(work.layers)]
+    steps = [module for layer in layers for module in (torch.nn.ReLU(), layer)][1:]
+    model = torch.nn.Sequential(*steps)
+    with torch.no_grad():
+        torch._foreach_copy_(list(model.parameters()), params)
+    optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
+    for batch in minibatches(rows, work, rng):
+        optimizer.zero_grad()
+        cross_entropy(model(X.index_select(0, batch)), y.index_select(0, batch)).backward()
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+def train_autograd(X, y, rows, params: Params, work: Workload, rng) -> Params:
+    """Return the parameters after a client's local steps."""
+    params = [p.clone().requires_grad_() for p in params]
+    for batch in minibatches(rows, work, rng):
+        logits = forward(params, X.index_select(0, batch))
+        grads = torch.autograd.grad(cross_entropy(logits, y.index_select(0, batch)), params)
+        with torch.no_grad():
+            torch._foreach_add_(params, grads, alpha=-work.lr)
+    return [p.detach() for p in params]
+
+
+@torch.no_grad()
+def train_by_hand(X, y, rows, params: Params, work: Workload, rng) -> Params:
+    """Return the parameters after a client's local steps, without autograd."""
+    params = [p.clone() for p in params]
+    weights, biases = params[::2], params[1::2]
+    for batch in minibatches(rows, work, rng):
+        inputs = [X.index_select(0, batch)]  # of each layer
+        for weight, bias in zip(weights[:-1], biases, strict=False):
+            inputs.append(linear(inputs[-1], weight, bias).relu_())
+        error = linear(inputs[-1], weights[-1], biases[-1]).softmax(dim=1)
+        error[torch.arange(len(batch)), y.index_select(0, batch)] -= 1
+        step = work.lr / len(batch)
+        for i in reversed(range(len(weights))):
+            below = (error @ weights[i]).mul_(inputs[i] > 0) if i else None
+            weights[i].addmm_(error.t(), inputs[i], alpha=-step)
+            biases[i].sub_(error.sum(dim=0), alpha=step)
+            error = below
+    return params
+
+
+@torch.no_grad()
+def choose(X, y, rows_of_clients, params: Params, work: Workload, rng) -> np.ndarray:
+    """Return the cohort: at random, or the candidates of highest loss."""
+    if work.candidates is None:
+        return rng.choice(len(rows_of_clients), work.clients_per_round, replace=False)
+    sizes = np.array([len(rows) for rows in rows_of_clients])
+    candidates = rng.choice(len(sizes), work.candidates, replace=False, p=sizes / sizes.sum())
+    losses = []
+    for k in candidates:
+        rows = torch.from_numpy(rows_of_clients[k])
+        logits = forward(params, X.index_select(0, rows))
+        losses.append(cross_entropy(logits, y.index_select(0, rows)).item())
+    return candidates[np.argsort(losses)[::-1][: work.clients_per_round]]
+
+
+def one_round(
+    X: torch.Tensor,
+    y: torch.Tensor,
+    rows_of_clients: Sequence[np.ndarray],
+    params: Params,
+    workload: Workload,
+    rng: np.random.Generator,
+    train: Callable[..., Params] = train_optimizer,
+) -> Params:
+    """Return the global parameters after a round: choose, train, and average by size."""
+    cohort = choose(X, y, rows_of_clients, params, workload, rng)
+    sizes = np.array([len(rows_of_clients[k]) for k in cohort])
+    total = [torch.zeros_like(p) for p in params]
+    for k, share in zip(cohort, sizes / sizes.sum(), strict=True):
+        trained = train(X, y, rows_of_clients[k], params, workload, rng)
+        torch._foreach_add_(total, trained, alpha=float(share))
+    return total
+
+
+def time_rounds(
+    workload: str, data_dir: str | Path, rounds: int, train: Callable = train_optimizer
+) -> list[float]:
+    """Return the seconds of each round on one thread, after some that are not timed."""
+    work = WORKLOADS[workload]
+    X, y, clients = (np.load(Path(data_dir) / f"{name}.npy") for name in ("X", "y", "clients"))
+    rows_of_clients = [np.flatnonzero(clients == k) for k in range(work.n_clients)]
+    X, y = torch.from_numpy(X), torch.from_numpy(y)
+    params, rng, seconds = make_params(work.layers), np.random.default_rng(0), []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(WARMUP + rounds):
+            started = time.perf_counter()
+            params = one_round(X, y, rows_of_clients, params, work, rng, train)
+            seconds.append(time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(threads)
+    return seconds[WARMUP:]
