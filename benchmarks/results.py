@@ -49,14 +49,14 @@ def workloads(found: list[dict]) -> Iterator[str]:
         cells = []
         for info in found:
             value = info["seconds"].get(name)
-            cells.append(f"{seconds(value)} ({value / info['floor']:.1f})" if value else "–")
+            cells.append(f"{seconds(value)} ({value / info['floor']:.1f})" if value else "-")
         rows.append([name, *cells])
     yield from table(["", *(info["workload"] for info in found)], rows)
     yield "How many times faster the stacked engine is:"
     yield ""
     rows = [
         [name, *(f"{info['seconds'][name] / info['seconds']['skfed stacked']:.2f}"
-                 if name in info["seconds"] else "–" for info in found)]
+                 if name in info["seconds"] else "-" for info in found)]
         for name in names if name != "skfed stacked"
     ]  # fmt: skip
     yield from table(["than", *(info["workload"] for info in found)], rows)
@@ -127,9 +127,16 @@ def report(data: dict) -> Iterator[str]:
             f"memory map of {memory['bytes of X'] / 1e9:.0f} GB trains."
         )
         yield ""
-    yield "## GPU"
-    yield ""
-    yield data["machine_info"].get("gpu") or "Not measured: no GPU was there."
+    yield from gpu(groups.get("gpu", []))
+
+
+def gpu(found: list[dict]) -> Iterator[str]:
+    if not found or "seconds" not in found[0]:
+        yield "## GPU"
+        yield ""
+        yield "Not measured: no GPU was there."
+        return
+    yield from comparison("GPU", "Seconds a round of W3 on a GPU.", found, ("card",))
 
 
 if __name__ == "__main__":

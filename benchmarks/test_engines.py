@@ -29,7 +29,7 @@ LOOPS = {
 }
 
 
-def make_classifier(work: Workload, **params) -> FederatedClassifier:
+def make_classifier(work: Workload, device="cpu", **params) -> FederatedClassifier:
     torch.manual_seed(0)
     layers = [nn.Linear(a, b) for a, b in pairwise(work.layers)]
     module = nn.Sequential(*[m for layer in layers for m in (nn.ReLU(), layer)][1:])
@@ -37,7 +37,11 @@ def make_classifier(work: Workload, **params) -> FederatedClassifier:
     if work.candidates is not None:
         selector = PowerOfChoice(work.candidates, work.clients_per_round)
     net = NeuralNetClassifier(
-        module, criterion=nn.CrossEntropyLoss, lr=work.lr, batch_size=work.batch_size
+        module,
+        criterion=nn.CrossEntropyLoss,
+        lr=work.lr,
+        batch_size=work.batch_size,
+        device=device,
     )
     params = {"local_steps": work.local_steps, "local_epochs": work.local_epochs, **params}
     return FederatedClassifier(net, selector=selector, random_state=0, **params)
@@ -191,6 +195,26 @@ def test_other_modules(benchmark, one_core, images, module):
     medians = {name: median(times) for name, times in seconds.items()}
     benchmark.extra_info |= {"module": module, "seconds": medians}
     print(f"\n{module}: {medians}, auto takes {benchmark.extra_info['auto']}")
+
+
+def test_gpu(benchmark, folders):
+    """W3 on a GPU: the stacked engine against the loop engine there."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    work, data = WORKLOADS["W3"], load(folders["W3"])
+    seconds: dict[str, list[float]] = {}
+
+    def turn():
+        for engine, n_rounds in (("stacked", 15), ("loop", 3)):
+            history = fit_rounds(work, data, n_rounds, engine=engine, device="cuda")
+            seconds.setdefault(engine, []).extend(history["round_seconds"])
+
+    benchmark.group = "gpu"
+    benchmark.pedantic(turn, rounds=TURNS, iterations=1)
+    medians = {name: median(times) for name, times in seconds.items()}
+    card = torch.cuda.get_device_name()
+    benchmark.extra_info |= {"card": card, "seconds": medians}
+    print(f"\n{card}: {medians}, {medians['loop'] / medians['stacked']:.1f}x")
 
 
 def test_polling(benchmark, one_core, images):

@@ -8,6 +8,7 @@ folded into the matrix products, the most that such a loop can gain.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,17 +51,22 @@ def minibatches(rows: np.ndarray, work: Workload, rng: np.random.Generator) -> I
 
 def train_optimizer(X, y, rows, params: Params, work: Workload, rng) -> Params:
     """Return the parameters after a client's local steps, by a module and an optimizer."""
-    layers = [torch.nn.utils.skip_init(torch.nn.Linear, a, b) for a, b in pairwise(work.layers)]
-    steps = [module for layer in layers for module in (torch.nn.ReLU(), layer)][1:]
-    model = torch.nn.Sequential(*steps)
+    model, optimizer = module_and_optimizer(work.layers, work.lr)
     with torch.no_grad():
         torch._foreach_copy_(list(model.parameters()), params)
-    optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
     for batch in minibatches(rows, work, rng):
         optimizer.zero_grad()
         cross_entropy(model(X.index_select(0, batch)), y.index_select(0, batch)).backward()
         optimizer.step()
-    return [p.detach() for p in model.parameters()]
+    return [p.detach().clone() for p in model.parameters()]
+
+
+@cache
+def module_and_optimizer(layers: Sequence[int], lr: float):
+    """Return a module and its optimizer, the same for all clients: SGD keeps nothing."""
+    made = [torch.nn.Linear(a, b) for a, b in pairwise(layers)]
+    model = torch.nn.Sequential(*[m for layer in made for m in (torch.nn.ReLU(), layer)][1:])
+    return model, torch.optim.SGD(model.parameters(), lr=lr)
 
 
 def train_autograd(X, y, rows, params: Params, work: Workload, rng) -> Params:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from skfed._nets import Model, Workbench, set_model
 from skfed.engines._client import one_torch_thread
@@ -89,7 +88,7 @@ def answer(
     all rows are had at once.
     """
     with bench.borrowed() as net, pool.borrowed() as memory, one_torch_thread(), torch.no_grad():
-        X, y = questions.rows.take(questions.numbers, memory)
+        X, y = questions.rows.take(questions.rows.prepare(questions.numbers), memory)
         set_model(net, model)
         net._set_training(False)
         output = net.module_(X)
@@ -97,7 +96,9 @@ def answer(
         starts = np.concatenate([[0], questions.ends[:-1]])
         errors = np.add.reduceat((output.argmax(1) != y).cpu().numpy(), starts, dtype=float)
         if rowwise:
-            losses = F.cross_entropy(output, y, reduction="none").cpu().numpy()
+            # With rows as the last axis it takes a fraction of the time.
+            picked = torch.log_softmax(output.T.contiguous(), 0).gather(0, y.unsqueeze(0))
+            losses = -picked.squeeze(0).cpu().numpy()
             return np.add.reduceat(losses, starts, dtype=float), errors
         batches = zip(starts.tolist(), questions.ends.tolist(), strict=True)
         sums = [

@@ -33,14 +33,20 @@ class Rows:
             if 2 * (X.nbytes + y.nbytes) <= free:
                 self._moved = self._whole(X), self._whole(y)
 
-    def take(self, rows: np.ndarray, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return X and y at the row numbers, in the shape of ``rows``, on the device.
+    def prepare(self, rows: np.ndarray) -> np.ndarray | torch.Tensor:
+        """Put row numbers, of which ``take`` will be given parts, where they are looked up."""
+        return rows if self._moved is None else torch.from_numpy(rows).to(self.device)
+
+    def take(
+        self, rows: np.ndarray | torch.Tensor, memory: Memory
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return X and y at prepared row numbers, in the shape of ``rows``, on the device.
 
         X may be in ``memory``, and is valid until the next call.
         """
-        if self._moved is not None:
-            index = torch.from_numpy(rows.ravel()).to(self.device)
-            X, y = (tensor.index_select(0, index) for tensor in self._moved)
+        if isinstance(rows, torch.Tensor):
+            assert self._moved is not None
+            X, y = (tensor.index_select(0, rows.flatten()) for tensor in self._moved)
             return X.view(*rows.shape, *X.shape[1:]), y.view(*rows.shape, *y.shape[1:])
         return self._gather(rows, memory).to(self.device), self._to_device(self.y[rows])
 

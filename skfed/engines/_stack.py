@@ -62,16 +62,17 @@ def _take_steps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Take all steps; return each member's mean loss and the sum of its learning rates."""
     n_steps, n_members = chunk.sizes.shape
-    losses = torch.zeros(n_steps, n_members, dtype=torch.double)
+    losses = torch.zeros(n_steps, n_members, dtype=torch.double, device=chunk.rows.device)
+    plan, batches = chunk.rows.prepare(chunk.plan), torch.from_numpy(chunk.sizes).to(losses.device)
     rate = np.array([stack.rate if rates is None else rates[i] for i in chunk.iterations])
     for step, sizes in enumerate(chunk.sizes):
         n = np.count_nonzero(sizes)  # they come first
         width = sizes[:n].max()
-        X, y = chunk.rows.take(chunk.plan[step, :n, :width], memory)
-        ragged = torch.from_numpy(sizes[:n]).to(y.device) if sizes[:n].min() < width else None
+        X, y = chunk.rows.take(plan[step, :n, :width], memory)
+        ragged = batches[step, :n] if sizes[:n].min() < width else None
         losses[step, :n] = stack.step(X, y, ragged, float(rate[step]))
     taken = chunk.sizes > 0
-    return (losses.numpy().sum(0) / taken.sum(0)), (taken * rate[:, None]).sum(0)
+    return (losses.cpu().numpy().sum(0) / taken.sum(0)), (taken * rate[:, None]).sum(0)
 
 
 class Stack:

@@ -95,7 +95,10 @@ class StackedEngine:
             return Evaluation(np.zeros(0), np.zeros(0), np.zeros(0, dtype=int))
         asked = [self.draws.polled_rows(round, k, max_samples) for k in clients]
         limit = self._limit(self.plan.row_bytes, self.plan.row_bytes)
-        questions, owners = cut_polls(self.rows, asked, self.plan.evaluation_batch, limit)
+        size = self.plan.evaluation_batch
+        if self.plan.rowwise and not 0 < size <= limit:
+            size = limit  # its sums are the same however they are cut
+        questions, owners = cut_polls(self.rows, asked, size, limit)
         calls = (
             (answer, (self.bench, self.pool, model, question, self.plan.rowwise))
             for question in questions

@@ -341,3 +341,17 @@ def test_drawn_modules_optimizers_and_client_sizes(seed):
     params = ways[rng.integers(2)] | {"proximal_mu": float(rng.choice([0.0, 0.3]))}
     data = data_for(family, X), y, clients
     assert_same(*both(data, estimator, n_rounds=3, **params), atol=1e-7)
+
+
+# On a GPU
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("family", ["mlp", "gated", "convolutions", "batch normalisation"])
+@pytest.mark.parametrize("fits", [True, False], ids=["X moved once", "rows moved"])
+def test_on_a_gpu(ragged, monkeypatch, family, fits):
+    if not fits:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 0))
+    estimator = net(build(family, 21, 6), device="cuda", **OPTIMIZERS["momentum"])
+    loop, stacked = both(ragged, estimator, selector=SELECTORS["pow-d"], local_epochs=2)
+    assert_same(loop, stacked, atol=1e-7, without=("0.bias",) * (family[0] == "b"))

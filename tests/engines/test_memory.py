@@ -1,0 +1,133 @@
+"""What is held in memory: never X as a whole, never more models than the budget allows."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed._federation import make_federation
+from skfed._nets import Workbench, make_classifier_net
+from skfed.engines import Draws, StackedEngine, make_engine
+from skfed.engines import _stacked as stacked_module
+from skfed.engines._chunks import cut
+from skfed.engines._memory import Memory
+from skfed.engines._rows import Rows
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    """A read-only memory map of 40 MB over 50 clients: X, y, clients."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "X.npy", rng.normal(size=(20_000, 500)).astype("float32"))
+    X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    return X, rng.integers(0, 3, len(X)), rng.integers(0, 50, len(X))
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_a_memory_map_is_not_copied(mapped, engine):
+    X, y, clients = mapped
+    model = FederatedClassifier(selector=PowerOfChoice(), n_rounds=2, engine=engine)
+    model.fit(X[:100], y[:100], clients=clients[:100])  # what is imported and cached at first use
+    tracemalloc.start()
+    try:
+        model.fit(X, y, clients=clients)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < X.nbytes / 8
+    assert not X.flags.writeable
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_are_taken_in_any_layout(order):
+    X = np.asarray(np.random.default_rng(0).normal(size=(20, 2, 3)), order=order)
+    X.flags.writeable = False
+    rows = np.array([[3, 3, 19], [0, 7, 1]])
+    taken, y = Rows(X, np.arange(20), "cpu").take(rows, Memory())
+    np.testing.assert_array_equal(taken.numpy(), X[rows])
+    np.testing.assert_array_equal(y.numpy(), rows)
+
+
+def test_rows_that_travel_are_those_needed():
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    rows = np.array([[3, 3, 19], [0, 7, 3]])
+    alone, numbers = Rows(X, np.arange(20), "cpu").of(rows)
+    assert len(alone.X) == 4
+    np.testing.assert_array_equal(alone.X[numbers], X[rows])
+
+
+def test_cohorts_are_cut_evenly_those_with_most_steps_first():
+    n_steps = np.array([3, 9, 3, 5, 9, 1, 3])
+    chunks = cut(n_steps, limit=3, alike=False)
+    assert [chunk.tolist() for chunk in chunks] == [[1, 4, 3], [0, 2], [6, 5]]
+    alike = cut(n_steps, limit=2, alike=True)
+    assert [chunk.tolist() for chunk in alike] == [[1, 4], [3], [0, 2], [6], [5]]
+    assert cut(np.empty(0, int), 3, alike=True) == []
+
+
+@pytest.fixture
+def make_stacked(blobs):
+    """Return a function that makes an engine with a memory budget for softmax regression."""
+
+    def make(memory_budget):
+        X, y, clients = blobs
+        y = np.unique(y, return_inverse=True)[1]
+        model_net = make_classifier_net(None, X, 3, seed=0)
+        draws = Draws(make_federation(clients, len(X)), 0, batch_size=10)
+        bench = Workbench(model_net, X[:1])
+        engine, _ = make_engine("stacked", bench, X, y, draws, memory_budget, n_jobs=None)
+        assert isinstance(engine, StackedEngine)
+        return engine
+
+    return make
+
+
+def test_the_budget_bounds_chunks(make_stacked):
+    """A model has 18 floats and at worst 4 copies; a row 5 floats, 3 logits, and a gradient."""
+    plan = make_stacked(1).plan
+    assert (plan.model_bytes, plan.row_bytes) == (72, 32)
+    client = 4 * 72 + 2 * 10 * 32
+    assert make_stacked(3 * client)._clients_a_chunk(largest=40) == 3
+    assert make_stacked(3 * client - 1)._clients_a_chunk(largest=40) == 2
+    assert make_stacked(1)._clients_a_chunk(largest=40) == 1
+    # A client of fewer rows than a batch takes less.
+    assert make_stacked(3 * client)._clients_a_chunk(largest=1) > 3
+
+
+def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):
+    X, y, clients = blobs
+    asked = []
+    answer = stacked_module.answer
+
+    def watch(bench, pool, model, questions, rowwise):
+        asked.append(len(questions.numbers))
+        return answer(bench, pool, model, questions, rowwise)
+
+    monkeypatch.setattr(stacked_module, "answer", watch)
+    FederatedClassifier(
+        selector=PowerOfChoice(d=6), n_rounds=1, memory_budget=32 * 7, random_state=0
+    ).fit(X, y, clients=clients)
+    assert sum(asked) == len(X)
+    assert max(asked) <= 7
+
+
+def test_a_cohort_does_not_hold_all_models_of_a_mean(blobs, monkeypatch):
+    """With one client a chunk, parts are sums of the size of a model, and come one by one."""
+    X, y, clients = blobs
+    open_chunks = []
+    train_chunk = stacked_module.train_chunk
+
+    def watch(*arguments):
+        updates = train_chunk(*arguments)
+        open_chunks.append({name: tuple(t.shape) for name, t in updates.part.items()})
+        return updates
+
+    monkeypatch.setattr(stacked_module, "train_chunk", watch)
+    FederatedClassifier(
+        selector=RandomSelector(1.0, probability="uniform", replace=False),
+        n_rounds=1,
+        memory_budget=1,
+    ).fit(X, y, clients=clients)
+    shapes = {"module.linear.weight": (3, 5), "module.linear.bias": (3,)}
+    assert open_chunks == [shapes] * 6
