@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import torch
 from joblib import effective_n_jobs
 from joblib.parallel import SequentialBackend, ThreadingBackend, get_active_backend
 from sklearn.utils.parallel import Parallel, delayed
@@ -38,11 +39,16 @@ def side_by_side(calls: Iterable[Call], n_jobs: int | None) -> Iterator[Any]:
 
 
 def _in_threads(calls: Iterable[Call], n_workers: int) -> Iterator[Any]:
-    with ThreadPoolExecutor(n_workers) as pool:
-        pending: deque[Future] = deque()
-        for function, arguments in calls:
-            pending.append(pool.submit(function, *arguments))
-            if len(pending) > 2 * n_workers:
+    n_torch_threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(n_workers) as pool:
+            pending: deque[Future] = deque()
+            for function, arguments in calls:
+                pending.append(pool.submit(function, *arguments))
+                if len(pending) > 2 * n_workers:
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+    finally:
+        # Each thread has a number of its own, but new ones start with what was last set anywhere.
+        torch.set_num_threads(n_torch_threads)

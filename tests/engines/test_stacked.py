@@ -1,6 +1,8 @@
 """The stacked engine against the loop engine, which is the reference."""
 
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -320,6 +322,37 @@ def test_the_default_backend_of_n_jobs_gives_the_same_bits_with_dropout(ragged, 
         for n_jobs in (1, 2)
     )
     assert same_model(one, two)
+
+
+def test_torchs_number_of_threads_is_left_as_it_was(ragged):
+    X, y, clients = ragged
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        FederatedClassifier(
+            None, engine="stacked", selector=ALL, n_rounds=3, n_jobs=2, memory_budget=1
+        ).fit(X, y, clients=clients)
+        seen = [torch.get_num_threads()]
+        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert seen == [2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_two_fits_in_two_threads_do_not_disturb_each_other(ragged, same_model):
+    X, y, clients = ragged
+    dropout = net(nn.Sequential(nn.Linear(21, 8), nn.Dropout(0.5), nn.Linear(8, 6)))
+
+    def fit(seed):
+        model = FederatedClassifier(dropout, engine="stacked", selector=ALL, n_rounds=5)
+        return model.set_params(random_state=seed).fit(X, y, clients=clients)
+
+    alone = [fit(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(fit, range(4)))
+    assert all(same_model(*pair) for pair in zip(alone, together, strict=True))
 
 
 # Any module, optimizer and sizes
