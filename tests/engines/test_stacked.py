@@ -114,10 +114,11 @@ def test_each_criterion_on_ragged_users(wisdm, family, criterion):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", *ADAPTIVE])
-@pytest.mark.parametrize("family", ["mlp", "gated"])
+@pytest.mark.parametrize("family", ["user-written", "gated"])
 def test_float32_on_ragged_users(wisdm, family, optimizer):
     """Within 1e-5 of the weights for SGD's family, and 1e-3 of the way for adaptive optimizers,
-    whose first step is the sign of the gradient, however small."""
+    whose first step is the sign of the gradient, however small. Without ReLU: within rounding of
+    its kink a row counts in one engine and not in the other, which Adam makes a whole step."""
     X, y, clients = wisdm
     module = build(family, 43, 6).float()
     start = flat(module)
