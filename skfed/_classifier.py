@@ -63,7 +63,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         "stacked" where that gives the same result and is not slower; ``engine_`` says why not.
     memory_budget : int, default=2**30
         Bytes that stacked models and activations may fill, in each job. Beyond, a cohort is cut
-        into chunks, which changes its result by rounding.
+        into chunks, which changes its result by rounding, and the masks of random layers.
     n_jobs : int, default=None
         Chunks of clients that train side by side, through joblib: in threads, unless
         ``joblib.parallel_config`` says otherwise. The result does not depend on it.

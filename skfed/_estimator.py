@@ -323,7 +323,6 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         """Turn parameters into rules, defaults filled in."""
         aggregator = WeightedMean() if self.aggregator is None else self.aggregator
         aggregator._validate_params()
-        aggregator._validate_params()
         if aggregator.uses_variates and not _is_plain_sgd(net.optimizer_):
             raise ValueError(
                 f"aggregator={aggregator} needs clients that train by SGD without momentum, but "

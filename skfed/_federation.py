@@ -84,7 +84,8 @@ class Federation:
     @cached_property
     def _digest(self) -> Callable[[int], bytes]:
         # A round needs a client's digest several times; more than a cohort is not to be kept.
-        return lru_cache(maxsize=2**12)(lambda k: digest(native(self.ids[k])))
+        ids = self.ids  # not self, which would hold itself
+        return lru_cache(maxsize=2**12)(lambda k: digest(native(ids[k])))
 
     def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
         """Return the ids of some clients as plain Python objects."""

@@ -66,8 +66,7 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         model : dict of str to Tensor
             w, the current global model.
         stack : dict of str to Tensor
-            w_k along a leading axis, one a member. Not to be changed; its memory is used again,
-            so a part of it that is kept must be copied (the whole, as it is, is copied here).
+            w_k along a leading axis, one a member. Not to be changed.
         weights : ndarray of shape (n_members,)
             Their q_k.
         parameters : collection of str
@@ -76,8 +75,9 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         Returns
         -------
         object
-            For ``combine``. It may come from another process. Where a member's model is not
-            finite, neither is this.
+            For ``combine``, from another process maybe: a dict of tensors (views of ``stack`` are
+            copied), or anything without a view of it. Where a model is not finite, neither is
+            this.
         """
         return stack
 

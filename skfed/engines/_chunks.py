@@ -76,7 +76,7 @@ class _Made:
         return self._chunk
 
 
-def cut(n_steps: np.ndarray, limit: int, alike: bool) -> list[np.ndarray]:
+def cut(n_steps: np.ndarray, limit: int, alike: bool, max_steps: int) -> list[np.ndarray]:
     """Cut a cohort into chunks of at most ``limit`` members, of much the same size.
 
     Parameters
@@ -87,6 +87,9 @@ def cut(n_steps: np.ndarray, limit: int, alike: bool) -> list[np.ndarray]:
         Largest chunk.
     alike : bool
         Whether all members of a chunk must have the same number of steps.
+    max_steps : int
+        Most steps of a chunk, those of the longest counted for each member; one member may have
+        more.
 
     Returns
     -------
@@ -97,12 +100,21 @@ def cut(n_steps: np.ndarray, limit: int, alike: bool) -> list[np.ndarray]:
     groups = [order]
     if alike:
         groups = np.split(order, np.flatnonzero(np.diff(n_steps[order])) + 1)
-    return [
+    parts = [
         part
         for group in groups
         if len(group)
         for part in np.array_split(group, -(-len(group) // limit))
     ]
+    return [piece for part in parts for piece in _short_enough(part, n_steps, max_steps)]
+
+
+def _short_enough(part: np.ndarray, n_steps: np.ndarray, max_steps: int) -> list[np.ndarray]:
+    """Halve a chunk until the steps laid out for it are few enough."""
+    if len(part) == 1 or len(part) * n_steps[part[0]] <= max_steps:
+        return [part]
+    halves = np.array_split(part, 2)
+    return [piece for half in halves for piece in _short_enough(half, n_steps, max_steps)]
 
 
 def make_chunk(

@@ -158,8 +158,8 @@ def _evaluate(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> tuple[f
 def one_torch_thread() -> Iterator[None]:
     """Compute with one torch thread: a product split over threads rounds in another order.
 
-    So the result is the same whatever n_jobs; cores are used by clients side by side. The number
-    is the process's, so it is to be changed under the lock of torch_seeded only.
+    So the result is the same whatever n_jobs; cores are used by clients side by side. Each thread
+    has a number of its own.
     """
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)

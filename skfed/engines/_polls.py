@@ -92,7 +92,6 @@ def answer(
         set_model(net, model)
         net._set_training(False)
         output = net.module_(X)
-        output = output[0] if isinstance(output, tuple) else output
         starts = np.concatenate([[0], questions.ends[:-1]])
         errors = np.add.reduceat((output.argmax(1) != y).cpu().numpy(), starts, dtype=float)
         if rowwise:

@@ -20,6 +20,8 @@ from skfed.utils._seeding import torch_seeded
 
 Method = LinearStack | BatchedModule
 
+_SHOWN = 10  # names in an error message
+
 
 def train_chunk(
     bench: Workbench,
@@ -42,9 +44,10 @@ def train_chunk(
             stack = Stack(net, method, order, chunk, memory)
             losses, rates = _take_steps(stack, order.training.rates, chunk, memory)
         except Exception as error:
-            names = ", ".join(map(repr, chunk.names))
             which = "client" if len(chunk.names) == 1 else "one of the clients"
-            error.add_note(f"while training {which} {names} in round {order.round}")
+            names = ", ".join(map(repr, chunk.names[:_SHOWN]))
+            more = ", ..." if len(chunk.names) > _SHOWN else ""
+            error.add_note(f"while training {which} {names}{more} in round {order.round}")
             raise
         return collect(
             replace(order, model=stack.model),
@@ -193,7 +196,8 @@ class Stack:
 def _optimizer(net: NeuralNetClassifier, params: Model) -> torch.optim.Optimizer:
     """Set up the net's optimizer for stacked parameters; it acts on each element by itself."""
     _, options = net.get_params_for_optimizer("optimizer", net.module_.named_parameters())
-    return type(net.optimizer_)(list(params.values()), **options)
+    group = net.optimizer_.param_groups[0] | {"params": list(params.values())}
+    return type(net.optimizer_)([group], **options)
 
 
 def _stacked(corrections: Sequence[Model] | None, model: Model, parameters: Sequence[str]) -> Model:

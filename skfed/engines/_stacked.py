@@ -38,8 +38,9 @@ class Plan:
         Whether the criterion is the plain mean of cross-entropies.
     evaluation_batch : int
         Rows of a batch of evaluation; -1 means all.
-    model_bytes, row_bytes : int
-        Memory of a model, and of a row with its activations.
+    model_bytes, state_bytes, row_bytes : int
+        Memory of a model, of what the optimizer remembers of it, and of a row with its
+        activations.
     """
 
     method: Method
@@ -47,6 +48,7 @@ class Plan:
     rowwise: bool
     evaluation_batch: int
     model_bytes: int
+    state_bytes: int
     row_bytes: int
 
 
@@ -117,7 +119,10 @@ class StackedEngine:
         # Where the rate changes with the epoch, clients of a chunk change epochs together.
         alike = training.steps is None and len(set(training.rates or ())) > 1
         limit = self._clients_a_chunk(max(held, default=1))
-        for part in cut(np.array(steps, dtype=int), limit, alike):
+        # Row numbers are laid out for the longest of a chunk.
+        width = self.draws.rows_a_step(max(held, default=1))
+        longest = self.memory_budget // (4 * 8 * min(width, max(held, default=1)))
+        for part in cut(np.array(steps, dtype=int), limit, alike, longest):
             yield part, Later(partial(self._chunk, order, [members[i] for i in part]))
 
     def _chunk(self, order: Order, members: list[tuple[int, int]]) -> Chunk:
@@ -138,13 +143,13 @@ class StackedEngine:
     def _clients_a_chunk(self, largest: int) -> int:
         rows = min(self.draws.rows_a_step(largest), largest)
         model, data = self.plan.model_bytes, rows * self.plan.row_bytes
-        # At worst a model has a gradient and two tensors of an optimizer's state, and each
-        # activation a gradient.
-        return self._limit(model + data, 4 * model + 2 * data)
+        # Beside a model there may be its gradient, a copy with other terms added, and SCAFFOLD's
+        # correction; beside each activation its gradient.
+        return self._limit(model + data, 4 * model + self.plan.state_bytes + 2 * data)
 
     def _limit(self, touched: int, held: int) -> int:
         """Return how many fit, of what a step touches in cache and holds in memory."""
         limit = self.memory_budget // held
-        if self.bench.device == "cpu":
+        if self.rows.device.type == "cpu":
             limit = min(limit, self.plan.method.cache_bytes // touched)
         return max(1, limit)

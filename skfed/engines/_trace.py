@@ -1,104 +1,107 @@
-"""Find out whether a module is a stack of linear layers and elementwise functions."""
+"""Find out whether a module is a stack of linear layers and elementwise functions.
 
-import copy
-import operator
+By watching what it calls on a few rows. Not by ``torch.fx``, which while it traces changes modules
+for all threads.
+"""
+
 from collections.abc import Callable
-from functools import partial
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from skfed.engines._linear import Linear
 
 Layers = list[Linear | Callable]
 
 _ELEMENTWISE = {
-    nn.AlphaDropout, nn.CELU, nn.Dropout, nn.ELU, nn.GELU, nn.Hardsigmoid, nn.Hardswish,
-    nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid, nn.Mish, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid,
-    nn.Softplus, nn.Softsign, nn.Tanh, nn.Tanhshrink,
+    F.alpha_dropout, F.celu, F.dropout, F.elu, F.gelu, F.hardsigmoid, F.hardswish, F.hardtanh,
+    F.leaky_relu, F.logsigmoid, F.mish, F.relu6, F.selu, F.sigmoid, F.silu, F.softplus,
+    F.softsign, F.tanh, F.tanhshrink, torch.sigmoid, torch.tanh, torch.Tensor.sigmoid,
+    torch.Tensor.tanh,
 }  # fmt: skip
-_FUNCTIONS = {
-    F.celu, F.dropout, F.elu, F.gelu, F.hardsigmoid, F.hardswish, F.hardtanh, F.leaky_relu,
-    F.logsigmoid, F.mish, F.relu6, F.selu, F.silu, F.softplus, F.softsign, torch.sigmoid,
-    F.sigmoid, torch.tanh, F.tanh,
+_RELU = {F.relu, F.relu_, torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_}
+_FLATTEN = {torch.flatten, torch.Tensor.flatten, torch.Tensor.view, torch.Tensor.reshape}
+_HEADS = {
+    F.softmax, F.log_softmax, torch.softmax, torch.log_softmax, torch.Tensor.softmax,
+    torch.Tensor.log_softmax,
 }  # fmt: skip
-_METHODS = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
-_HEADS = {nn.Softmax, nn.LogSoftmax, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax}
-_RELU = {nn.ReLU, F.relu, torch.relu, "relu"}
-_FLATTEN = {nn.Flatten, nn.Identity, torch.flatten, "flatten", "view", "reshape"}
 
 
-def layers_of(module: nn.Module) -> tuple[Layers, Callable | None] | None:
+@dataclass(frozen=True)
+class Call:
+    """A function with all its arguments but the first."""
+
+    function: Callable
+    args: tuple
+    kwargs: tuple[tuple[str, Any], ...]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x, *self.args, **dict(self.kwargs))
+
+
+class _Watch(TorchFunctionMode):
+    """Writes down which functions of torch are called, with what, and what they return."""
+
+    def __init__(self):
+        self.calls: list[tuple[Callable, tuple, dict, Any]] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if torch.is_tensor(result):  # and not a shape, say
+            self.calls.append((function, args, kwargs or {}, result))
+        return result
+
+
+def layers_of(module: nn.Module, X: torch.Tensor) -> tuple[Layers, Callable | None] | None:
     """Return the layers of a stack, and the softmax at its end if there is one; else None.
 
     Whether what was found computes the same is for the caller to try: flattening, for one, is
     taken on trust here.
     """
-    root = nn.Sequential(module)  # so that a module which is but one layer is found too
-    try:
-        graph = fx.symbolic_trace(root).graph
-    except Exception:  # the module's own code runs on stand-ins, and may fail on them in any way
+    with _Watch() as watch:
+        output = module(X)
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    layers: Layers = []
+    head = None
+    current = X
+    for function, args, kwargs, result in watch.calls:
+        if head is not None or not args or args[0] is not current:
+            return None
+        current = result
+        if function in _FLATTEN and result.dim() == 2:
+            continue
+        if function in _HEADS:
+            head = _call(function, args, kwargs)
+        elif (layer := _layer(function, args, kwargs, names)) is not None:
+            layers.append(layer)
+        else:
+            return None
+    if current is not output or not _covers(module, layers):
         return None
-    nodes = [node for node in graph.nodes if node.op != "output" and not _is_shape(node)]
-    if any(before not in node.all_input_nodes for before, node in pairwise(nodes)):
-        return None
-    found = [_layer(root, node) for node in nodes[1:]]
-    layers = [layer for layer in found if layer is not _flat]
-    head = layers.pop()[0] if layers and isinstance(layers[-1], tuple) else None
-    if not all(layers) or any(isinstance(layer, tuple) for layer in layers):
-        return None
-    return (layers, head) if _covers(module, layers) else None
+    return layers, head
 
 
-def _is_shape(node: fx.Node) -> bool:
-    """Tell whether a node looks at shapes only, as in x.view(x.size(0), -1)."""
-    if node.op == "call_method":
-        return node.target == "size"
-    return node.op == "call_function" and node.target in (getattr, operator.getitem)
-
-
-def _flat(x: torch.Tensor) -> torch.Tensor:
-    return x
-
-
-def _layer(root: nn.Module, node: fx.Node) -> Any:
-    """Return a node's layer, ``_flat``, a softmax in a tuple, or None for anything else."""
-    if node.op == "call_module":
-        return _module_layer(str(node.target), root.get_submodule(str(node.target)))
-    target: Any = node.target
-    if target in _FLATTEN:
-        return _flat
-    if len(node.args) > 1:
-        return None
-    options = {key: value for key, value in node.kwargs.items() if key != "inplace"}
-    if target in _RELU:
+def _layer(function: Callable, args: tuple, kwargs: dict, names: dict[int, str]) -> Any:
+    """Return the layer that a call is, or None."""
+    if function in _RELU:
         return F.relu
-    if target in _HEADS:
-        return (partial(target, **options),)
-    target = _METHODS.get(target, target)
-    return partial(target, **options) if target in _FUNCTIONS else None
-
-
-def _module_layer(name: str, layer: nn.Module) -> Any:
-    kind = type(layer)
-    if kind is nn.Linear:
-        inside = f"{name}.".removeprefix("0.")  # its name in the module itself
-        return Linear(f"{inside}weight", None if layer.bias is None else f"{inside}bias")
-    if kind in _FLATTEN:
-        return _flat
-    if kind in _RELU:
-        return F.relu
-    if kind in _HEADS:
-        return (layer,)
-    if kind not in _ELEMENTWISE:
+    if function in _ELEMENTWISE:
+        return _call(function, args, kwargs)
+    if function is not F.linear or kwargs or not 2 <= len(args) <= 3 or id(args[1]) not in names:
         return None
-    layer = copy.deepcopy(layer).train()
-    if hasattr(layer, "inplace"):
-        setattr(layer, "inplace", False)  # noqa: B010
-    return layer
+    bias = args[2] if len(args) == 3 else None
+    if bias is not None and id(bias) not in names:
+        return None
+    return Linear(names[id(args[1])], None if bias is None else names[id(bias)])
+
+
+def _call(function: Callable, args: tuple, kwargs: dict) -> Call:
+    """Keep a call, not in place."""
+    return Call(function, args[1:], tuple((k, v) for k, v in kwargs.items() if k != "inplace"))
 
 
 def _covers(module: nn.Module, layers: Layers) -> bool:

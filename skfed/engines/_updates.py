@@ -101,10 +101,11 @@ def collect(
         finite &= _finite_members(stack)
     for i, variate in enumerate(variates):
         finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
-    if part is stack:  # whose memory is used again
-        part = {name: tensor.clone() for name, tensor in stack.items()}
     if isinstance(part, dict):
-        part = {name: tensor.cpu() for name, tensor in part.items()}
+        own = {tensor.untyped_storage().data_ptr() for tensor in stack.values()}
+        for name, tensor in part.items():  # whose memory is used again is copied
+            kept = tensor.clone() if tensor.untyped_storage().data_ptr() in own else tensor
+            part = part | {name: kept.cpu()}
     return Updates(members, losses, n_samples, finite, part, variates)
 
 

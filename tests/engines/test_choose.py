@@ -52,15 +52,17 @@ class Margins(nn.Module):
         return nn.functional.cross_entropy(logits + self.margin, target)
 
 
-class Branching(nn.Module):
-    """What it computes depends on the data."""
+class Assigning(nn.Module):
+    """Writes in place into a tensor that torch.func does not know to be batched."""
 
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(5, 3)
 
     def forward(self, X):
-        return self.linear(X) if X.sum() > 0 else self.linear(-X)
+        output = torch.zeros(len(X), 3)
+        output[:] = self.linear(X)
+        return output
 
 
 class Counting(nn.Module):
@@ -83,6 +85,101 @@ class AlwaysRandom(nn.Module):
 
     def forward(self, X):
         return nn.functional.dropout(self.linear(X), 0.1, training=True)
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+
+    def forward(self, X):
+        return self.linear(X + torch.randn_like(X) if self.training else X)
+
+
+class Pair(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 3)
+
+    def forward(self, X):
+        return super().forward(X), X
+
+
+class FirstLoss(nn.CrossEntropyLoss):
+    def forward(self, outputs, target):
+        return super().forward(outputs[0], target)
+
+
+class Unused(nn.Module):
+    """A parameter without a gradient, which an optimizer leaves alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.other = nn.Linear(5, 3), nn.Linear(5, 3)
+
+    def forward(self, X):
+        return self.linear(X)
+
+
+class Centred(nn.Module):
+    """Rows influence each other, behind weights that hide it at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, X):
+        return self.linear(X - X.mean(0))
+
+
+class Listed(nn.Module):
+    """Finds a parameter where torch.func does not put the clients' own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(5, 3), nn.Dropout(0.5)
+        self.weights = [self.linear.weight]
+
+    def forward(self, X):
+        return self.dropout(X) @ self.weights[0].T + self.linear.bias
+
+
+class CountingLoss(nn.CrossEntropyLoss):
+    calls = 0
+
+    def forward(self, logits, target):
+        self.calls = self.calls + 1
+        return super().forward(logits, target)
+
+
+class FiveRows(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 3)
+
+    def forward(self, X):
+        if self.training and len(X) < 5:
+            raise RuntimeError("needs 5 rows")
+        return super().forward(X)
+
+
+class OwnHook(NeuralNetClassifier):
+    def on_grad_computed(self, *args, **kwargs):
+        nn.utils.clip_grad_norm_(self.module_.parameters(), 0.01)
+
+
+class OwnOptimizer(NeuralNetClassifier):
+    def initialize_optimizer(self, *args, **kwargs):
+        return super().initialize_optimizer(*args, **kwargs)
+
+
+class ClampedGradient(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 3)
+        self.weight.register_hook(clamp)
+
+
+def clamp(grad):
+    return grad.clamp(-1, 1)
 
 
 class Hooked(nn.Linear):
@@ -111,9 +208,19 @@ REASONS = {
     "the optimizer has parameter groups": mlp(optimizer__param_groups=[("0.*", {"lr": 0.1})]),
     "the criterion has parameters": mlp(criterion=Margins),
     "the module has hooks": net(Hooked()),
-    "torch.func cannot batch the module or criterion": net(Branching()),
-    "the module changes attributes of its own": net(Counting()),
+    "has hooks": net(ClampedGradient),
+    "torch.func cannot batch the module or criterion": net(Assigning()),
+    "module or criterion changes attributes of its own": net(Counting()),
     "draws random numbers when it is evaluated": net(AlwaysRandom()),
+    "overrides on_grad_computed": OwnHook(nn.Linear(5, 3), criterion=nn.CrossEntropyLoss),
+    "overrides initialize_optimizer": OwnOptimizer(nn.Linear(5, 3), criterion=nn.CrossEntropyLoss),
+    "random numbers other than by dropout": net(Noisy()),
+    "more than one tensor": net(Pair(), criterion=FirstLoss),
+    "module.other.weight gets no gradient": net(Unused()),
+    "rows influence each other when the module is evaluated": net(Centred()),
+    "batched gradients differ from those of one client": net(Listed()),
+    "criterion changes attributes of its own": mlp(criterion=CountingLoss),
+    "the module fails on a few rows: needs 5 rows": net(FiveRows(), batch_size=-1),
     "batching rule for aten::multi_margin_loss": mlp(criterion=nn.MultiMarginLoss),
 }
 

@@ -59,11 +59,19 @@ def test_rows_that_travel_are_those_needed():
 
 def test_cohorts_are_cut_evenly_those_with_most_steps_first():
     n_steps = np.array([3, 9, 3, 5, 9, 1, 3])
-    chunks = cut(n_steps, limit=3, alike=False)
+    chunks = cut(n_steps, limit=3, alike=False, max_steps=999)
     assert [chunk.tolist() for chunk in chunks] == [[1, 4, 3], [0, 2], [6, 5]]
-    alike = cut(n_steps, limit=2, alike=True)
+    alike = cut(n_steps, limit=2, alike=True, max_steps=999)
     assert [chunk.tolist() for chunk in alike] == [[1, 4], [3], [0, 2], [6], [5]]
-    assert cut(np.empty(0, int), 3, alike=True) == []
+    assert cut(np.empty(0, int), 3, True, 999) == []
+
+
+def test_a_client_with_many_steps_does_not_lay_out_as_many_for_the_others():
+    """A chunk of the longest and nine others would lay out 10 times its 1000 steps."""
+    n_steps = np.array([1000] + [2] * 9)
+    chunks = cut(n_steps, limit=10, alike=False, max_steps=2100)
+    assert sorted(np.concatenate(chunks)) == list(range(10))
+    assert all(len(chunk) == 1 or len(chunk) * n_steps[chunk].max() <= 2100 for chunk in chunks)
 
 
 @pytest.fixture

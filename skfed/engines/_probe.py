@@ -1,0 +1,259 @@
+"""Tries on a few rows whether a net's clients can be stacked: against skorch's own step."""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from skorch import NeuralNetClassifier
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from skfed._nets import Model, get_model, parameter_names, set_model, to_tensors
+from skfed.engines._batched import BatchedModule
+from skfed.engines._linear import LinearStack
+from skfed.engines._trace import Layers, layers_of
+from skfed.utils._seeding import torch_seeded
+
+_ROWS = 8
+_DROPOUT = {
+    F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
+    torch.dropout,
+}  # fmt: skip
+
+
+class CannotStack(Exception):
+    """Says why the loop engine is needed."""
+
+
+class Probe:
+    """Tries a net; it is not to be used afterwards.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        A net with the settings of those that will train.
+    X, y : ndarray
+        The data, of which a few rows are used, so that a module sees what it is made for.
+    batch : int
+        Rows of a batch; -1 means all.
+    """
+
+    def __init__(self, net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, batch: int):
+        n_rows = min(_ROWS, len(X), len(X) if batch == -1 else batch)
+        rows = np.linspace(0, len(X) - 1, n_rows).astype(int)
+        self.net = net
+        self.X, self.y = to_tensors(net, X[rows], y[rows])
+        self.names = parameter_names(net)
+        self.models = [self._shaken(seed) for seed in range(2)]
+
+    def check(self) -> None:
+        """Raise CannotStack for what shows when the module computes."""
+        with self._quietly(training=False):
+            output = self.net.module_(self.X)
+            if not torch.is_tensor(output):
+                raise CannotStack("the module returns more than one tensor")
+        if self.draws(training=False):
+            raise CannotStack("the module draws random numbers when it is evaluated")
+        if self._remembers():
+            raise CannotStack("the module or criterion changes attributes of its own")
+        with self._quietly(training=False):
+            single = [self.net.module_(row) for row in self.X.split(1)]
+            if not _close(output, torch.cat(single), output.abs().max()):
+                raise CannotStack("rows influence each other when the module is evaluated")
+        with _NoDropout():
+            if self.draws(training=True):
+                raise CannotStack("the module draws random numbers other than by dropout")
+
+    def layers(self) -> tuple[Layers, Callable | None] | None:
+        """Return the layers and the softmax of a stack of linear layers, if it is one."""
+        with self._quietly(training=True):
+            return layers_of(self.net.module_, self.X)
+
+    def difference(self, method: LinearStack | BatchedModule) -> str | None:
+        """Say why two stacked clients do not get the losses and gradients of each; None if so.
+
+        With full batches, and with one that is filled up, by either of two fillers.
+        """
+        n_rows = len(self.X)
+        trials: list[tuple[Sequence[int] | None, torch.Tensor]] = [(None, self.X)]
+        if n_rows > 1:
+            few = n_rows // 2
+            repeated = torch.cat([self.X[:few], self.X[:1].expand_as(self.X[few:])])
+            trials += [((n_rows, few), self.X), ((n_rows, few), repeated)]
+        with _NoDropout():
+            for sizes, X in trials:
+                reason = self._differs(method, sizes, X)
+                if reason is not None:
+                    return reason
+        return None
+
+    def draws(self, training: bool) -> bool:
+        """Tell whether the module draws random numbers."""
+        with self._quietly(training):
+            generator = _generator(self.net.device)
+            before = generator.get_state()
+            self.net.module_(self.X)
+            return not torch.equal(before, generator.get_state())
+
+    def row_bytes(self) -> int:
+        """Return the bytes of a row of X and of what its way through the module leaves behind."""
+        parameters = {p.data_ptr() for p in self.net.module_.parameters()}
+        found = {self.X.data_ptr(): self.X.nbytes}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.data_ptr() not in parameters:
+                found[tensor.data_ptr()] = tensor.nbytes
+            return tensor
+
+        with self._quietly(training=True), torch.enable_grad():
+            with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+                output = self.net.module_(self.X)
+            found[output.data_ptr()] = output.nbytes
+        return sum(found.values()) // len(self.X)
+
+    def state_bytes(self) -> int:
+        """Return the bytes that the optimizer remembers of one client."""
+        for group in self.net.optimizer_.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        self.net.optimizer_.step()
+        states = self.net.optimizer_.state.values()
+        return sum(t.nbytes for state in states for t in state.values() if torch.is_tensor(t))
+
+    def _shaken(self, seed: int) -> Model:
+        """Return the model with other weights: zeros, for one, would hide what they multiply."""
+        rng = np.random.default_rng(seed)
+        model = get_model(self.net)
+        for name in self.names:
+            noise = torch.from_numpy(rng.normal(size=model[name].shape))
+            model[name] = (model[name] + 0.05 * noise).to(model[name].dtype)
+        return model
+
+    def _remembers(self) -> bool:
+        """Tell whether module or criterion keep anything but buffers from batch to batch."""
+        modules = [*self.net.module_.modules(), *self.net.criterion_.modules()]
+        with self._quietly(training=True):
+            before = [_attributes(module) for module in modules]
+            self.net.get_loss(self.net.module_(self.X), self.y, X=self.X, training=True)
+            after = [_attributes(module) for module in modules]
+        return any(not _same(*pair) for pair in zip(before, after, strict=True))
+
+    def _differs(
+        self, method: LinearStack | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
+    ) -> str | None:
+        """Compare a stacked step with that of each client by itself."""
+        counts = (len(X), len(X)) if sizes is None else sizes
+        alone = [self._alone(model, n) for model, n in zip(self.models, counts, strict=True)]
+        try:
+            with warnings.catch_warnings():
+                # torch would repeat an operation without a rule for batches client by client.
+                warnings.filterwarnings("error", message="There is a performance drop")
+                together = self._together(method, sizes, X)
+        except Exception as error:  # whatever the module's code raises when it is batched
+            return f"torch.func cannot batch the module or criterion: {first_line(error)}"
+        for mine, theirs in zip(alone, together, strict=True):
+            largest = max(mine[name].abs().max() for name in self.names)
+            if any(not _close(mine[name], theirs[name], largest) for name in mine):
+                return "batched gradients differ from those of one client"
+        return None
+
+    def _alone(self, model: Model, n_rows: int) -> Model:
+        """Return one client's loss, gradients and buffers, as the loop engine has them."""
+        with self._quietly(training=True), torch.enable_grad():
+            set_model(self.net, model)
+            self.net.module_.zero_grad()
+            batch = self.X[:n_rows], self.y[:n_rows]
+            loss = self.net.train_step_single(batch)["loss"].detach()
+            after = get_model(self.net)
+            tensors = dict(self.net.module_.named_parameters())
+            for name in self.names:
+                grad = tensors[name.removeprefix("module.")].grad
+                if grad is None:  # whose parameter an optimizer leaves alone, weight decay included
+                    raise CannotStack(f"{name} gets no gradient")
+                after[name] = grad.cpu()
+            self.net.module_.zero_grad()
+        return after | {"loss": loss.cpu()}
+
+    def _together(
+        self, method: LinearStack | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
+    ) -> list[Model]:
+        """Return the same of all clients, from one step of the stack."""
+        device = self.X.device
+        stack = {
+            name.removeprefix("module."): torch.stack([m[name] for m in self.models]).to(device)
+            for name in self.models[0]
+        }
+        params = {n: t for n, t in stack.items() if f"module.{n}" in self.names}
+        buffers = {n: t for n, t in stack.items() if n not in params}
+        counts = None if sizes is None else torch.tensor(sizes, device=device)
+        X, y = torch.stack([self.X, X]), torch.stack([self.y, self.y])
+        with self._quietly(training=True):
+            losses, grads = method.bind(self.net, params, buffers).gradients(X, y, counts)
+        whole = {f"module.{n}": t.detach().cpu() for n, t in {**buffers, **grads}.items()}
+        return [
+            {n: t[i] for n, t in whole.items()} | {"loss": losses[i].detach().cpu()}
+            for i in range(len(self.models))
+        ]
+
+    @contextmanager
+    def _quietly(self, training: bool) -> Iterator[None]:
+        """Use the first model, and leave weights, buffers and torch's generator as they are."""
+        model = get_model(self.net)
+        with torch_seeded(np.random.default_rng(0), self.net.device), torch.no_grad():
+            set_model(self.net, self.models[0] if hasattr(self, "models") else model)
+            self.net._set_training(training)
+            yield
+        set_model(self.net, model)
+
+
+class _NoDropout(TorchFunctionMode):
+    """Leaves dropout out, so that what is left of a module can be compared."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function in _DROPOUT:
+            return args[0] if args else kwargs["input"]
+        return function(*args, **kwargs)
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _attributes(module: torch.nn.Module) -> dict[str, Any]:
+    """Return a module's attributes, containers copied one level deep."""
+    kinds = (dict, list, set)
+    return {k: copy.copy(v) if isinstance(v, kinds) else v for k, v in vars(module).items()}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tell whether attributes are the same objects, in containers too."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, set) and isinstance(other, set):
+        return one == other
+    return one is other
+
+
+def _close(one: torch.Tensor, other: torch.Tensor, largest: torch.Tensor) -> bool:
+    """Compare up to the rounding of the type, relative to the largest value around."""
+    tolerance = max(1e3 * torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0, 1e-9)
+    one, other = one.double(), other.double()
+    scale = one.nan_to_num().abs().max() if one.numel() else torch.tensor(0.0)
+    bound = tolerance * float(torch.maximum(scale, 1e-2 * largest.double().nan_to_num()))
+    return torch.allclose(one, other, rtol=0.0, atol=bound, equal_nan=True)
+
+
+def _generator(device: str) -> torch.Generator:
+    kind = torch.device(device)
+    if kind.type != "cuda":
+        return torch.default_generator
+    index = torch.cuda.current_device() if kind.index is None else kind.index
+    return torch.cuda.default_generators[index]
