@@ -16,8 +16,14 @@ class WeightedMean(BaseAggregator):
     """
 
     def collect(self, model, stack, weights, parameters):
-        """Return the weighted sum of some members' models."""
-        return {name: _weighted_sum(tensor, weights) for name, tensor in stack.items()}
+        """Return the weighted sum of some members' models, for buffers that of their changes."""
+        # So what nobody changes, a frozen weight for one, stays as it is to the last bit.
+        return {
+            name: _weighted_sum(
+                tensor if name in parameters else tensor.double() - model[name].double(), weights
+            )
+            for name, tensor in stack.items()
+        }
 
     def combine(self, model, parts, cohort, parameters):
         """Add up the sums as they come."""
@@ -28,7 +34,10 @@ class WeightedMean(BaseAggregator):
                 total[name] = total[name] + tensor if name in total else tensor
         if not total:
             return model
-        return {name: cast_mean(total[name] + rest * w, w) for name, w in model.items()}
+        return {
+            name: cast_mean(total[name] + (rest * w if name in parameters else w.double()), w)
+            for name, w in model.items()
+        }
 
     def _aggregate(self, model, updates, cohort, parameters):
         total = self.collect(model, updates, cohort.weights, parameters)
@@ -38,7 +47,6 @@ class WeightedMean(BaseAggregator):
 def _weighted_sum(stack: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
     """Sum over the leading axis, in float32 or float64 (in float64 it takes 4x as long)."""
     values = by_member(stack.float() if stack.dtype in (torch.half, torch.bfloat16) else stack)
-    values = values if values.is_floating_point() else values.double()
     q = torch.as_tensor(weights, dtype=values.dtype, device=stack.device)
     return (q @ values).double().view(stack.shape[1:])
 

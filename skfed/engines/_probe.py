@@ -58,6 +58,8 @@ class Probe:
                 raise CannotStack("the module returns more than one tensor")
         if self.draws(training=False):
             raise CannotStack("the module draws random numbers when it is evaluated")
+        if self._criterion_draws():
+            raise CannotStack("the criterion draws random numbers")
         if self._remembers():
             raise CannotStack("the module or criterion changes attributes of its own")
         with self._quietly(training=False):
@@ -132,6 +134,14 @@ class Probe:
             noise = torch.from_numpy(rng.normal(size=model[name].shape))
             model[name] = (model[name] + 0.05 * noise).to(model[name].dtype)
         return model
+
+    def _criterion_draws(self) -> bool:
+        with self._quietly(training=True):
+            output = self.net.module_(self.X)
+            generator = _generator(self.net.device)
+            before = generator.get_state()
+            self.net.get_loss(output, self.y, X=self.X, training=True)
+            return not torch.equal(before, generator.get_state())
 
     def _remembers(self) -> bool:
         """Tell whether module or criterion keep anything but buffers from batch to batch."""

@@ -39,9 +39,20 @@ def test_an_empty_cohort_keeps_the_model():
 def test_integer_buffers_are_rounded_and_dtypes_kept():
     cohort = Cohort.mean(np.array([0, 1]))
     updates = [model(3, dtype=torch.int64), model(6, dtype=torch.int64)]
-    result = aggregate(model(0, dtype=torch.int64), updates, cohort)["w"]
+    current = model(0, dtype=torch.int64)
+    result = WeightedMean().aggregate(current, updates, cohort, parameters=[])["w"]
     assert result.dtype == torch.int64
     assert result.tolist() == [4]
+
+
+def test_what_nobody_changes_stays_as_it_is():
+    """Weights of 1/3 do not sum to 1 to the last bit."""
+    frozen = {
+        "w": torch.ones(1),
+        "b": torch.randn(1000, generator=torch.Generator().manual_seed(0)),
+    }
+    cohort = Cohort(np.arange(3), np.full(3, 1 / 3))
+    assert torch.equal(aggregate(frozen, [frozen] * 3, cohort)["b"], frozen["b"])
 
 
 def test_inputs_are_not_changed():

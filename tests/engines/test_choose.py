@@ -152,6 +152,11 @@ class CountingLoss(nn.CrossEntropyLoss):
         return super().forward(logits, target)
 
 
+class RandomLoss(nn.CrossEntropyLoss):
+    def forward(self, logits, target):
+        return super().forward(nn.functional.dropout(logits, 0.5), target)
+
+
 class FiveRows(nn.Linear):
     def __init__(self):
         super().__init__(5, 3)
@@ -220,6 +225,7 @@ REASONS = {
     "rows influence each other when the module is evaluated": net(Centred()),
     "batched gradients differ from those of one client": net(Listed()),
     "criterion changes attributes of its own": mlp(criterion=CountingLoss),
+    "the criterion draws random numbers": mlp(criterion=RandomLoss),
     "the module fails on a few rows: needs 5 rows": net(FiveRows(), batch_size=-1),
     "batching rule for aten::multi_margin_loss": mlp(criterion=nn.MultiMarginLoss),
 }
