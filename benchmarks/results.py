@@ -121,11 +121,13 @@ def report(data: dict) -> Iterator[str]:
     if memory:
         yield "## Memory"
         yield ""
-        yield f"- {memory['bytes a client']:.0f} bytes a client beyond X and y, of a million."
-        yield (
-            f"- {memory['bytes resident'] / 1e9:.2f} GB resident beyond the page cache while a "
-            f"memory map of {memory['bytes of X'] / 1e9:.0f} GB trains."
-        )
+        if "bytes a client" in memory:
+            yield f"- {memory['bytes a client']:.0f} bytes a client beyond X and y, of a million."
+        if "bytes resident" in memory:
+            yield (
+                f"- {memory['bytes resident'] / 1e9:.2f} GB resident beyond the page cache while "
+                f"a memory map of {memory['bytes of X'] / 1e9:.0f} GB trains."
+            )
         yield ""
     yield from gpu(groups.get("gpu", []))
 

@@ -88,7 +88,8 @@ def answer(
     all rows are had at once.
     """
     with bench.borrowed() as net, pool.borrowed() as memory, one_torch_thread(), torch.no_grad():
-        X, y = questions.rows.take(questions.rows.prepare(questions.numbers), memory)
+        numbers, y = questions.rows.prepare(questions.numbers)
+        X = questions.rows.take(numbers, memory)
         set_model(net, model)
         net._set_training(False)
         output = net.module_(X)

@@ -12,8 +12,8 @@ from skfed.engines._memory import Memory
 class Rows:
     """X and y of all clients.
 
-    On a GPU the data are moved there once if they fill at most half of its free memory; else the
-    rows of each step are moved. Which of the two changes no result.
+    On a GPU X is moved there once if it fills at most half of its free memory; else the rows of
+    each step are moved. Which of the two changes no result.
 
     Parameters
     ----------
@@ -27,28 +27,27 @@ class Rows:
 
     def __init__(self, X: np.ndarray, y: np.ndarray, device: str = "cpu"):
         self.X, self.y, self.device = X, y, torch.device(device)
-        self._moved: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._moved: torch.Tensor | None = None
         if self.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self.device)
-            if 2 * (X.nbytes + y.nbytes) <= free:
-                self._moved = self._whole(X), self._whole(y)
+            if 2 * X.nbytes <= free:
+                whole = np.require(X, requirements=("C", "W"))
+                self._moved = torch.from_numpy(whole).to(self.device)
 
-    def prepare(self, rows: np.ndarray) -> np.ndarray | torch.Tensor:
-        """Put row numbers, of which ``take`` will be given parts, where they are looked up."""
-        return rows if self._moved is None else torch.from_numpy(rows).to(self.device)
+    def prepare(self, rows: np.ndarray) -> tuple[np.ndarray | torch.Tensor, torch.Tensor]:
+        """Return row numbers as ``take`` wants them, parts of them at a time, and their y."""
+        y = torch.from_numpy(self.y[rows]).to(self.device)
+        return rows if self._moved is None else torch.from_numpy(rows).to(self.device), y
 
-    def take(
-        self, rows: np.ndarray | torch.Tensor, memory: Memory
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return X and y at prepared row numbers, in the shape of ``rows``, on the device.
+    def take(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> torch.Tensor:
+        """Return X at prepared row numbers, in the shape of ``rows``, on the device.
 
-        X may be in ``memory``, and is valid until the next call.
+        It may be in ``memory``, and is valid until the next call.
         """
         if isinstance(rows, torch.Tensor):
             assert self._moved is not None
-            X, y = (tensor.index_select(0, rows.flatten()) for tensor in self._moved)
-            return X.view(*rows.shape, *X.shape[1:]), y.view(*rows.shape, *y.shape[1:])
-        return self._gather(rows, memory).to(self.device), self._to_device(self.y[rows])
+            return self._moved.index_select(0, rows.flatten()).view(*rows.shape, *self.X.shape[1:])
+        return self._gather(rows, memory).to(self.device)
 
     def of(self, rows: np.ndarray) -> tuple["Rows", np.ndarray]:
         """Return these rows alone, as travels to another process, and their new numbers."""
@@ -64,12 +63,6 @@ class Rows:
         flat = out.numpy().reshape(rows.size, *self.X.shape[1:])
         np.take(self.X, rows.ravel(), axis=0, out=flat, mode="clip")
         return out
-
-    def _whole(self, array: np.ndarray) -> torch.Tensor:
-        return self._to_device(np.require(array, requirements=("C", "W")))
-
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
 
 
 def _torch_dtype(dtype: np.dtype) -> torch.dtype:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from skorch import NeuralNetClassifier
+from torch import nn
 
 from skfed._nets import Model, Workbench
 from skfed.engines._batched import BatchedModule
@@ -64,18 +65,19 @@ def _take_steps(
     stack: "Stack", rates: tuple[float, ...] | None, chunk: Chunk, memory: Memory
 ) -> tuple[np.ndarray, np.ndarray]:
     """Take all steps; return each member's mean loss and the sum of its learning rates."""
-    n_steps, n_members = chunk.sizes.shape
-    losses = torch.zeros(n_steps, n_members, dtype=torch.double, device=chunk.rows.device)
-    plan, batches = chunk.rows.prepare(chunk.plan), torch.from_numpy(chunk.sizes).to(losses.device)
+    plan, y = chunk.rows.prepare(chunk.plan)
+    batches = torch.from_numpy(chunk.sizes).to(y.device)
     rate = np.array([stack.rate if rates is None else rates[i] for i in chunk.iterations])
+    losses = []
     for step, sizes in enumerate(chunk.sizes):
         n = np.count_nonzero(sizes)  # they come first
         width = sizes[:n].max()
-        X, y = chunk.rows.take(plan[step, :n, :width], memory)
+        X = chunk.rows.take(plan[step, :n, :width], memory)
         ragged = batches[step, :n] if sizes[:n].min() < width else None
-        losses[step, :n] = stack.step(X, y, ragged, float(rate[step]))
+        losses.append(stack.step(X, y[step, :n, :width], ragged, float(rate[step])))
     taken = chunk.sizes > 0
-    return (losses.cpu().numpy().sum(0) / taken.sum(0)), (taken * rate[:, None]).sum(0)
+    sums = nn.utils.rnn.pad_sequence(losses, batch_first=True).double().sum(0).cpu().numpy()
+    return sums / taken.sum(0), (taken * rate[:, None]).sum(0)
 
 
 class Stack:
