@@ -35,6 +35,7 @@ _STEP = (
     "on_batch_end", "on_grad_computed", "_set_training", "_step_optimizer",
     "_zero_grad_optimizer",
 )  # fmt: skip
+_AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client whose batch is all it has
 _LARGE_STEP = 2**20  # bytes of a client's model and rows; beyond, dispatch is a small part
 
@@ -179,5 +180,5 @@ def _ignored(net: NeuralNetClassifier) -> int | None:
     """
     criterion = net.criterion_
     fills = type(criterion) in (nn.CrossEntropyLoss, nn.NLLLoss) and criterion.reduction == "mean"
-    averages = any(isinstance(m, nn.modules.batchnorm._NormBase) for m in net.module_.modules())
+    averages = any(isinstance(module, _AVERAGES) for module in net.module_.modules())
     return criterion.ignore_index if fills and not averages else None
