@@ -98,7 +98,7 @@ def report(data: dict) -> Iterator[str]:
         "modules": (
             "Other modules",
             "Seconds a round of 12 clients with 60 to 180 images each, on one core.",
-            ("module", "auto"),
+            ("module", "engine='auto' takes"),
         ),
         "polling": ("Polls", "Seconds of a poll of 100 clients with 60 images each.", ("floor",)),
         "rounds": (
@@ -116,8 +116,10 @@ def report(data: dict) -> Iterator[str]:
         if group in groups:
             for info in groups[group]:
                 info["floor"] = seconds(info.get("floor", 0.0))
+                info["engine='auto' takes"] = info.get("auto", "")
             yield from comparison(title, note, groups[group], keys)
-    memory = {k: v for info in groups.get("memory", []) for k, v in info.items()}
+    memory = {k: v for entry in data["benchmarks"] for k, v in entry["extra_info"].items()}
+    memory = {k: v for k, v in memory.items() if k.startswith("bytes")}
     if memory:
         yield "## Memory"
         yield ""

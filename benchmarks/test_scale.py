@@ -58,8 +58,8 @@ def test_scale_in_memory_of_clients(benchmark):
         tracemalloc.stop()
         return result
 
-    n_bytes = benchmark.pedantic(peak, rounds=1) / 10**6
     benchmark.group = "memory"
+    n_bytes = benchmark.pedantic(peak, rounds=1) / 10**6
     benchmark.extra_info["bytes a client"] = n_bytes
     print(f"\n{n_bytes:.0f} bytes a client")
 
@@ -95,9 +95,9 @@ def test_scale_in_memory_of_a_memmap(benchmark, tmp_path):
         done = subprocess.run(arguments, capture_output=True, text=True, check=True)
         return int(done.stdout.split()[-1]) * 1024
 
+    benchmark.group = "memory"
     resident = benchmark.pedantic(run, rounds=1)
     (tmp_path / "X.npy").unlink()
-    benchmark.group = "memory"
     benchmark.extra_info |= {"bytes of X": 4 * 1000 * n_rows, "bytes resident": resident}
     print(
         f"\n{resident / 1e9:.2f} GB resident beyond the page cache, X has {4 * n_rows / 1e6:.0f} GB"
