@@ -140,3 +140,20 @@ def test_a_cohort_does_not_hold_all_models_of_a_mean(blobs, monkeypatch):
     ).fit(X, y, clients=clients)
     shapes = {"module.linear.weight": (3, 5), "module.linear.bias": (3,)}
     assert open_chunks == [shapes] * 6
+
+
+def test_a_client_costs_at_most_100_bytes_beyond_the_data():
+    n_clients = 100_000
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2 * n_clients, 4)).astype("float32")
+    y, clients = rng.integers(0, 3, len(X)), np.arange(len(X)) % n_clients
+    selector = PowerOfChoice(d=100, clients_per_round=10)
+    model = FederatedClassifier(selector=selector, n_rounds=3, random_state=0)
+    model.fit(X[:400], y[:400], clients=np.arange(400) % 200)  # what is cached at first use
+    tracemalloc.start()
+    try:
+        model.fit(X, y, clients=clients)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 * n_clients + 2**20
