@@ -1,9 +1,10 @@
-"""Data to federate: loaders of real sets, and partitioners that deal rows out to clients."""
+"""Data to federate: real sets, synthetic ones, and partitioners that deal rows out to clients."""
 
 from skfed.datasets._adult import load_adult
 from skfed.datasets._dirichlet import partition_dirichlet
 from skfed.datasets._mnist import load_fashion_mnist, load_mnist
 from skfed.datasets._shards import partition_by_shards
+from skfed.datasets._synthetic import make_prioritized_synthetic, make_synthetic
 from skfed.datasets._wisdm import load_wisdm
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "load_fashion_mnist",
     "load_mnist",
     "load_wisdm",
+    "make_prioritized_synthetic",
+    "make_synthetic",
     "partition_by_shards",
     "partition_dirichlet",
 ]
