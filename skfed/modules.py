@@ -1,4 +1,4 @@
-"""Torch modules to federate. They return logits."""
+"""Torch modules to federate. They return logits, unless they say otherwise."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -100,3 +100,32 @@ class ConvNet(nn.Module):
     def forward(self, X: torch.Tensor) -> torch.Tensor:
         """Map images (n_samples, n_channels, size, size) to logits (n_samples, n_classes)."""
         return self.layers(X)
+
+
+class Quadratic(nn.Module):
+    """F_k(w) = 1/2 h_k |w - e_k / h_k|^2 for rows (h_k, e_k) of ``make_quadratic``.
+
+    It returns the objective itself, so its criterion is :class:`MeanOutput`.
+
+    Parameters
+    ----------
+    n_dims : int
+        v, the length of w, which starts at zero.
+    """
+
+    def __init__(self, n_dims: int):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(n_dims, dtype=torch.double))
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        """Map rows (n_samples, 1 + n_dims) to objectives (n_samples, 1)."""
+        h, e = X[:, :1], X[:, 1:]
+        return h / 2 * (self.w - e / h).square().sum(1, keepdim=True)
+
+
+class MeanOutput(nn.Module):
+    """The criterion of a module that returns the loss of each row."""
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Average outputs (n_samples, 1); targets are not looked at."""
+        return output.mean()

@@ -3,6 +3,7 @@
 from skfed.datasets._adult import load_adult
 from skfed.datasets._dirichlet import partition_dirichlet
 from skfed.datasets._mnist import load_fashion_mnist, load_mnist
+from skfed.datasets._quadratic import make_quadratic
 from skfed.datasets._shards import partition_by_shards
 from skfed.datasets._synthetic import make_prioritized_synthetic, make_synthetic
 from skfed.datasets._wisdm import load_wisdm
@@ -13,6 +14,7 @@ __all__ = [
     "load_mnist",
     "load_wisdm",
     "make_prioritized_synthetic",
+    "make_quadratic",
     "make_synthetic",
     "partition_by_shards",
     "partition_dirichlet",
