@@ -157,19 +157,10 @@ def _run_round(
 
     answers = _answers(server, federation, rules, chosen.clients)
     cohort = chosen.keep(answers)
-    order = Order(
-        round=t,
-        model=model,
-        parameters=parameter_names(server.net),
-        cohort=cohort,
-        training=_training(server, rules),
-        rule=rules.aggregator,
-        corrections=_corrections(server, federation, rules, cohort),
-    )
+    order = _order(server, federation, rules, model, cohort)
     returns = Returns(order, federation.names(cohort.clients))
-    aggregate = rules.aggregator.combine(
-        model, returns.parts(engine.train(order)), cohort, order.parameters
-    )
+    parts = returns.parts(engine.train(order))
+    aggregate = rules.aggregator.combine(model, parts, cohort, order.parameters)
     n_samples = int(returns.n_samples.sum())
     ledger.charge_training(chosen.clients, answers, n_samples, rules.aggregator.uses_variates)
     trained = perf_counter()
@@ -190,6 +181,21 @@ def _run_round(
         "train_seconds": trained - selected,
         "round_seconds": perf_counter() - started,
     }
+
+
+def _order(
+    server: Server, federation: Federation, rules: Rules, model: Model, cohort: Cohort
+) -> Order:
+    """Return what the round's cohort is asked to do."""
+    return Order(
+        round=server.round,
+        model=model,
+        parameters=parameter_names(server.net),
+        cohort=cohort,
+        training=_training(server, rules),
+        rule=rules.aggregator,
+        corrections=_corrections(server, federation, rules, cohort),
+    )
 
 
 def _who(
