@@ -2,13 +2,16 @@
 
 from skfed.datasets._adult import load_adult
 from skfed.datasets._dirichlet import partition_dirichlet
+from skfed.datasets._held_labels import has_priority_label
 from skfed.datasets._mnist import load_fashion_mnist, load_mnist
 from skfed.datasets._quadratic import make_quadratic
-from skfed.datasets._shards import partition_by_shards
+from skfed.datasets._shards import draw_shards, partition_by_shards
 from skfed.datasets._synthetic import make_prioritized_synthetic, make_synthetic
 from skfed.datasets._wisdm import load_wisdm
 
 __all__ = [
+    "draw_shards",
+    "has_priority_label",
     "load_adult",
     "load_fashion_mnist",
     "load_mnist",

@@ -46,10 +46,63 @@ def partition_by_shards(
             f"rows at least, but y has {len(labels)}: lower one of them."
         )
     rng = check_random_state(random_state)
-    rows = rng.permutation(len(labels))
-    rows = rows[np.argsort(labels[rows], kind="stable")]
+    shards = _cut(labels, n_shards, rng)
     owner = rng.permutation(np.repeat(np.arange(n_clients), shards_per_client))
     clients = np.empty(len(labels), dtype=np.intp)
-    for k, shard in zip(owner, np.array_split(rows, n_shards), strict=True):
+    for k, shard in zip(owner, shards, strict=True):
         clients[shard] = k
     return clients
+
+
+def draw_shards(
+    y: ArrayLike, n_clients: int, n_shards: int, *, shards_per_client: int = 24, random_state=None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Let each client draw shards that others may hold too, as FedALIGN's EMNIST clients do.
+
+    There, each of 60 clients holds 24 of 600 shards of 180 rows of one class: more than there are,
+    so that a client draws them without replacement, and clients share them.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,)
+        Labels.
+    n_clients : int
+        K, number of clients.
+    n_shards : int
+        Number of shards that the rows, sorted by label, are cut into.
+    shards_per_client : int, default=24
+        Shards that each client draws.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the order of the rows within a class and of the draws.
+
+    Returns
+    -------
+    rows : ndarray of int
+        Row numbers, client by client; a row that two clients hold stands twice. Federate
+        ``X[rows]`` and ``y[rows]``.
+    clients : ndarray of shape (len(rows),), dtype=int
+        The client of each, 0 to n_clients - 1.
+
+    Raises
+    ------
+    ValueError
+        If a client is to hold more shards than there are, there are more shards than rows, or a
+        number is below 1.
+    """
+    labels = np.asarray(column_or_1d(y))
+    check_scalar(n_clients, "n_clients", Integral, min_val=1)
+    check_scalar(n_shards, "n_shards", Integral, min_val=1, max_val=len(labels))
+    check_scalar(shards_per_client, "shards_per_client", Integral, min_val=1, max_val=n_shards)
+    rng = check_random_state(random_state)
+    shards = _cut(labels, n_shards, rng)
+    held = [
+        np.concatenate([shards[i] for i in rng.choice(n_shards, shards_per_client, replace=False)])
+        for _ in range(n_clients)
+    ]
+    return np.concatenate(held), np.arange(n_clients).repeat([len(rows) for rows in held])
+
+
+def _cut(labels: np.ndarray, n_shards: int, rng: np.random.RandomState) -> list[np.ndarray]:
+    """Cut the rows, sorted by label, into shards of equal size."""
+    rows = rng.permutation(len(labels))
+    return np.array_split(rows[np.argsort(labels[rows], kind="stable")], n_shards)

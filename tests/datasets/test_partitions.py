@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 
-from skfed.datasets import partition_by_shards, partition_dirichlet
+from skfed.datasets import (
+    draw_shards,
+    has_priority_label,
+    partition_by_shards,
+    partition_dirichlet,
+)
 
 Y = np.repeat(np.arange(10), 120)
 
@@ -70,3 +75,35 @@ def test_same_seed_same_partition(partition):
 def test_impossible_partitions(call, match):
     with pytest.raises(ValueError, match=match):
         call()
+
+
+def test_drawn_shards_are_shared_between_clients_and_differ_within_one():
+    """1200 rows of 10 classes in 60 one-class shards of 20; 12 clients hold 24 each."""
+    rows, clients = draw_shards(Y, 12, 60, random_state=0)
+    assert (np.bincount(clients) == 24 * 20).all()
+    for k in range(12):
+        mine = rows[clients == k]
+        assert len(set(mine)) == len(mine)
+        counts = np.bincount(Y[mine], minlength=10)
+        assert (counts % 20 == 0).all()
+    assert len(set(rows)) < len(rows)
+    again = draw_shards(Y, 12, 60, random_state=0)
+    assert np.array_equal(rows, again[0])
+
+
+@pytest.mark.parametrize(
+    "params", [{"n_shards": 0}, {"n_shards": 10}, {"shards_per_client": 61}, {"n_clients": 0}]
+)
+def test_shards_that_cannot_be_drawn(params):
+    with pytest.raises(ValueError, match="n_clients|n_shards|shards_per_client"):
+        draw_shards(Y, **{"n_clients": 5, "n_shards": 60, **params})
+
+
+def test_test_rows_with_labels_of_the_priority_clients():
+    y, clients = np.array(list("xyyz")), np.array([7, 8, 8, 9])
+    held = has_priority_label(np.array(list("zyxw")), y, clients, priority=[7, 9])
+    assert held.tolist() == [True, False, True, False]
+    with pytest.raises(ValueError, match="priority names 1 client"):
+        has_priority_label(y, y, clients, priority=[1])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        has_priority_label(y, y, clients[:3], priority=[7])

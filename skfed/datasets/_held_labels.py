@@ -1,0 +1,51 @@
+"""Test rows that priority clients could have."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import check_consistent_length, column_or_1d
+
+from skfed._federation import make_federation
+
+
+def has_priority_label(
+    y_test: ArrayLike, y: ArrayLike, clients: ArrayLike, priority: Any
+) -> np.ndarray:
+    """Tell which test rows have a label that a priority client holds.
+
+    FedALIGN's benchmarks test on these rows alone: a model for the priority clients need not know
+    labels that they never meet.
+
+    Parameters
+    ----------
+    y_test : array-like of shape (n_test,)
+        Labels of the test rows.
+    y : array-like of shape (n_samples,)
+        Labels of the training rows.
+    clients : array-like of shape (n_samples,)
+        The client of each training row.
+    priority : collection of client ids
+        The priority clients; ids of ``clients``.
+
+    Returns
+    -------
+    ndarray of shape (n_test,), dtype=bool
+        True where the label is held.
+
+    Raises
+    ------
+    ValueError
+        If lengths differ, or ``priority`` is empty or names an unknown client.
+
+    Examples
+    --------
+    >>> from skfed.datasets import has_priority_label
+    >>> has_priority_label([0, 1, 2], y=[0, 1, 1, 2], clients=list("abbc"), priority=["a", "b"])
+    array([ True,  True, False])
+    """
+    labels = np.asarray(column_or_1d(y))
+    check_consistent_length(labels, clients)
+    federation = make_federation(clients, len(labels), priority)
+    rows = [federation.rows(k) for k in np.flatnonzero(federation.priority).tolist()]
+    return np.isin(np.asarray(column_or_1d(y_test)), labels[np.concatenate(rows)])
