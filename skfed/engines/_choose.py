@@ -147,6 +147,10 @@ def _check_settings(net: NeuralNetClassifier) -> None:
     own = [
         name for name in _STEP if getattr(type(net), name) is not getattr(NeuralNetClassifier, name)
     ]
+    if not isinstance(net.criterion_, nn.Module):
+        raise CannotStack("the criterion is not a torch module")
+    if net._modules != ["module"] or net._criteria != ["criterion"]:
+        raise CannotStack("estimator has more than one module or criterion")
     optimizer, module = net.optimizer_, net.module_
     hooked = any(
         m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
@@ -158,7 +162,6 @@ def _check_settings(net: NeuralNetClassifier) -> None:
     reasons = {
         f"estimator overrides {', '.join(own)}": own,
         f"callbacks act on batches: {', '.join(dict(net.callbacks_))}": net.callbacks_,
-        "estimator has more than one module or criterion": len(net._modules + net._criteria) > 2,
         "the criterion has parameters": any(True for _ in net.criterion_.parameters()),
         f"{type(optimizer).__name__} is not an optimizer known to act on each element by itself": (
             type(optimizer) not in _ELEMENTWISE

@@ -157,6 +157,18 @@ class RandomLoss(nn.CrossEntropyLoss):
         return super().forward(nn.functional.dropout(logits, 0.5), target)
 
 
+class NoModule:
+    def __call__(self, logits, target):
+        return nn.functional.cross_entropy(logits, target)
+
+
+class TwoModules(NeuralNetClassifier):
+    def initialize_module(self):
+        super().initialize_module()
+        self.other_ = nn.Linear(5, 3)
+        return self
+
+
 class FiveRows(nn.Linear):
     def __init__(self):
         super().__init__(5, 3)
@@ -226,6 +238,8 @@ REASONS = {
     "batched gradients differ from those of one client": net(Listed()),
     "criterion changes attributes of its own": mlp(criterion=CountingLoss),
     "the criterion draws random numbers": mlp(criterion=RandomLoss),
+    "the criterion is not a torch module": mlp(criterion=NoModule),
+    "more than one module or criterion": TwoModules(nn.Linear(5, 3), criterion=nn.CrossEntropyLoss),
     "the module fails on a few rows: needs 5 rows": net(FiveRows(), batch_size=-1),
     "batching rule for aten::multi_margin_loss": mlp(criterion=nn.MultiMarginLoss),
 }
