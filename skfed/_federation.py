@@ -53,13 +53,6 @@ class Federation:
         return self.offsets[1:]
 
     @cached_property
-    def everybody(self) -> np.ndarray:
-        """A mask of all clients, not to be written to."""
-        mask = np.ones(len(self), bool)
-        mask.flags.writeable = False
-        return mask
-
-    @cached_property
     def priority(self) -> np.ndarray:
         """Who has priority, wholly or in part."""
         return self.priority_weights > 0

@@ -79,7 +79,7 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
         return self._answers(federation, chosen, rng)
 
     def _reachable(self, federation, round, rng, fixed_rng) -> np.ndarray:
-        return federation.everybody
+        return np.ones(len(federation), bool)
 
     def _answers(self, federation, chosen, rng) -> np.ndarray:
         return np.ones(len(chosen), bool)

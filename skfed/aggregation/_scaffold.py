@@ -23,6 +23,18 @@ class Scaffold(WeightedMean):
     uses_variates = True
 
 
+def new_variate(model: Model, trained: Model, correction: Model, distance: float) -> Model | None:
+    """Return c_k - c + (w_t - w_k) / (sum of the learning rates), option II.
+
+    ``correction`` is c - c_k, without names that are zero; None if the rates sum to 0, since
+    without a step there is nothing new.
+    """
+    if not distance > 0:
+        return None
+    moved = {name: (model[name] - w) / distance for name, w in trained.items()}
+    return {n: m - correction[n] if n in correction else m for n, m in moved.items()}
+
+
 @dataclass
 class Variates:
     """What SCAFFOLD remembers between rounds; missing variates are zero."""

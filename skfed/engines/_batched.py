@@ -56,14 +56,7 @@ class BoundModule:
     ) -> tuple[torch.Tensor, Model]:
         """Return each client's loss and gradients, and bring the buffers up to date.
 
-        Parameters
-        ----------
-        X : Tensor of shape (n_clients, batch_size, ...)
-            Rows of each client.
-        y : Tensor of shape (n_clients, batch_size)
-            Targets.
-        sizes : Tensor of shape (n_clients,) or None
-            How many of the rows are meant; None: all.
+        See ``BoundLinearStack.gradients``.
         """
         if sizes is None:
             return self._of_one_size(self.params, self.buffers, X, y)

@@ -4,7 +4,7 @@ Where a cohort is cut depends on it and on the memory budget alone: not on n_job
 free memory, since the rounding of a product depends on its shape.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,10 @@ class Chunk:
         Their ids, for error messages.
     rows : Rows
         The data.
-    plan : ndarray of shape (n_steps, n_members, batch_size)
+    numbers : ndarray of shape (n_steps, n_members, batch_size)
         Row numbers of each step.
     sizes : ndarray of shape (n_steps, n_members)
-        Rows of each step; 0 after a member's last. Beyond them ``plan`` repeats a row of the
+        Rows of each step; 0 after a member's last. Beyond them ``numbers`` repeats a row of the
         member, which is not meant.
     iterations : ndarray of shape (n_steps,)
         The local iteration of each step of the first member.
@@ -37,43 +37,15 @@ class Chunk:
 
     names: tuple
     rows: Rows
-    plan: np.ndarray
+    numbers: np.ndarray
     sizes: np.ndarray
     iterations: np.ndarray
     layers_rng: np.random.Generator
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel with the members' rows alone."""
-        rows, plan = self.rows.of(self.plan)
-        return vars(self) | {"rows": rows, "plan": plan}
-
-    @property
-    def n_steps(self) -> np.ndarray:
-        """Steps of each member."""
-        return (self.sizes > 0).sum(axis=0)
-
-
-class Later:
-    """A chunk that is made where it is needed: by the thread that trains it, or to travel."""
-
-    def __init__(self, make: Callable[[], Chunk]):
-        self._make = make
-
-    def __call__(self) -> Chunk:
-        return self._make()
-
-    def __reduce__(self):
-        return _Made, (self._make(),)
-
-
-class _Made:
-    """A chunk that has travelled."""
-
-    def __init__(self, chunk: Chunk):
-        self._chunk = chunk
-
-    def __call__(self) -> Chunk:
-        return self._chunk
+        rows, numbers = self.rows.of(self.numbers)
+        return vars(self) | {"rows": rows, "numbers": numbers}
 
 
 def cut(n_steps: np.ndarray, limit: int, alike: bool, max_steps: int) -> list[np.ndarray]:
@@ -127,10 +99,10 @@ def make_chunk(
     """Lay the minibatches of some members side by side; ``held`` are the rows that each holds."""
     n_steps = max(len(b.sizes) for b in batches)
     width = max(b.rows.shape[1] for b in batches)
-    plan = np.empty((n_steps, len(batches), width), dtype=np.intp)
+    numbers = np.empty((n_steps, len(batches), width), dtype=np.intp)
     sizes = np.zeros((n_steps, len(batches)), dtype=np.intp)
     for i, (mine, b) in enumerate(zip(held, batches, strict=True)):
-        plan[:, i] = mine[0]
-        plan[: len(b.sizes), i, : b.rows.shape[1]] = mine[b.rows]
+        numbers[:, i] = mine[0]
+        numbers[: len(b.sizes), i, : b.rows.shape[1]] = mine[b.rows]
         sizes[: len(b.sizes), i] = b.sizes
-    return Chunk(names, rows, plan, sizes, batches[0].iterations, layers_rng)
+    return Chunk(names, rows, numbers, sizes, batches[0].iterations, layers_rng)

@@ -20,6 +20,7 @@ from skfed._nets import (
     set_model,
     to_tensors,
 )
+from skfed.aggregation._scaffold import new_variate
 from skfed.engines._draws import batch_size, whole
 from skfed.engines._minibatches import Minibatches
 from skfed.engines._updates import LocalTraining, Order, Updates, collect
@@ -53,8 +54,9 @@ def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task)
             raise
         trained = get_model(net)
         variate = None
-        if correction is not None and sum(rates) > 0:  # without a step there is nothing new
-            variate = _variate(net, model, trained, correction, sum(rates))
+        if correction is not None:
+            own = {name: trained[name] for name in order.parameters}
+            variate = new_variate(model, own, correction, sum(rates))
         stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
         loss, seen = np.array([np.mean(losses)]), np.array([n_samples])
         return collect(order, member, stack, loss, seen, [variate])
@@ -130,14 +132,6 @@ def _corrected(
         yield
     finally:
         undo()
-
-
-def _variate(
-    net: NeuralNetClassifier, model: Model, trained: Model, correction: Model, distance: float
-) -> Model:
-    """Return c_k - c + (w_t - w_k) / (sum of the learning rates): SCAFFOLD's option II."""
-    moved = {name: (model[name] - trained[name]) / distance for name in parameter_names(net)}
-    return {n: m - correction[n] if n in correction else m for n, m in moved.items()}
 
 
 def _evaluate(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:

@@ -43,8 +43,8 @@ class Draws:
         return minibatches(rng, n_samples, size, training.epochs, training.steps)
 
     def rows_a_step(self, n_samples: int) -> int:
-        """Return b for a client of so many rows; its last batch of an epoch may have less."""
-        return whole(self.batch_size, n_samples)
+        """Return min(b, D_k); the last batch of an epoch may have less."""
+        return min(whole(self.batch_size, n_samples), n_samples)
 
     def polled_rows(self, round: int, k: int, max_samples: int | str | None) -> np.ndarray:
         """Return the rows of X that a client evaluates: all, or as many as a poll may use."""

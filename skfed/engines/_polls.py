@@ -15,7 +15,7 @@ from skfed.engines._rows import Rows
 
 
 @dataclass(frozen=True)
-class Questions:
+class PolledRows:
     """Rows to be evaluated in one product: batches of some clients, one after the other.
 
     Parameters
@@ -40,7 +40,7 @@ class Questions:
 
 def cut_polls(
     rows: Rows, asked: Sequence[np.ndarray], batch_size: int, limit: int
-) -> tuple[list[Questions], np.ndarray]:
+) -> tuple[list[PolledRows], np.ndarray]:
     """Cut the rows of polled clients into batches, and these into products of about ``limit`` rows.
 
     Parameters
@@ -57,7 +57,7 @@ def cut_polls(
 
     Returns
     -------
-    questions : list of Questions
+    polls : list of PolledRows
         The products.
     owners : ndarray of shape (n_batches,)
         Whose batch each is, as a position in ``asked``, over all products.
@@ -68,19 +68,19 @@ def cut_polls(
         n_batches = -(-len(numbers) // size)
         sizes += [size] * (n_batches - 1) + [len(numbers) - (n_batches - 1) * size]
         owners += [i] * n_batches
-    questions, first, start = [], 0, 0
+    polls, first, start = [], 0, 0
     ends = np.cumsum(sizes)
     flat = np.concatenate(asked)
     while first < len(ends):
         last = max(int(np.searchsorted(ends, start + limit, side="right")), first + 1)
         stop = ends[last - 1]
-        questions.append(Questions(rows, flat[start:stop], ends[first:last] - start))
+        polls.append(PolledRows(rows, flat[start:stop], ends[first:last] - start))
         first, start = last, stop
-    return questions, np.array(owners)
+    return polls, np.array(owners)
 
 
-def answer(
-    bench: Workbench, pool: MemoryPool, model: Model, questions: Questions, rowwise: bool
+def evaluate_rows(
+    bench: Workbench, pool: MemoryPool, model: Model, polled: PolledRows, rowwise: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the summed loss and the number of errors of each batch, from one product.
 
@@ -88,19 +88,19 @@ def answer(
     all rows are had at once.
     """
     with bench.borrowed() as net, pool.borrowed() as memory, one_torch_thread(), torch.no_grad():
-        numbers, y = questions.rows.prepare(questions.numbers)
-        X = questions.rows.take(numbers, memory)
+        numbers, y = polled.rows.prepare(polled.numbers)
+        X = polled.rows.take(numbers, memory)
         set_model(net, model)
         net._set_training(False)
         output = net.module_(X)
-        starts = np.concatenate([[0], questions.ends[:-1]])
+        starts = np.concatenate([[0], polled.ends[:-1]])
         errors = np.add.reduceat((output.argmax(1) != y).cpu().numpy(), starts, dtype=float)
         if rowwise:
             # With rows as the last axis it takes a fraction of the time.
             picked = torch.log_softmax(output.T.contiguous(), 0).gather(0, y.unsqueeze(0))
             losses = -picked.squeeze(0).cpu().numpy()
             return np.add.reduceat(losses, starts, dtype=float), errors
-        batches = zip(starts.tolist(), questions.ends.tolist(), strict=True)
+        batches = zip(starts.tolist(), polled.ends.tolist(), strict=True)
         sums = [
             net.get_loss(output[a:b], y[a:b], X=X[a:b], training=False).item() * (b - a)
             for a, b in batches

@@ -214,7 +214,7 @@ class Probe:
         """Use the first model, and leave weights, buffers and torch's generator as they are."""
         model = get_model(self.net)
         with torch_seeded(np.random.default_rng(0), self.net.device), torch.no_grad():
-            set_model(self.net, self.models[0] if hasattr(self, "models") else model)
+            set_model(self.net, self.models[0])
             self.net._set_training(training)
             yield
         set_model(self.net, model)

@@ -1,6 +1,6 @@
 """The local steps of many clients, taken side by side."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skfed._nets import Model, Workbench
+from skfed.aggregation._scaffold import new_variate
 from skfed.engines._batched import BatchedModule
 from skfed.engines._chunks import Chunk
 from skfed.engines._client import one_torch_thread
@@ -31,13 +32,12 @@ def train_chunk(
     random: bool,
     order: Order,
     members: np.ndarray,
-    later: Callable[[], Chunk],
+    chunk: Chunk,
 ) -> Updates:
     """Train some members of a cohort; ``order`` is for them alone.
 
     ``random`` says whether the module draws while it trains; then the generator of torch is held.
     """
-    chunk = later()
     seeded = torch_seeded(chunk.layers_rng, bench.device) if random else nullcontext()
     net_and_memory = bench.borrowed(), pool.borrowed()
     with net_and_memory[0] as net, net_and_memory[1] as memory, seeded, one_torch_thread():
@@ -53,7 +53,7 @@ def train_chunk(
         return collect(
             replace(order, model=stack.model),
             members,
-            stack.models(),
+            stack.whole,
             losses,
             chunk.sizes.sum(axis=0),
             stack.variates(order, rates),
@@ -65,14 +65,14 @@ def _take_steps(
     stack: "Stack", rates: tuple[float, ...] | None, chunk: Chunk, memory: Memory
 ) -> tuple[np.ndarray, np.ndarray]:
     """Take all steps; return each member's mean loss and the sum of its learning rates."""
-    plan, y = chunk.rows.prepare(chunk.plan)
+    numbers, y = chunk.rows.prepare(chunk.numbers)
     batches = torch.from_numpy(chunk.sizes).to(y.device)
     rate = np.array([stack.rate if rates is None else rates[i] for i in chunk.iterations])
     losses = []
     for step, sizes in enumerate(chunk.sizes):
         n = np.count_nonzero(sizes)  # they come first
         width = sizes[:n].max()
-        X = chunk.rows.take(plan[step, :n, :width], memory)
+        X = chunk.rows.take(numbers[step, :n, :width], memory)
         ragged = batches[step, :n] if sizes[:n].min() < width else None
         losses.append(stack.step(X, y[step, :n, :width], ragged, float(rate[step])))
     taken = chunk.sizes > 0
@@ -95,6 +95,11 @@ class Stack:
         Who they are.
     memory : Memory
         Where the models are; valid until it is used again.
+
+    Attributes
+    ----------
+    whole : dict of str to Tensor
+        The models of all members, those included that train no more.
     """
 
     def __init__(
@@ -143,24 +148,15 @@ class Stack:
         self.optimizer.step()
         return losses
 
-    def models(self) -> Model:
-        """Return all members' models."""
-        return self.whole
-
     def variates(self, order: Order, rates: np.ndarray) -> list[Model | None]:
-        """Return c_k - c + (w_t - w_k) / (sum of the learning rates): SCAFFOLD's option II."""
+        """Return SCAFFOLD's new c_k of all members, given the sums of their learning rates."""
         if order.corrections is None:
             return [None] * len(rates)
-        return [
-            {
-                name: (self.model[name] - self.whole[name][i]).div_(rate).cpu()
-                - correction.get(name, 0.0)
-                for name in order.parameters
-            }
-            if rate > 0  # without a step there is nothing new
-            else None
-            for i, (rate, correction) in enumerate(zip(rates, order.corrections, strict=True))
-        ]
+        result = []
+        for i, (rate, correction) in enumerate(zip(rates, order.corrections, strict=True)):
+            trained = {name: self.whole[name][i].cpu() for name in order.parameters}
+            result.append(new_variate(order.model, trained, correction, float(rate)))
+        return result
 
     def _is_plain(self) -> bool:
         """Whether a step is w - lr * gradient, which needs no optimizer."""

@@ -7,17 +7,16 @@ since most of a step is then the dispatch of its operations.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from skfed._nets import Model, Workbench
-from skfed.engines._chunks import Chunk, Later, cut, make_chunk
+from skfed.engines._chunks import Chunk, cut, make_chunk
 from skfed.engines._draws import Draws, numbered
 from skfed.engines._memory import MemoryPool
 from skfed.engines._minibatches import count_steps
 from skfed.engines._parallel import side_by_side
-from skfed.engines._polls import answer, cut_polls
+from skfed.engines._polls import cut_polls, evaluate_rows
 from skfed.engines._rows import Rows
 from skfed.engines._stack import Method, train_chunk
 from skfed.engines._updates import Evaluation, LocalTraining, Order, Updates
@@ -100,10 +99,10 @@ class StackedEngine:
         size = self.plan.evaluation_batch
         if self.plan.rowwise and not 0 < size <= limit:
             size = limit  # its sums are the same however they are cut
-        questions, owners = cut_polls(self.rows, asked, size, limit)
+        polls, owners = cut_polls(self.rows, asked, size, limit)
         calls = (
-            (answer, (self.bench, self.pool, model, question, self.plan.rowwise))
-            for question in questions
+            (evaluate_rows, (self.bench, self.pool, model, poll, self.plan.rowwise))
+            for poll in polls
         )
         answers = side_by_side(calls, self.n_jobs)
         losses, errors = np.concatenate(list(answers), axis=1)
@@ -111,19 +110,19 @@ class StackedEngine:
         sums = (np.bincount(owners, weights=values) for values in (losses, errors))
         return Evaluation(next(sums) / n_samples, next(sums) / n_samples, n_samples)
 
-    def _chunks(self, order: Order) -> Iterator[tuple[np.ndarray, Later]]:
-        """Yield the chunks of a cohort; who trains them draws their minibatches."""
+    def _chunks(self, order: Order) -> Iterator[tuple[np.ndarray, Chunk]]:
+        """Yield the chunks of a cohort; their minibatches are drawn when their turn comes."""
         training, members = order.training, list(numbered(order.cohort.clients))
         held = [self.draws.federation.size(k) for k, _ in members]
         steps = [self._n_steps(n, training) for n in held]
         # Where the rate changes with the epoch, clients of a chunk change epochs together.
         alike = training.steps is None and len(set(training.rates or ())) > 1
-        limit = self._clients_a_chunk(max(held, default=1))
-        # Row numbers are laid out for the longest of a chunk.
-        width = self.draws.rows_a_step(max(held, default=1))
-        longest = self.memory_budget // (4 * 8 * min(width, max(held, default=1)))
-        for part in cut(np.array(steps, dtype=int), limit, alike, longest):
-            yield part, Later(partial(self._chunk, order, [members[i] for i in part]))
+        largest = max(held, default=1)
+        limit = self._clients_a_chunk(largest)
+        # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
+        max_steps = self.memory_budget // (4 * 8 * self.draws.rows_a_step(largest))
+        for part in cut(np.array(steps, dtype=int), limit, alike, max_steps):
+            yield part, self._chunk(order, [members[i] for i in part])
 
     def _chunk(self, order: Order, members: list[tuple[int, int]]) -> Chunk:
         federation, t = self.draws.federation, order.round
@@ -141,8 +140,8 @@ class StackedEngine:
         return count_steps(n_samples, size, training.epochs, training.steps)
 
     def _clients_a_chunk(self, largest: int) -> int:
-        rows = min(self.draws.rows_a_step(largest), largest)
-        model, data = self.plan.model_bytes, rows * self.plan.row_bytes
+        model = self.plan.model_bytes
+        data = self.draws.rows_a_step(largest) * self.plan.row_bytes
         # Beside a model there may be its gradient, a copy with other terms added, and SCAFFOLD's
         # correction; beside each activation its gradient.
         return self._limit(model + data, 4 * model + self.plan.state_bytes + 2 * data)

@@ -102,11 +102,13 @@ def collect(
     for i, variate in enumerate(variates):
         finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
     if isinstance(part, dict):
-        own = {tensor.untyped_storage().data_ptr() for tensor in stack.values()}
-        for name, tensor in part.items():  # whose memory is used again is copied
-            kept = tensor.clone() if tensor.untyped_storage().data_ptr() in own else tensor
-            part = part | {name: kept.cpu()}
+        again = {_address(tensor) for tensor in stack.values()}  # whose memory is used again
+        part = {n: (t.clone() if _address(t) in again else t).cpu() for n, t in part.items()}
     return Updates(members, losses, n_samples, finite, part, variates)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _is_finite(part: Any) -> bool:

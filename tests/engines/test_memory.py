@@ -107,13 +107,13 @@ def test_the_budget_bounds_chunks(make_stacked):
 def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):
     X, y, clients = blobs
     asked = []
-    answer = stacked_module.answer
+    evaluate_rows = stacked_module.evaluate_rows
 
-    def watch(bench, pool, model, questions, rowwise):
-        asked.append(len(questions.numbers))
-        return answer(bench, pool, model, questions, rowwise)
+    def watch(bench, pool, model, polls, rowwise):
+        asked.append(len(polls.numbers))
+        return evaluate_rows(bench, pool, model, polls, rowwise)
 
-    monkeypatch.setattr(stacked_module, "answer", watch)
+    monkeypatch.setattr(stacked_module, "evaluate_rows", watch)
     FederatedClassifier(
         selector=PowerOfChoice(d=6), n_rounds=1, memory_budget=32 * 7, random_state=0
     ).fit(X, y, clients=clients)
