@@ -1,20 +1,16 @@
 """Which engine runs a net, and the reason that is given."""
 
 import logging
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from families import FAMILIES, LINEAR, Attention, build
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, GradientNormClipping
 from torch import nn
 
 from skfed import FederatedClassifier
-
-sys.path.append(str(Path(__file__).parent))
-from families import FAMILIES, LINEAR, Attention, build
 
 
 def net(module, **settings):

@@ -1,15 +1,10 @@
 """The stacked engine against the loop engine, which is the reference."""
 
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from joblib import parallel_config
-from skorch import NeuralNetClassifier
+from families import ADAPTIVE, CRITERIA, FAMILIES, LINEAR, OPTIMIZERS, build, data_for
+from parity import ALL, assert_same, both, flat, net
 from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
@@ -22,71 +17,8 @@ from skfed.aggregation import (
     WeightedMean,
 )
 from skfed.availability import Dropout, IndependentAvailability
-from skfed.datasets import load_wisdm
 from skfed.schedules import BaseSchedule, LinearDecay
 from skfed.selection import BaseSelector, Cohort
-
-sys.path.append(str(Path(__file__).parent))
-from families import ADAPTIVE, CRITERIA, FAMILIES, LINEAR, OPTIMIZERS, build, data_for
-
-ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
-
-
-@pytest.fixture(scope="session")
-def wisdm(data_home):
-    """36 phone users with 16 to 214 rows: X, y, clients."""
-    data = load_wisdm(data_home=data_home)
-    X = data.X.fillna(data.X.mean())
-    X = ((X - X.mean()) / X.std().clip(lower=1e-9)).to_numpy()
-    return X, np.unique(data.y, return_inverse=True)[1], data.clients
-
-
-@pytest.fixture(scope="session")
-def ragged():
-    """Nine clients of 2 to 40 rows in 21 dimensions, six classes: X, y, clients."""
-    rng = np.random.default_rng(0)
-    clients = np.repeat(np.arange(9), [2, 40, 7, 18, 20, 34, 10, 25, 6])
-    y = rng.integers(0, 6, len(clients))
-    y[:6] = range(6)
-    return rng.normal(size=(len(y), 21)) + 2 * np.eye(21)[y], y, clients
-
-
-def both(data, estimator, **params):
-    """Fit with either engine."""
-    X, y, clients = data
-    params = {"selector": ALL, "n_rounds": 5, "random_state": 0, **params}
-    return [
-        FederatedClassifier(estimator, engine=engine, **params).fit(X, y, clients=clients)
-        for engine in ("loop", "stacked")
-    ]
-
-
-def flat(module, without=()):
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    kept = [t.detach().double().flatten() for name, t in tensors.items() if name not in without]
-    return torch.cat(kept)
-
-
-def assert_same(loop, stacked, atol=1e-9, without=()):
-    assert loop.engine_.startswith("loop")
-    assert stacked.engine_.startswith("stacked")
-    mine, reference = (flat(m.net_.module_, without) for m in (stacked, loop))
-    torch.testing.assert_close(mine, reference, rtol=0, atol=atol)
-    columns = [
-        "cohort", "polled", "models_down", "models_up", "bytes_up", "samples_evaluated",
-        "samples_trained",
-    ]  # fmt: skip
-    assert loop.history_[columns].equals(stacked.history_[columns])
-    for column in ("objective", "train_loss"):
-        np.testing.assert_allclose(
-            stacked.history_[column], loop.history_[column], rtol=max(atol, 1e-9)
-        )
-
-
-def net(module, **settings):
-    settings = {"criterion": nn.CrossEntropyLoss, "batch_size": 16, "lr": 0.1, **settings}
-    return NeuralNetClassifier(module, **settings)
-
 
 # In float64, on ragged users
 
@@ -348,96 +280,6 @@ def test_dropout_agrees_in_distribution(ragged):
         # Masks that clients shared would not average out over them.
         ratio = np.median(variances[1][moved] / variances[0][moved])
         assert 0.6 < ratio < 1.6
-
-
-# Chunks
-
-
-@pytest.mark.parametrize("family", ["mlp", "gated", "batch normalisation"])
-def test_the_memory_budget_cuts_cohorts_and_changes_rounding_only(ragged, family):
-    X, y, clients = ragged
-    estimator = net(build(family, 21, 6), **OPTIMIZERS["momentum"])
-    models = [
-        FederatedClassifier(
-            estimator,
-            selector=SELECTORS["pow-d"],
-            n_rounds=4,
-            local_epochs=2,
-            engine="stacked",
-            memory_budget=budget,
-            random_state=0,
-        ).fit(X, y, clients=clients)
-        for budget in (1, 20_000, 2**30)
-    ]
-    for other in models[1:]:
-        torch.testing.assert_close(
-            flat(other.net_.module_), flat(models[0].net_.module_), rtol=0, atol=1e-9
-        )
-
-
-@pytest.mark.parametrize("backend", ["threading", "loky"])
-@pytest.mark.parametrize("family", ["mlp", "gated"])
-def test_n_jobs_gives_the_same_bits(ragged, same_model, family, backend):
-    X, y, clients = ragged
-    estimator = net(build(family, 21, 6).float())
-    params = {"selector": SELECTORS["pow-d"], "n_rounds": 4, "memory_budget": 60_000}
-    serial = FederatedClassifier(estimator, engine="stacked", random_state=0, **params)
-    serial.fit(X, y, clients=clients)
-    with parallel_config(backend=backend):
-        parallel = FederatedClassifier(
-            estimator, engine="stacked", random_state=0, n_jobs=2, **params
-        ).fit(X, y, clients=clients)
-    assert same_model(serial, parallel)
-    assert serial.history_["train_loss"].equals(parallel.history_["train_loss"])
-
-
-def test_the_default_backend_of_n_jobs_gives_the_same_bits_with_dropout(ragged, same_model):
-    X, y, clients = ragged
-    estimator = net(nn.Sequential(nn.Linear(21, 8), nn.Dropout(0.5), nn.Linear(8, 6)))
-    one, two = (
-        FederatedClassifier(
-            estimator,
-            engine="stacked",
-            selector=ALL,
-            n_rounds=3,
-            n_jobs=n_jobs,
-            memory_budget=20_000,
-            random_state=0,
-        ).fit(X, y, clients=clients)
-        for n_jobs in (1, 2)
-    )
-    assert same_model(one, two)
-
-
-def test_torchs_number_of_threads_is_left_as_it_was(ragged):
-    X, y, clients = ragged
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        FederatedClassifier(
-            None, engine="stacked", selector=ALL, n_rounds=3, n_jobs=2, memory_budget=1
-        ).fit(X, y, clients=clients)
-        seen = [torch.get_num_threads()]
-        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        assert seen == [2, 2]
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_two_fits_in_two_threads_do_not_disturb_each_other(ragged, same_model):
-    X, y, clients = ragged
-    dropout = net(nn.Sequential(nn.Linear(21, 8), nn.Dropout(0.5), nn.Linear(8, 6)))
-
-    def fit(seed):
-        model = FederatedClassifier(dropout, engine="stacked", selector=ALL, n_rounds=5)
-        return model.set_params(random_state=seed).fit(X, y, clients=clients)
-
-    alone = [fit(seed) for seed in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(fit, range(4)))
-    assert all(same_model(*pair) for pair in zip(alone, together, strict=True))
 
 
 # Any module, optimizer and sizes

@@ -1,0 +1,102 @@
+"""Chunks of clients: cut by the memory budget, trained side by side, with the same result."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from families import OPTIMIZERS, build
+from joblib import parallel_config
+from parity import ALL, flat, net
+from torch import nn
+
+from skfed import FederatedClassifier, PowerOfChoice
+
+POW_D = PowerOfChoice(d=6, clients_per_round=3)
+
+
+@pytest.mark.parametrize("family", ["mlp", "gated", "batch normalisation"])
+def test_the_memory_budget_cuts_cohorts_and_changes_rounding_only(ragged, family):
+    X, y, clients = ragged
+    estimator = net(build(family, 21, 6), **OPTIMIZERS["momentum"])
+    models = [
+        FederatedClassifier(
+            estimator,
+            selector=POW_D,
+            n_rounds=4,
+            local_epochs=2,
+            engine="stacked",
+            memory_budget=budget,
+            random_state=0,
+        ).fit(X, y, clients=clients)
+        for budget in (1, 20_000, 2**30)
+    ]
+    for other in models[1:]:
+        torch.testing.assert_close(
+            flat(other.net_.module_), flat(models[0].net_.module_), rtol=0, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+@pytest.mark.parametrize("family", ["mlp", "gated"])
+def test_n_jobs_gives_the_same_bits(ragged, same_model, family, backend):
+    X, y, clients = ragged
+    estimator = net(build(family, 21, 6).float())
+    params = {"selector": POW_D, "n_rounds": 4, "memory_budget": 60_000}
+    serial = FederatedClassifier(estimator, engine="stacked", random_state=0, **params)
+    serial.fit(X, y, clients=clients)
+    with parallel_config(backend=backend):
+        parallel = FederatedClassifier(
+            estimator, engine="stacked", random_state=0, n_jobs=2, **params
+        ).fit(X, y, clients=clients)
+    assert same_model(serial, parallel)
+    assert serial.history_["train_loss"].equals(parallel.history_["train_loss"])
+
+
+def test_the_default_backend_of_n_jobs_gives_the_same_bits_with_dropout(ragged, same_model):
+    X, y, clients = ragged
+    estimator = net(nn.Sequential(nn.Linear(21, 8), nn.Dropout(0.5), nn.Linear(8, 6)))
+    one, two = (
+        FederatedClassifier(
+            estimator,
+            engine="stacked",
+            selector=ALL,
+            n_rounds=3,
+            n_jobs=n_jobs,
+            memory_budget=20_000,
+            random_state=0,
+        ).fit(X, y, clients=clients)
+        for n_jobs in (1, 2)
+    )
+    assert same_model(one, two)
+
+
+def test_torchs_number_of_threads_is_left_as_it_was(ragged):
+    X, y, clients = ragged
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        FederatedClassifier(
+            None, engine="stacked", selector=ALL, n_rounds=3, n_jobs=2, memory_budget=1
+        ).fit(X, y, clients=clients)
+        seen = [torch.get_num_threads()]
+        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert seen == [2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_two_fits_in_two_threads_do_not_disturb_each_other(ragged, same_model):
+    X, y, clients = ragged
+    dropout = net(nn.Sequential(nn.Linear(21, 8), nn.Dropout(0.5), nn.Linear(8, 6)))
+
+    def fit(seed):
+        model = FederatedClassifier(dropout, engine="stacked", selector=ALL, n_rounds=5)
+        return model.set_params(random_state=seed).fit(X, y, clients=clients)
+
+    alone = [fit(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(fit, range(4)))
+    assert all(same_model(*pair) for pair in zip(alone, together, strict=True))
