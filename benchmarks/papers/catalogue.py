@@ -1,0 +1,31 @@
+"""All experiments by name, one module each."""
+
+from dataclasses import replace
+from importlib import import_module
+from pkgutil import iter_modules
+
+from benchmarks.papers import fedalign, power_of_choice
+from benchmarks.papers.experiment import Experiment
+
+
+def experiments() -> dict[str, Experiment]:
+    """Return all experiments: ``fedalign/fig1.py`` is "fedalign-fig1"."""
+    found = {}
+    for paper in (fedalign, power_of_choice):
+        short = paper.__name__.rpartition(".")[2]
+        modules = [m.name for m in iter_modules(paper.__path__) if not m.name.startswith("_")]
+        for module in sorted(modules, key=lambda name: (len(name), name)):
+            name = f"{short}-{module}".replace("_", "-")
+            found[name] = import_module(f"{paper.__name__}.{module}").EXPERIMENT
+    return found
+
+
+def shortened(experiment: Experiment, n_seeds: int | None, n_rounds: int | None) -> Experiment:
+    """Return an experiment with other numbers of seeds and rounds; None keeps them."""
+    if n_rounds is not None:
+        panels = [
+            replace(panel, setting=replace(panel.setting, n_rounds=n_rounds))
+            for panel in experiment.panels
+        ]
+        experiment = replace(experiment, panels=panels)
+    return replace(experiment, n_seeds=experiment.n_seeds if n_seeds is None else n_seeds)

@@ -1,0 +1,112 @@
+"""FedALIGN's experiments on images: 60 clients with shards of one class each."""
+
+from functools import partial
+
+import numpy as np
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from benchmarks.papers.problems import shards
+from benchmarks.papers.settings import Setting
+from skfed import FedAlignSelector
+from skfed.modules import MLP, SoftmaxRegression
+from skfed.schedules import LinearDecay
+
+N_ROUNDS, WARMUP = 200, 0.1
+PRIORITY, ALL = "priority only", "all"
+BY_ACCURACY, BY_LOSS = "FedALIGN by accuracy, eps 0.2", "FedALIGN by loss, eps 0.2"
+BY_LOSS_04 = "FedALIGN by loss, eps 0.4"
+BY_ACCURACY_TO_0 = "FedALIGN by accuracy, eps 0.2 to 0"
+BY_LOSS_TO_0 = "FedALIGN by loss, eps 0.2 to 0"
+MAIN = (PRIORITY, ALL, BY_ACCURACY, BY_LOSS)
+
+
+def strategies(participation: float = 1.0) -> dict[str, dict]:
+    """Return the baselines and FedALIGN; all but the priority clients wait for the warm-up."""
+    align = partial(FedAlignSelector, warmup=WARMUP, participation=participation)
+    return {
+        PRIORITY: {"selector": FedAlignSelector(eps=0, warmup=1.0, participation=participation)},
+        ALL: {"selector": align(eps=np.inf)},
+        BY_ACCURACY: {"selector": align(eps=0.2, match="accuracy")},
+        BY_LOSS: {"selector": align(eps=0.2)},
+        BY_LOSS_04: {"selector": align(eps=0.4)},
+        BY_ACCURACY_TO_0: {"selector": align(eps=LinearDecay(0.2), match="accuracy")},
+        BY_LOSS_TO_0: {"selector": align(eps=LinearDecay(0.2))},
+    }
+
+
+def softmax_regression(n_features: int = 784, n_classes: int = 10) -> NeuralNetClassifier:
+    """784-10, zero at first, SGD at 0.1 on minibatches of 32."""
+    return NeuralNetClassifier(
+        SoftmaxRegression,
+        module__n_features=n_features,
+        module__n_classes=n_classes,
+        criterion=nn.CrossEntropyLoss,
+        lr=0.1,
+        batch_size=32,
+    )
+
+
+def two_layers() -> NeuralNetClassifier:
+    """784-200-200-10: EMNIST's network has 47 outputs, MNIST needs 10."""
+    return NeuralNetClassifier(
+        MLP,
+        module__n_features=784,
+        module__hidden=(200, 200),
+        module__n_classes=10,
+        criterion=nn.CrossEntropyLoss,
+        lr=0.1,
+        batch_size=32,
+    )
+
+
+def fashion_mnist(
+    n_priority: int = 2,
+    *,
+    steps: int = 5,
+    proximal_mu: float = 0.0,
+    participation: float = 1.0,
+) -> Setting:
+    """Fashion-MNIST: 120 shards of 500, two a client; softmax regression."""
+    return Setting(
+        name=_name("fashion-mnist", n_priority, steps, proximal_mu, participation),
+        problem=partial(shards, name="fashion-mnist", n_priority=n_priority),
+        net=softmax_regression,
+        training={"local_steps": steps, "proximal_mu": proximal_mu},
+        strategies=strategies(participation),
+        n_rounds=N_ROUNDS,
+        loss_every=5,
+    )
+
+
+def mnist(
+    n_priority: int = 2,
+    *,
+    steps: int = 5,
+    proximal_mu: float = 0.0,
+    participation: float = 1.0,
+    shards_per_client: int = 5,
+) -> Setting:
+    """EMNIST's set-up on MNIST: 600 shards of 100, drawn by clients who share them.
+
+    24 shards of 47 classes are 40% of the classes; of MNIST's ten classes 5 shards are 41%.
+    """
+    return Setting(
+        name=_name(f"mnist-{shards_per_client}", n_priority, steps, proximal_mu, participation),
+        problem=partial(
+            shards,
+            name="mnist",
+            n_priority=n_priority,
+            n_shards=600,
+            shards_per_client=shards_per_client,
+        ),
+        net=two_layers,
+        training={"local_steps": steps, "proximal_mu": proximal_mu},
+        strategies=strategies(participation),
+        n_rounds=N_ROUNDS,
+        loss_every=5,
+    )
+
+
+def _name(data: str, n_priority: int, steps: int, mu: float, participation: float) -> str:
+    return f"fedalign-{data}-priority{n_priority}-E{steps}-mu{mu:g}-part{participation:g}"

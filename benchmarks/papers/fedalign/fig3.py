@@ -1,0 +1,87 @@
+"""Figure 3: FedALIGN against models that free clients train alone, 50 samples a client."""
+
+from functools import partial
+
+from benchmarks.papers.claims import Claim, gain_in_the_end
+from benchmarks.papers.experiment import Experiment, Panel, end_of
+from benchmarks.papers.fedalign._claims import POINTS
+from benchmarks.papers.fedalign._images import (
+    BY_ACCURACY,
+    BY_LOSS,
+    N_ROUNDS,
+    softmax_regression,
+    strategies,
+    two_layers,
+)
+from benchmarks.papers.local_models import LOCAL, WithLocalModels
+from benchmarks.papers.pictures import curves
+from benchmarks.papers.problems import shards
+
+SETTINGS = {
+    "Fashion-MNIST": (softmax_regression, {"name": "fashion-mnist"}),
+    "MNIST for EMNIST, 5 shards": (
+        two_layers,
+        {"name": "mnist", "n_shards": 600, "shards_per_client": 5},
+    ),
+}
+
+
+def setting(title: str) -> WithLocalModels:
+    """Return the setting of one panel."""
+    net, problem = SETTINGS[title]
+    return WithLocalModels(
+        name=f"fedalign-local-{problem['name']}",
+        problem=partial(shards, **problem, n_priority=2, rows_per_client=50, tested="all"),
+        net=net,
+        training={"local_steps": 5},
+        strategies={LOCAL: {}, **strategies()},
+        n_rounds=N_ROUNDS,
+        loss_every=5,
+    )
+
+
+def better(by: str, column: str, where: str) -> Claim:
+    """Claim that FedALIGN's model is better for free clients than their own."""
+    return Claim(
+        f"{by}: better than local models, on {where}",
+        "Figure 3",
+        gain_in_the_end(by, LOCAL, column, 100),
+        claimed=0,
+        neutral=-0.5,
+        strict=True,
+        form=POINTS,
+        paper="better",
+    )
+
+
+EXPERIMENT = Experiment(
+    title="FedALIGN, Figure 3: models of their own for free clients with 50 samples",
+    panels=[
+        Panel(
+            title,
+            setting(title),
+            [LOCAL, BY_ACCURACY, BY_LOSS],
+            [
+                better(by, column, where)
+                for by in (BY_ACCURACY, BY_LOSS)
+                for column, where in (
+                    ("test_accuracy", "the whole test set"),
+                    ("local_accuracy", "test rows with the client's labels"),
+                )
+            ],
+        )
+        for title in SETTINGS
+    ],
+    columns=[
+        end_of("test_accuracy", "accuracy on the whole test set, %", 100),
+        end_of("local_accuracy", "accuracy on the client's labels, %", 100),
+    ],
+    draw=curves(
+        ("test_accuracy", "accuracy, whole test set"), ("local_accuracy", "accuracy, own labels")
+    ),
+    n_seeds=5,
+    note=(
+        "The paper does not say which test data are a local client's, so both readings are "
+        "measured, as means over the free clients."
+    ),
+)

@@ -1,0 +1,77 @@
+"""FedALIGN's Figure 3: what a free client gains over training alone."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from benchmarks.papers.problems import Problem
+from benchmarks.papers.settings import Setting, to_tensors
+from skfed.selection import BaseSelector, Cohort
+
+LOCAL = "local models"  # the strategy in which each free client trains alone
+
+
+class Only(BaseSelector):
+    """One client trains in every round: the global model is its own."""
+
+    def __init__(self, client=0):
+        self.client = client
+
+    def _select(self, round):
+        return Cohort.mean(np.array([self.client]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithLocalModels(Setting):
+    """Also measures models as a free client does: on the test rows with a label that it holds.
+
+    The strategy ``LOCAL`` lets each free client train a model of its own, for as many steps.
+    """
+
+    def run(self, strategy, seed, device="cpu", tick=int):
+        if strategy != LOCAL:
+            return super().run(strategy, seed, device, tick)
+        problem = self.problem(seed)
+        held = held_labels(problem)
+        histories = []
+        for k in np.setdiff1d(problem.clients, problem.priority):
+            model = self.model(strategy, seed, device).set_params(selector=Only(int(k)))
+            model.measure = self._local_measure(problem, device, held[[k]])
+            model.fit(problem.X, problem.y, clients=problem.clients)
+            histories.append(model.history_)
+        for _ in range(self.n_rounds):
+            tick()
+        mean = histories[0].copy()
+        for column in ("test_accuracy", "local_accuracy"):
+            mean[column] = np.mean([history[column] for history in histories], axis=0)
+        return self.results(strategy, seed, mean)
+
+    def measures(self, problem, device):
+        usual = super().measures(problem, device)
+        free = np.setdiff1d(problem.clients, problem.priority)
+        local = self._local_measure(problem, device, held_labels(problem)[free])
+        return lambda net: usual(net) | local(net)
+
+    @staticmethod
+    def _local_measure(problem: Problem, device: str, held: np.ndarray):
+        """Return what measures the mean accuracy of clients, who hold labels as ``held`` says."""
+        X, y = to_tensors(problem.X_test, problem.y_test, device)
+        totals = np.bincount(problem.y_test)
+
+        @torch.no_grad()
+        def measure(net):
+            net.module_.eval()
+            right = y[net.module_(X).argmax(1) == y]
+            hits = np.bincount(right.cpu().numpy(), minlength=len(totals))
+            own = (held @ hits) / (held @ totals)
+            return {"test_accuracy": hits.sum() / totals.sum(), "local_accuracy": own.mean()}
+
+        return measure
+
+
+def held_labels(problem: Problem) -> np.ndarray:
+    """Return which labels each client holds, of shape (n_clients, n_classes)."""
+    held = np.zeros((problem.clients.max() + 1, problem.y_test.max() + 1), dtype=bool)
+    held[problem.clients, problem.y] = True
+    return held

@@ -1,0 +1,162 @@
+"""Power-of-choice on images: Dirichlet's partition, 784-64-30-10 with dropout."""
+
+from functools import partial
+
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from benchmarks.papers.claims import Claim, gain_in_the_end, ratio_to
+from benchmarks.papers.problems import dirichlet
+from benchmarks.papers.settings import Setting
+from skfed import ActiveFLSelector, PowerOfChoice, RandomSelector
+from skfed.availability import AlternatingHalves
+from skfed.modules import MLP
+from skfed.schedules import StepDecay
+
+LR, LOWER_LR = 0.005, 0.0005  # the paper's, and that of its reproduction
+N_ROUNDS = 400
+RAND, AFL = "rand", "afl"
+RAND_10 = "rand, C=0.1"
+POINTS = "{:+.1f} points"
+
+
+def powd(d: int) -> str:
+    return f"pow-d, d={d}"
+
+
+def cpowd(d: int) -> str:
+    return f"cpow-d, d={d}"
+
+
+def rpowd(d: int) -> str:
+    return f"rpow-d, d={d}"
+
+
+def strategies(m: int, n_clients: int) -> dict[str, dict]:
+    """Return the strategies at m clients a round, d being 2, 3 and 5 m, or K/2 for rpow-d."""
+    return {
+        RAND: {"selector": RandomSelector(m)},
+        **{powd(d): {"selector": PowerOfChoice(d, m)} for d in (2 * m, 3 * m, 5 * m)},
+        cpowd(2 * m): {"selector": PowerOfChoice(2 * m, m, loss="batch")},
+        rpowd(n_clients // 2): {"selector": PowerOfChoice(n_clients // 2, m, loss="reported")},
+        AFL: {"selector": ActiveFLSelector(m)},
+        RAND_10: {"selector": RandomSelector(n_clients // 10)},
+    }
+
+
+def perceptron(lr: float, batch_size: int) -> NeuralNetClassifier:
+    """784-64-30-10, dropout after the second hidden layer, SGD with weight decay."""
+    return NeuralNetClassifier(
+        MLP,
+        module__n_features=784,
+        module__hidden=(64, 30),
+        module__n_classes=10,
+        module__dropout=0.5,
+        criterion=nn.CrossEntropyLoss,
+        optimizer__weight_decay=1e-4,
+        lr=lr,
+        batch_size=batch_size,
+    )
+
+
+def fashion_mnist(
+    alpha: float,
+    lr: float,
+    *,
+    m: int = 3,
+    batch_size: int = 64,
+    tau: int = 30,
+    intermittent: bool = False,
+) -> Setting:
+    """Fashion-MNIST, K=100; the learning rate is halved at rounds 150 and 300."""
+    availability = AlternatingHalves(removed=0.1) if intermittent else None
+    name = f"pow-fashion-mnist-alpha{alpha:g}-lr{lr:g}-m{m}-b{batch_size}-tau{tau}"
+    return Setting(
+        name=name + "-halves" * intermittent,
+        problem=partial(dirichlet, name="fashion-mnist", n_clients=100, alpha=alpha),
+        net=partial(perceptron, lr, batch_size),
+        training={
+            "local_steps": tau,
+            "lr_schedule": StepDecay(lr, 0.5, [150, 300]),
+            "availability": availability,
+        },
+        strategies=strategies(m, 100),
+        n_rounds=N_ROUNDS,
+        loss_every=20,
+    )
+
+
+def mnist(alpha: float, lr: float) -> Setting:
+    """EMNIST's set-up on MNIST, K=500, m=15; the learning rate is halved at round 300."""
+    return Setting(
+        name=f"pow-mnist-alpha{alpha:g}-lr{lr:g}",
+        problem=partial(dirichlet, name="mnist", n_clients=500, alpha=alpha),
+        net=partial(perceptron, lr, 64),
+        training={"local_steps": 30, "lr_schedule": StepDecay(lr, 0.5, [300])},
+        strategies=strategies(15, 500),
+        n_rounds=N_ROUNDS,
+        loss_every=20,
+    )
+
+
+def more_accurate(place: str, strategy: str, points: float, than: str = RAND) -> Claim:
+    """Claim that a strategy ends with an accuracy higher by so many points."""
+    return Claim(
+        f"{strategy}: accuracy above {than}'s",
+        place,
+        gain_in_the_end(strategy, than, "test_accuracy", 100),
+        claimed=points,
+        neutral=0,
+        form=POINTS,
+    )
+
+
+def higher(place: str, strategy: str, than: str = RAND) -> Claim:
+    """Claim that a strategy ends with a higher accuracy."""
+    return Claim(
+        f"{strategy}: higher accuracy than {than}",
+        place,
+        gain_in_the_end(strategy, than, "test_accuracy", 100),
+        claimed=0,
+        neutral=-0.5,
+        strict=True,
+        form=POINTS,
+        paper="higher",
+    )
+
+
+def as_good(place: str, strategy: str, than: str) -> Claim:
+    """Claim that a strategy is as good as another."""
+    return Claim(
+        f"{strategy}: as accurate as {than}",
+        place,
+        gain_in_the_end(strategy, than, "test_accuracy", 100),
+        claimed=0,
+        neutral=-1,
+        form=POINTS,
+        paper="equal",
+    )
+
+
+def fewer_rounds(place: str, strategy: str, share: float, than: str) -> Claim:
+    """Claim that a strategy needs that share of another's rounds to an accuracy of 60%."""
+    return Claim(
+        f"{strategy}: rounds to 60% over those of {than}",
+        place,
+        ratio_to(strategy, than, "test_accuracy", 0.6),
+        claimed=share,
+        neutral=1,
+    )
+
+
+def no_gain(place: str, strategy: str, than: str = RAND) -> Claim:
+    """Claim that a strategy is no more accurate than another."""
+    return Claim(
+        f"{strategy}: no more accurate than {than}",
+        place,
+        gain_in_the_end(strategy, than, "test_accuracy", 100),
+        claimed=0,
+        neutral=1,
+        form=POINTS,
+        paper="equal",
+    )

@@ -1,0 +1,78 @@
+"""Power-of-choice on quadratic objectives (appendix F)."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from sklearn.utils import Bunch
+from skorch import NeuralNetClassifier
+
+from benchmarks.papers.problems import quadratic, quadratic_data
+from benchmarks.papers.settings import Setting
+from skfed import PowerOfChoice, RandomSelector
+from skfed.modules import MeanOutput, Quadratic
+from skfed.schedules import StepDecay
+
+RAND, ADAPOWD = "rand", "adapow-d"
+N_ROUNDS = 25_000  # adapow-d, which halves d every 5000, has come down to m by 20,000
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadraticSetting(Setting):
+    """Measures F(w) - F* in closed form; there is nothing to test."""
+
+    n_clients: int
+
+    def measures(self, problem, device):
+        data = quadratic_data(self.n_clients)
+        h = self.curvatures(data)
+        p = np.bincount(problem.clients) / len(problem.clients)
+
+        def measure(net):
+            w = net.module_.w.detach().cpu().numpy()
+            squares = ((w - data.local_optima) ** 2).sum(axis=1)
+            return {"global_gap": p @ (h / 2 * squares) - data.minimum}
+
+        return measure
+
+    @staticmethod
+    def curvatures(data: Bunch) -> np.ndarray:
+        """Return h_k of each client."""
+        first = np.unique(data.clients, return_index=True)[1]
+        return data.X[first, 0]
+
+
+def powd(d: int) -> str:
+    return f"pow-d, d={d}"
+
+
+def net() -> NeuralNetClassifier:
+    """F_k(w) and its gradient; a batch is one row, as all rows of a client are the same."""
+    return NeuralNetClassifier(
+        Quadratic, module__n_dims=5, criterion=MeanOutput, lr=2e-5, batch_size=1
+    )
+
+
+def setting(n_clients: int, candidates: tuple[int, ...]) -> QuadraticSetting:
+    """Return K clients of whom a tenth takes tau=2 steps a round."""
+    m = n_clients // 10
+    # On rows that are all the same a poll of one row is a poll of all.
+    poll = partial(PowerOfChoice, clients_per_round=m, loss="batch")
+    return QuadraticSetting(
+        name=f"pow-quadratic-K{n_clients}",
+        n_clients=n_clients,
+        problem=partial(quadratic, n_clients=n_clients),
+        net=net,
+        training={"local_steps": 2, "engine": "stacked"},
+        strategies={
+            RAND: {"selector": RandomSelector(m)},
+            **{powd(d): {"selector": poll(d=d)} for d in candidates},
+            ADAPOWD: {"selector": poll(d=StepDecay(n_clients, 0.5, 5000))},
+        },
+        n_rounds=N_ROUNDS,
+        with_cohorts=True,
+    )
+
+
+FEW = setting(30, (6, 15, 30))
+MANY = setting(100, (15, 30, 100))

@@ -1,0 +1,24 @@
+"""Figure 10: the variants, EMNIST's set-up (K=500, m=15) on MNIST."""
+
+from benchmarks.papers.power_of_choice._images import (
+    AFL,
+    RAND,
+    as_good,
+    cpowd,
+    mnist,
+    powd,
+    rpowd,
+)
+from benchmarks.papers.power_of_choice._variants import figure
+
+PLACE = "Figure 10"
+EXPERIMENT = figure(
+    "Power-of-choice, Figure 10: cheaper variants, K=500, EMNIST's set-up on MNIST",
+    mnist,
+    [RAND, powd(30), cpowd(30), rpowd(250), AFL],
+    {
+        2: [as_good(PLACE, cpowd(30), powd(30))],
+        0.3: [as_good(PLACE, name, powd(30)) for name in (cpowd(30), rpowd(250))],
+    },
+    note="EMNIST cannot be had here; its set-up is run on MNIST's digits.",
+)

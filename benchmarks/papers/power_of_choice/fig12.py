@@ -1,0 +1,15 @@
+"""Figure 12: batches of 128, how many candidates; Fashion-MNIST, m=3."""
+
+from functools import partial
+
+from benchmarks.papers.power_of_choice._images import AFL, RAND, fashion_mnist, higher, powd
+from benchmarks.papers.power_of_choice._variants import figure
+
+PLACE = "Figure 12"
+CLAIMS = [higher(PLACE, powd(6)), higher(PLACE, powd(6), AFL)]
+EXPERIMENT = figure(
+    "Power-of-choice, Figure 12: batches of 128",
+    partial(fashion_mnist, batch_size=128, tau=30),
+    [RAND, powd(6), powd(9), powd(15), AFL],
+    {2: CLAIMS, 0.3: CLAIMS},
+)

@@ -1,0 +1,88 @@
+"""Figure 4: Synthetic(1, 1), K=30, m in {1, 2, 3}."""
+
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from benchmarks.papers.claims import Claim, gain_in_the_end, ratio_to
+from benchmarks.papers.experiment import LOSS, TO_LOSS, Experiment, Panel
+from benchmarks.papers.pictures import curves
+from benchmarks.papers.problems import synthetic
+from benchmarks.papers.settings import Setting
+from skfed import PowerOfChoice, RandomSelector
+from skfed.schedules import StepDecay
+
+RAND, FEW, MANY, ADAPOWD = "rand", "pow-d, d=2m", "pow-d, d=10m", "adapow-d"
+PLACE, K = "Figure 4", 30
+
+
+def softmax_regression() -> NeuralNetClassifier:
+    """60-10 without bias, zero at first."""
+    return NeuralNetClassifier(ZeroLinear, criterion=nn.CrossEntropyLoss, lr=0.05, batch_size=50)
+
+
+class ZeroLinear(nn.Linear):
+    """A linear layer without bias that starts at zero."""
+
+    def __init__(self):
+        super().__init__(60, 10, bias=False)
+        nn.init.zeros_(self.weight)
+
+
+def setting(m: int) -> Setting:
+    """Return the setting at m clients a round; the learning rate is halved at 300 and 600."""
+    return Setting(
+        name=f"pow-synthetic-m{m}",
+        problem=synthetic,
+        net=softmax_regression,
+        training={"local_steps": 30, "lr_schedule": StepDecay(0.05, 0.5, [300, 600])},
+        strategies={
+            RAND: {"selector": RandomSelector(m)},
+            FEW: {"selector": PowerOfChoice(2 * m, m)},
+            MANY: {"selector": PowerOfChoice(10 * m, m)},
+            ADAPOWD: {"selector": PowerOfChoice(StepDecay(K, m / K, [0.5]), m)},
+        },
+        n_rounds=800,
+    )
+
+
+def faster(strategy: str, share: float) -> Claim:
+    """Claim that a strategy needs that share of random's rounds to the loss 0.7."""
+    return Claim(
+        f"{strategy}: rounds to loss 0.7 over those of {RAND}",
+        PLACE,
+        ratio_to(strategy, RAND, "global_loss", 0.7, falling=True),
+        claimed=share,
+        neutral=1,
+    )
+
+
+CLAIMS = [
+    faster(MANY, 1 / 3),
+    faster(FEW, 1 / 2),
+    faster(ADAPOWD, 1 / 3),
+    Claim(
+        f"{MANY}: slightly higher error floor than {RAND}",
+        PLACE,
+        gain_in_the_end(MANY, RAND, "global_loss"),
+        claimed=0,
+        neutral=-0.01,
+        strict=True,
+        form="{:+.3f}",
+        paper="higher",
+    ),
+    Claim(
+        f"{ADAPOWD}: no higher in the end than {RAND}",
+        PLACE,
+        gain_in_the_end(ADAPOWD, RAND, "global_loss"),
+        claimed=0,
+        neutral=0.02,
+        form="{:+.3f}",
+        paper="the minimum",
+    ),
+]
+EXPERIMENT = Experiment(
+    title="Power-of-choice, Figure 4: Synthetic(1, 1)",
+    panels=[Panel(f"m={m}", setting(m), [RAND, FEW, MANY, ADAPOWD], CLAIMS) for m in (1, 2, 3)],
+    columns=[TO_LOSS, LOSS],
+    draw=curves(("global_loss", "training loss")),
+)

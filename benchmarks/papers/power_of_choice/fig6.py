@@ -1,0 +1,29 @@
+"""Figure 6: the variants that compute or communicate less; Fashion-MNIST, m=3."""
+
+from benchmarks.papers.power_of_choice._images import (
+    AFL,
+    RAND,
+    as_good,
+    cpowd,
+    fashion_mnist,
+    higher,
+    more_accurate,
+    powd,
+    rpowd,
+)
+from benchmarks.papers.power_of_choice._variants import figure
+
+PLACE = "Figure 6"
+EXPERIMENT = figure(
+    "Power-of-choice, Figure 6: cheaper variants, C=0.03",
+    fashion_mnist,
+    [RAND, powd(6), cpowd(6), rpowd(50), AFL],
+    {
+        2: [more_accurate(PLACE, rpowd(50), 5), more_accurate(PLACE, cpowd(6), 6)],
+        0.3: [
+            *(more_accurate(PLACE, name, 10) for name in (powd(6), cpowd(6), rpowd(50))),
+            *(as_good(PLACE, name, powd(6)) for name in (cpowd(6), rpowd(50))),
+            *(higher(PLACE, name, AFL) for name in (powd(6), cpowd(6), rpowd(50))),
+        ],
+    },
+)

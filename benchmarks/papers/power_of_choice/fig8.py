@@ -1,0 +1,27 @@
+"""Figure 8: clients that come and go; two halves of them take turns."""
+
+from functools import partial
+
+from benchmarks.papers.power_of_choice._images import (
+    RAND,
+    fashion_mnist,
+    more_accurate,
+    powd,
+    rpowd,
+)
+from benchmarks.papers.power_of_choice._variants import figure
+
+PLACE = "Figure 8"
+EXPERIMENT = figure(
+    "Power-of-choice, Figure 8: intermittent availability",
+    partial(fashion_mnist, intermittent=True),
+    [RAND, powd(6), rpowd(50)],
+    {
+        2: [more_accurate(PLACE, powd(6), 10), more_accurate(PLACE, rpowd(50), 5)],
+        3: [more_accurate(PLACE, powd(6), 10), more_accurate(PLACE, rpowd(50), 10)],
+    },
+    note=(
+        "A round can reach one of two fixed halves of the clients, by turns, but for 10% of it. "
+        "rpow-d's 50 candidates are then all who are there."
+    ),
+)

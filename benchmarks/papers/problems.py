@@ -1,0 +1,144 @@
+"""The data that the papers' experiments train on, dealt out to clients."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from sklearn.utils import Bunch
+
+from skfed.datasets import (
+    draw_shards,
+    has_priority_label,
+    load_fashion_mnist,
+    load_mnist,
+    make_prioritized_synthetic,
+    make_quadratic,
+    make_synthetic,
+    partition_by_shards,
+    partition_dirichlet,
+)
+
+N_CLIENTS = 60  # of FedALIGN
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Who holds what, and what the global model is tested on.
+
+    ``priority`` is None where every client has it.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    clients: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    priority: np.ndarray | None = None
+
+    @property
+    def in_objective(self) -> np.ndarray:
+        """Mask of the rows whose mean loss is F(w)."""
+        if self.priority is None:
+            return np.ones(len(self.y), dtype=bool)
+        return np.isin(self.clients, self.priority)
+
+
+@cache
+def images(name: str, subset: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return images as rows, normalised as both papers' code does, and labels."""
+    load = {"fashion-mnist": load_fashion_mnist, "mnist": load_mnist}[name]
+    data = load(subset=subset)
+    X = (data.X.reshape(len(data.X), -1).astype(np.float32) / 255 - 0.1307) / 0.3081
+    return X, data.y.astype(np.int64)
+
+
+def dirichlet(seed: int, *, name: str, n_clients: int, alpha: float) -> Problem:
+    """Images by Dirichlet's partition; one partition for all seeds, as in the paper's code."""
+    X, y = images(name, "train")
+    clients = partition_dirichlet(y, n_clients, alpha=alpha, random_state=0)
+    return Problem(X, y, clients, *images(name, "test"))
+
+
+def shards(
+    seed: int,
+    *,
+    name: str,
+    n_priority: int,
+    n_shards: int = 120,
+    shards_per_client: int = 2,
+    rows_per_client: int | None = None,
+    tested: str = "priority",
+) -> Problem:
+    """60 clients with one-class shards, some of them with priority, drawn at random.
+
+    The test rows are those with a label that a priority client holds, or "all". With
+    ``rows_per_client`` each client keeps only so many of its rows.
+    """
+    X, y = images(name, "train")
+    if n_shards == N_CLIENTS * shards_per_client:
+        clients = partition_by_shards(
+            y, N_CLIENTS, shards_per_client=shards_per_client, random_state=seed
+        )
+    else:
+        rows, clients = draw_shards(
+            y,
+            N_CLIENTS,
+            n_shards,
+            shards_per_client=shards_per_client,
+            random_state=seed,
+        )
+        X, y = X[rows], y[rows]
+    rng = np.random.default_rng(seed)
+    priority = rng.choice(N_CLIENTS, n_priority, replace=False)
+    if rows_per_client is not None:
+        kept = np.concatenate(
+            [
+                rng.choice(np.flatnonzero(clients == k), rows_per_client, replace=False)
+                for k in range(N_CLIENTS)
+            ]
+        )
+        X, y, clients = X[kept], y[kept], clients[kept]
+    X_test, y_test = images(name, "test")
+    if tested == "priority":
+        known = has_priority_label(y_test, y, clients, priority)
+        X_test, y_test = X_test[known], y_test[known]
+    return Problem(X, y, clients, X_test, y_test, priority)
+
+
+def synthetic(seed: int) -> Problem:
+    """Synthetic(1, 1); one data set for all seeds. The test rows are the training rows."""
+    data = make_synthetic(1, 1, n_clients=30, random_state=0)
+    return Problem(data.X, data.y, data.clients, data.X, data.y)
+
+
+def noisy_synthetic(seed: int, *, skew: float) -> Problem:
+    """Synthetic(1, 1) with 10 priority clients and 10 that hold noisy copies of their data.
+
+    A fifth of the priority clients' rows is for the test; copies of these rows are taken from the
+    free clients too.
+    """
+    data = make_prioritized_synthetic(1, 1, skew=skew, random_state=seed)
+    rng = np.random.default_rng(seed)
+    own = np.isin(data.clients, data.priority)
+    tested = own & (rng.random(len(own)) < 0.2)
+    rows = np.ascontiguousarray(data.X).view(f"V{data.X.itemsize * data.X.shape[1]}").ravel()
+    kept = ~np.isin(rows, rows[tested])
+    return Problem(
+        data.X[kept],
+        data.y[kept],
+        data.clients[kept],
+        data.X[tested],
+        data.y[tested],
+        data.priority,
+    )
+
+
+def quadratic_data(n_clients: int) -> Bunch:
+    """Return the quadratic objectives; the same ones for all seeds."""
+    return make_quadratic(n_clients, 5, random_state=0)
+
+
+def quadratic(seed: int, *, n_clients: int) -> Problem:
+    """Quadratic objectives, whose rows are their own test."""
+    data = quadratic_data(n_clients)
+    return Problem(data.X, data.y, data.clients, data.X, data.y)

@@ -1,0 +1,124 @@
+"""What the runner writes from tables of results: pictures, Markdown tables, RESULTS.md."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.papers.experiment import Column, Experiment, Panel
+from benchmarks.papers.runner import Tables
+from benchmarks.results import table as markdown
+
+HEAD = """# Both papers, claim by claim
+
+Made by `python -m benchmarks.papers --report` from the tables of results that `python -m
+benchmarks.papers NAME` leaves. FedALIGN is Ravi and Shomorony's *Prioritized Federated Learning*
+(TMLR 2024, figures 3 to 6 from its preprint), power-of-choice Cho, Wang and Joshi's *Client
+Selection in Federated Learning* (arXiv:2010.01243, figures and tables as in its ICLR submission).
+
+A claim's figure is the mean over the seeds ± its standard error, a table's ± the standard
+deviation. A claim *holds* when the effect is at least as strong as the paper's, a standard error
+allowed; it *holds partly* when the effect is there, by more than a standard error, but weaker. Where
+the paper says higher, lower or faster without a figure, the claim holds when the difference is
+beyond its standard error, and partly when the strategies are as good as equal (half a point of
+accuracy, 5% of a loss or of rounds). In the end means over the last ten measurements. A run that
+never reaches a level counts as all its rounds where it is the yardstick.
+Seconds a round are those of this simulation, all clients of a cohort on one core; the papers'
+clients train side by side.
+"""
+
+
+def tables_of(experiment: Experiment, tables: Tables) -> list[pd.DataFrame] | None:
+    """Return the results of each panel, or None while runs are missing."""
+    found = []
+    for panel in experiment.panels:
+        table = tables.read(panel.setting)
+        there = set(zip(table["strategy"], table["seed"], strict=True))
+        if not {(s, k) for s in panel.strategies for k in range(experiment.n_seeds)} <= there:
+            return None
+        found.append(table[table["seed"] < experiment.n_seeds])
+    return found
+
+
+def write(name: str, experiment: Experiment, tables: Tables, out: Path) -> bool:
+    """Write an experiment's picture and table; tell whether its results are complete."""
+    found = tables_of(experiment, tables)
+    if found is None:
+        return False
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "pictures").mkdir(exist_ok=True)
+    experiment.draw(experiment, found).savefig(out / "pictures" / f"{name}.png")
+    return True
+
+
+def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Iterator[str]:
+    """Yield the lines on one experiment: its picture, claims, and table of ours against theirs."""
+    yield f"## {experiment.title}"
+    yield ""
+    yield f"`python -m benchmarks.papers {name}`, {experiment.n_seeds} seeds. {experiment.note}"
+    yield ""
+    yield f"![{experiment.title}](pictures/{name}.png)"
+    yield ""
+    claims = list(_claims(experiment, found))
+    if claims:
+        yield from markdown(["claim", "place", "setting", "paper", "measured", ""], claims)
+    theirs = {h for panel in experiment.panels for given in panel.theirs.values() for h in given}
+    headings = ["setting", "strategy"]
+    for column in experiment.columns:
+        headings += [column.heading] + ["paper"] * (column.heading in theirs)
+    rows = [
+        [panel.title, strategy, *_cells(experiment, panel, table, strategy, theirs)]
+        for panel, table in zip(experiment.panels, found, strict=True)
+        for strategy in panel.strategies
+    ]
+    yield from markdown(headings, rows)
+
+
+def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> list[str]:
+    """Write RESULTS.md and the pictures of all complete experiments; return the names of others."""
+    lines, incomplete = [HEAD], []
+    for name, experiment in experiments.items():
+        if not write(name, experiment, tables, out):
+            incomplete.append(name)
+            continue
+        found = tables_of(experiment, tables)
+        assert found is not None
+        lines += section(name, experiment, found)
+    (out / "RESULTS.md").write_text("\n".join(lines).rstrip() + "\n")
+    return incomplete
+
+
+def _claims(experiment: Experiment, found: Sequence[pd.DataFrame]) -> Iterator[list[str]]:
+    for panel, table in zip(experiment.panels, found, strict=True):
+        for claim in panel.claims:
+            finding = claim.check(table)
+            yield [
+                claim.words,
+                claim.place,
+                panel.title,
+                claim.claimed_words,
+                finding.measured,
+                f"*{finding.verdict}*",
+            ]
+
+
+def _cells(
+    experiment: Experiment, panel: Panel, table: pd.DataFrame, strategy: str, theirs: set[str]
+) -> Iterator[str]:
+    for column in experiment.columns:
+        yield _cell(column, table, strategy, experiment.baseline)
+        if column.heading in theirs:
+            yield panel.theirs.get(strategy, {}).get(column.heading, "")
+
+
+def _cell(column: Column, table: pd.DataFrame, strategy: str, baseline: str | None) -> str:
+    values = column.measure(table, strategy)
+    if np.isnan(values).any():
+        return f"never in {int(np.isnan(values).sum())} of {len(values)}"
+    text = column.form.format(values.mean())
+    if len(values) > 1:
+        text += f" ± {column.form.format(values.std(ddof=1))}"
+    if baseline is not None:
+        text += f" ({values.mean() / np.mean(column.measure(table, baseline)):.2f})"
+    return text
