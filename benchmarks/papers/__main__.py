@@ -22,7 +22,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cpu", help="torch device, such as cuda")
     parser.add_argument("--jobs", type=int, help="runs side by side (default: one a core)")
-    parser.add_argument("--quick", action="store_true", help="three rounds of one seed")
+    parser.add_argument("--quick", action="store_true", help="two rounds of one seed")
     parser.add_argument("--report", action="store_true", help="only write RESULTS.md and pictures")
     return parser.parse_args(arguments)
 
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         print(f"unknown: {', '.join(unknown)}; --list shows the names.", file=sys.stderr)
         return 2
-    n_seeds, n_rounds = (1, 3) if given.quick else (given.seeds, given.rounds)
+    n_seeds, n_rounds = (1, 2) if given.quick else (given.seeds, given.rounds)
     chosen = {name: shortened(known[name], n_seeds, n_rounds) for name in names}
     tables = Tables(given.out / "tables")
     if not given.report:

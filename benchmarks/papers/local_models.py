@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from benchmarks.papers.problems import Problem
-from benchmarks.papers.settings import Setting, to_tensors
+from benchmarks.papers.settings import Setting, logits, to_tensors
 from skfed.selection import BaseSelector, Cohort
 
 LOCAL = "local models"  # the strategy in which each free client trains alone
@@ -59,10 +58,8 @@ class WithLocalModels(Setting):
         X, y = to_tensors(problem.X_test, problem.y_test, device)
         totals = np.bincount(problem.y_test)
 
-        @torch.no_grad()
         def measure(net):
-            net.module_.eval()
-            right = y[net.module_(X).argmax(1) == y]
+            right = y[logits(net, X).argmax(1) == y]
             hits = np.bincount(right.cpu().numpy(), minlength=len(totals))
             own = (held @ hits) / (held @ totals)
             return {"test_accuracy": hits.sum() / totals.sum(), "local_accuracy": own.mean()}

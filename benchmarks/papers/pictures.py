@@ -1,6 +1,6 @@
 """Pictures of the results, from their tables alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -106,10 +106,16 @@ def _lines(
         ax.plot(mean.index + 1, mean, style, color=colour, linewidth=1.2, label=strategy)
         if not log:
             ax.fill_between(
-                mean.index + 1, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0
+                mean.index + 1, mean - spread, mean + spread, color=colour, alpha=0.1, linewidth=0
             )
     if log:
         ax.set_yscale("log")
+
+
+def _columns(figure: Figure, labels: Iterable[str]) -> int:
+    """Return how many columns of a legend fit into a picture's width."""
+    inches = 0.6 + 0.065 * max(map(len, labels))
+    return max(1, int(figure.get_figwidth() / inches))
 
 
 def _legend(figure: Figure, axes: np.ndarray) -> None:
@@ -121,7 +127,7 @@ def _legend(figure: Figure, axes: np.ndarray) -> None:
         found.values(),
         found.keys(),
         loc="outside lower center",
-        ncols=min(len(found), 2 + len(axes[0]) * 2),
+        ncols=_columns(figure, found),
         fontsize=8,
         frameon=False,
     )

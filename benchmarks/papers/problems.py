@@ -9,6 +9,7 @@ from sklearn.utils import Bunch
 from skfed.datasets import (
     draw_shards,
     has_priority_label,
+    load_cifar10,
     load_fashion_mnist,
     load_mnist,
     make_prioritized_synthetic,
@@ -19,6 +20,7 @@ from skfed.datasets import (
 )
 
 N_CLIENTS = 60  # of FedALIGN
+LOADERS = {"fashion-mnist": load_fashion_mnist, "mnist": load_mnist, "cifar-10": load_cifar10}
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,19 @@ class Problem:
 
 @cache
 def images(name: str, subset: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return images as rows, normalised as both papers' code does, and labels."""
-    load = {"fashion-mnist": load_fashion_mnist, "mnist": load_mnist}[name]
-    data = load(subset=subset)
-    X = (data.X.reshape(len(data.X), -1).astype(np.float32) / 255 - 0.1307) / 0.3081
-    return X, data.y.astype(np.int64)
+    """Return images, normalised as both papers' code does, and labels; grey images are rows."""
+    data = LOADERS[name](subset=subset)
+    X = (data.X.astype(np.float32) / 255 - 0.1307) / 0.3081
+    return X if name == "cifar-10" else X.reshape(len(X), -1), data.y.astype(np.int64)
+
+
+def has_cifar10() -> bool:
+    """Tell whether CIFAR-10 is on disk."""
+    try:
+        load_cifar10(subset="test")
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def dirichlet(seed: int, *, name: str, n_clients: int, alpha: float) -> Problem:
@@ -111,13 +121,13 @@ def synthetic(seed: int) -> Problem:
     return Problem(data.X, data.y, data.clients, data.X, data.y)
 
 
-def noisy_synthetic(seed: int, *, skew: float) -> Problem:
+def noisy_synthetic(seed: int, *, skew: float, **factors: float) -> Problem:
     """Synthetic(1, 1) with 10 priority clients and 10 that hold noisy copies of their data.
 
     A fifth of the priority clients' rows is for the test; copies of these rows are taken from the
-    free clients too.
+    free clients too. ``factors`` are those of the noise, the paper's where not given.
     """
-    data = make_prioritized_synthetic(1, 1, skew=skew, random_state=seed)
+    data = make_prioritized_synthetic(1, 1, skew=skew, **factors, random_state=seed)
     rng = np.random.default_rng(seed)
     own = np.isin(data.clients, data.priority)
     tested = own & (rng.random(len(own)) < 0.2)

@@ -19,9 +19,9 @@ Selection in Federated Learning* (arXiv:2010.01243, figures and tables as in its
 
 A claim's figure is the mean over the seeds ± its standard error, a table's ± the standard
 deviation. A claim *holds* when the effect is at least as strong as the paper's, a standard error
-allowed; it *holds partly* when the effect is there, by more than a standard error, but weaker. Where
-the paper says higher, lower or faster without a figure, the claim holds when the difference is
-beyond its standard error, and partly when the strategies are as good as equal (half a point of
+allowed; it *holds partly* when the effect is there, by more than a standard error, but weaker.
+Where the paper says higher, lower or faster without a figure, the claim holds when the difference
+is beyond its standard error, and partly when the strategies are as good as equal (half a point of
 accuracy, 5% of a loss or of rounds). In the end means over the last ten measurements. A run that
 never reaches a level counts as all its rounds where it is the yardstick.
 Seconds a round are those of this simulation, all clients of a cohort on one core; the papers'

@@ -144,7 +144,7 @@ class _Progress:
     """A bar over the rounds of all runs, and an estimate in words after the first ones."""
 
     def __init__(self, counter: Any, total: int):
-        self.counter, self.total, self.stop = counter, total, Event()
+        self.counter, self.total, self.stop, self.said = counter, total, Event(), False
         self.thread = Thread(target=self._watch, daemon=True)
 
     def __enter__(self):
@@ -155,15 +155,17 @@ class _Progress:
         self.thread.join()
 
     def _watch(self) -> None:
-        started, said = perf_counter(), False
-        with tqdm(total=self.total, unit="round", smoothing=0.05) as bar:
+        first = None
+        with tqdm(total=self.total, unit="round", smoothing=0.05, mininterval=1) as bar:
             while True:
                 ended = self.stop.wait(0.5)
                 done = self.counter.value
                 bar.update(done - bar.n)
-                if not said and done >= max(10, self.total // 100):
-                    minutes = (perf_counter() - started) * self.total / done / 60
-                    bar.write(f"{self.total} rounds: about {minutes:.1f} minutes")
-                    said = True
+                if first is None and done:  # the start of the workers is behind us
+                    first = (done, perf_counter())
+                elif first and not self.said and done - first[0] >= max(20, self.total // 50):
+                    seconds = (perf_counter() - first[1]) / (done - first[0]) * (self.total - done)
+                    bar.write(f"{self.total - done} rounds to go: about {seconds / 60:.1f} minutes")
+                    self.said = True
                 if ended:
                     return

@@ -1,6 +1,7 @@
 """Data to federate: real sets, synthetic ones, and partitioners that deal rows out to clients."""
 
 from skfed.datasets._adult import load_adult
+from skfed.datasets._cifar10 import load_cifar10
 from skfed.datasets._dirichlet import partition_dirichlet
 from skfed.datasets._held_labels import has_priority_label
 from skfed.datasets._mnist import load_fashion_mnist, load_mnist
@@ -13,6 +14,7 @@ __all__ = [
     "draw_shards",
     "has_priority_label",
     "load_adult",
+    "load_cifar10",
     "load_fashion_mnist",
     "load_mnist",
     "load_wisdm",

@@ -9,7 +9,7 @@ from torch import nn
 from benchmarks.papers.problems import shards
 from benchmarks.papers.settings import Setting
 from skfed import FedAlignSelector
-from skfed.modules import MLP, SoftmaxRegression
+from skfed.modules import MLP, ConvNet, SoftmaxRegression
 from skfed.schedules import LinearDecay
 
 N_ROUNDS, WARMUP = 200, 0.1
@@ -60,6 +60,11 @@ def two_layers() -> NeuralNetClassifier:
     )
 
 
+def convolutions() -> NeuralNetClassifier:
+    """The network for CIFAR-10, SGD at 0.01."""
+    return NeuralNetClassifier(ConvNet, criterion=nn.CrossEntropyLoss, lr=0.01, batch_size=32)
+
+
 def fashion_mnist(
     n_priority: int = 2,
     *,
@@ -105,6 +110,19 @@ def mnist(
         strategies=strategies(participation),
         n_rounds=N_ROUNDS,
         loss_every=5,
+    )
+
+
+def cifar10(n_priority: int = 2, *, participation: float = 1.0) -> Setting:
+    """CIFAR-10: 120 shards of 416 images, two a client. The paper's 500 are more than there are."""
+    return Setting(
+        name=_name("cifar-10", n_priority, 5, 0.0, participation),
+        problem=partial(shards, name="cifar-10", n_priority=n_priority),
+        net=convolutions,
+        training={"local_steps": 5},
+        strategies=strategies(participation),
+        n_rounds=N_ROUNDS,
+        loss_every=20,
     )
 
 

@@ -9,13 +9,14 @@ from benchmarks.papers.fedalign._images import (
     BY_ACCURACY,
     BY_LOSS,
     N_ROUNDS,
+    convolutions,
     softmax_regression,
     strategies,
     two_layers,
 )
 from benchmarks.papers.local_models import LOCAL, WithLocalModels
 from benchmarks.papers.pictures import curves
-from benchmarks.papers.problems import shards
+from benchmarks.papers.problems import has_cifar10, shards
 
 SETTINGS = {
     "Fashion-MNIST": (softmax_regression, {"name": "fashion-mnist"}),
@@ -23,6 +24,7 @@ SETTINGS = {
         two_layers,
         {"name": "mnist", "n_shards": 600, "shards_per_client": 5},
     ),
+    **({"CIFAR-10": (convolutions, {"name": "cifar-10"})} if has_cifar10() else {}),
 }
 
 

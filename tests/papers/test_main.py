@@ -1,0 +1,79 @@
+"""The command line: every experiment, quickly, and from its tables alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.papers.__main__ import main
+from benchmarks.papers.catalogue import experiments, shortened
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.papers", *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_every_experiment_of_both_papers_is_there():
+    names = experiments()
+    for figure in range(1, 7):
+        assert f"fedalign-fig{figure}" in names
+    assert "fedalign-eps-decay" in names
+    for figure in range(2, 16):
+        assert f"power-of-choice-fig{figure}" in names
+    assert {"power-of-choice-table1", "power-of-choice-table2"} <= names.keys()
+
+
+def test_settings_of_one_name_are_the_same_setting():
+    described = {}
+    for experiment in experiments().values():
+        for panel in experiment.panels:
+            setting = panel.setting
+            assert described.setdefault(setting.name, setting.describe()) == setting.describe()
+            assert set(panel.strategies) <= set(setting.strategies)
+
+
+def test_list_and_unknown_names(capsys):
+    assert main(["--list"]) == 0
+    assert "fedalign-fig1" in capsys.readouterr().out
+    assert main(["fedalign-fig99"]) == 2
+    assert "fedalign-fig99" in capsys.readouterr().err
+
+
+def test_seeds_and_rounds_can_be_chosen():
+    experiment = shortened(experiments()["fedalign-fig1"], 2, 7)
+    assert experiment.n_seeds == 2
+    assert {panel.setting.n_rounds for panel in experiment.panels} == {7}
+
+
+def test_a_table_makes_a_picture_again_without_a_run(tmp_path):
+    told = run("power-of-choice-fig4", "--seeds", 1, "--rounds", 30, "--out", tmp_path)
+    assert "minutes" in told.stderr + told.stdout
+    assert "rounds to loss 0.7" in told.stdout
+    picture = tmp_path / "pictures" / "power-of-choice-fig4.png"
+    before = picture.read_bytes()
+    picture.unlink()
+    run("power-of-choice-fig4", "--seeds", 1, "--rounds", 30, "--out", tmp_path, "--report")
+    assert picture.read_bytes() == before
+    results = (tmp_path / "RESULTS.md").read_text()
+    assert "](pictures/power-of-choice-fig4.png)" in results
+
+
+def test_everything_quickly(data_home, tmp_path):
+    run("all", "--quick", "--out", tmp_path)
+    for name in experiments():
+        assert 0 < (tmp_path / "pictures" / f"{name}.png").stat().st_size < 200_000
+    run("all", "--quick", "--out", tmp_path, "--report")
+    results = (tmp_path / "RESULTS.md").read_text()
+    assert all(f"benchmarks.papers {name}`" in results for name in experiments())
+
+
+def test_a_report_names_what_is_missing(tmp_path, capsys):
+    assert main(["--report", "--out", str(tmp_path)]) == 0
+    assert "left out: fedalign-fig1" in capsys.readouterr().out
+    assert not (tmp_path / "pictures").exists()
