@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from skfed._classifier import FederatedClassifier
+from skfed._regressor import FederatedRegressor
 from skfed.selection import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
 
 __version__ = version("skfed")
@@ -10,6 +11,7 @@ __all__ = [
     "ActiveFLSelector",
     "FedAlignSelector",
     "FederatedClassifier",
+    "FederatedRegressor",
     "PowerOfChoice",
     "RandomSelector",
 ]

@@ -3,11 +3,10 @@
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
-from skfed._estimator import BaseFederated, priority_rows
-from skfed._nets import make_classifier_net, predict_proba
-from skfed.utils._sklearn import safe_indexing
+from skfed._estimator import BaseFederated
+from skfed._nets import CLASSIFIER, make_net, predict
 
 
 class FederatedClassifier(ClassifierMixin, BaseFederated):
@@ -137,10 +136,39 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             )
         return np.searchsorted(self.classes_, y).astype(np.int64)
 
+    def _val_score(self, outputs, y):
+        return float((outputs.argmax(axis=1) == y).mean())
+
     def _make_net(self, X, seed):
-        net = make_classifier_net(self.estimator, X, len(self.classes_), seed)
+        net = make_net(CLASSIFIER, self.estimator, X, len(self.classes_), seed)
         net.check_data(None, np.arange(len(self.classes_)))  # tells the net its classes_
         return net
+
+    def partial_fit(self, X, y, classes=None, clients=None):
+        """Train for one more round, from where the estimator stands.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Training data; it may differ from call to call, and so may the clients.
+        y : array-like of shape (n_samples,)
+            Targets.
+        classes : array-like of shape (n_classes,), default=None
+            All classes that will ever occur; read by the first call only. None: those in y.
+        clients : array-like of shape (n_samples,), default=None
+            The id of the client that holds each row.
+
+        Returns
+        -------
+        self
+            The estimator after the round.
+
+        Raises
+        ------
+        ValueError
+            As ``fit``.
+        """
+        return self._partial_fit(X, y, clients, classes)
 
     def predict_proba(self, X):
         """Return the class probabilities of each sample.
@@ -156,7 +184,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             Probabilities, in the order of ``classes_``.
         """
         X = self._check_X(X)
-        return predict_proba(self.net_, X)
+        return predict(self.net_, X)
 
     def predict(self, X):
         """Return the most probable class of each sample.
@@ -198,10 +226,5 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ValueError
             If ``clients`` does not fit X or names no priority client.
         """
-        if clients is not None:
-            check_is_fitted(self)
-            rows = priority_rows(clients, len(y), self.clients_, self.priority_)
-            X, y = safe_indexing(X, rows), safe_indexing(y, rows)
-            if sample_weight is not None:
-                sample_weight = safe_indexing(sample_weight, rows)
+        X, y, sample_weight = self._scored(X, y, sample_weight, clients)
         return super().score(X, y, sample_weight)

@@ -1,6 +1,5 @@
 """The shared face of the federated estimators: parameters, validation, fit, predict, score."""
 
-import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet
 
 from skfed._federation import Federation, make_federation, rows_of
 from skfed._nets import Workbench, cast
@@ -23,9 +22,10 @@ from skfed.history import to_frame
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector, RandomSelector
 from skfed.utils._seeding import Purpose, draw_seed
-from skfed.utils._sklearn import Interval, StrOptions
+from skfed.utils._sklearn import Interval, StrOptions, safe_indexing
+from skfed.utils._warnings import warn
 
-Validator = Callable[[NeuralNetClassifier], dict[str, float]]
+Validator = Callable[[NeuralNet], dict[str, float]]
 
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
 
@@ -41,7 +41,7 @@ def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarr
     return rows
 
 
-def _no_validation(net: NeuralNetClassifier) -> dict[str, float]:
+def _no_validation(net: NeuralNet) -> dict[str, float]:
     return {}
 
 
@@ -132,8 +132,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             The id of the client that holds each row: any hashable values. Without it, all rows
             belong to one client, and a warning says so.
         X_val, y_val : array-like, default=None
-            Validation data; ``history_`` then has ``val_loss`` and ``val_score`` (accuracy) of the
-            global model after each round.
+            Validation data; ``history_`` then has ``val_loss`` and ``val_score`` (as ``score``) of
+            the global model after each round.
         clients_val : array-like, default=None
             The client of each validation row; only those of priority clients then count.
 
@@ -160,30 +160,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             validate = self._validator(X_val, y_val, clients_val, federation, server)
             return self._advance(server, federation, X, y, self.n_rounds, validate)
 
-    def partial_fit(self, X, y, classes=None, clients=None) -> Self:
-        """Train for one more round, from where the estimator stands.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features, ...)
-            Training data; it may differ from call to call, and so may the clients.
-        y : array-like of shape (n_samples,)
-            Targets.
-        classes : array-like of shape (n_classes,), default=None
-            All classes that will ever occur; read by the first call only. None: those in y.
-        clients : array-like of shape (n_samples,), default=None
-            The id of the client that holds each row.
-
-        Returns
-        -------
-        self
-            The estimator after the round.
-
-        Raises
-        ------
-        ValueError
-            As ``fit``.
-        """
+    def _partial_fit(self, X, y, clients, classes=None) -> Self:
+        """Train for one more round."""
         self._validate_params()
         resume = hasattr(self, "net_")
         with self._kept_on_failure(resume):
@@ -215,9 +193,26 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
     def _encode(self, y, name="y"):
         """Encode targets as the net takes them."""
 
+    def _targets(self, net: NeuralNet, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Bring encoded targets to the form in which the net's criterion compares them."""
+        return y
+
     @abstractmethod
-    def _make_net(self, X, seed) -> NeuralNetClassifier:
+    def _make_net(self, X, seed) -> NeuralNet:
         """Initialise the net that is to be trained."""
+
+    @abstractmethod
+    def _val_score(self, outputs: np.ndarray, y: np.ndarray) -> float:
+        """Score the net's outputs on encoded targets, as ``score`` does."""
+
+    def _scored(self, X, y, sample_weight, clients) -> tuple:
+        """Return what of X, y and their weights is scored: rows of priority clients, if asked."""
+        if clients is None:
+            return X, y, sample_weight
+        check_is_fitted(self)
+        rows = priority_rows(clients, len(y), self.clients_, self.priority_)
+        weights = None if sample_weight is None else safe_indexing(sample_weight, rows)
+        return safe_indexing(X, rows), safe_indexing(y, rows), weights
 
     def _federation(self, clients, n_samples: int) -> Federation:
         if clients is None:
@@ -226,11 +221,9 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
                     "priority names clients, but clients was not given: pass clients= to fit, one "
                     "id a row of X (step__clients= to a Pipeline)."
                 )
-            warnings.warn(
+            warn(
                 "clients was not given, so all rows belong to one client: pass clients= to fit, "
-                "one id a row of X.",
-                UserWarning,
-                stacklevel=3,
+                "one id a row of X."
             )
             clients = np.zeros(n_samples, dtype=int)
         return make_federation(clients, n_samples, self.priority)
@@ -245,11 +238,9 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
                 f"n_rounds={self.n_rounds} is less than the {done} rounds already trained with "
                 "warm_start=True: n_rounds counts all rounds; raise it, or set warm_start=False."
             )
-        warnings.warn(
+        warn(
             f"n_rounds={self.n_rounds} rounds are trained already (warm_start=True), so fit adds "
-            "none: raise n_rounds.",
-            UserWarning,
-            stacklevel=3,
+            "none: raise n_rounds."
         )
 
     def _validator(self, X_val, y_val, clients_val, federation, server) -> Validator:
@@ -259,7 +250,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         if X_val is None or y_val is None:
             raise ValueError("X_val and y_val go together: pass both or neither.")
         X_val, y_val = validate_data(
-            self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True
+            self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
         )
         self._check_sample_shape(X_val, "X_val")
         y_val = self._encode(y_val, "y_val")
@@ -269,11 +260,12 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             )
             X_val, y_val = X_val[rows], y_val[rows]
         X_val = cast(server.net, X_val)
+        y_val = self._targets(server.net, X_val, y_val)
 
-        def validate(net: NeuralNetClassifier) -> dict[str, float]:
+        def validate(net: NeuralNet) -> dict[str, float]:
             rng = server.stream(Purpose.EVALUATION_LAYERS)
-            loss, error = evaluate(net, X_val, y_val, rng)
-            return {"val_loss": loss, "val_score": 1 - error}
+            loss, outputs = evaluate(net, X_val, y_val, rng)
+            return {"val_loss": loss, "val_score": self._val_score(outputs, y_val)}
 
         return validate
 
@@ -288,6 +280,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
     ) -> Self:
         """Run rounds up to ``until`` and publish the result."""
         X = cast(server.net, X)
+        y = self._targets(server.net, X, y)
         bench = Workbench(server.net, X[:1])
         draws = Draws(federation, server.seed, batch_size(server.net))
         engine, self.engine_ = make_engine(
@@ -319,7 +312,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         self.history_ = to_frame(server.rows)
         self.n_rounds_ = server.round
 
-    def _rules(self, net: NeuralNetClassifier) -> Rules:
+    def _rules(self, net: NeuralNet) -> Rules:
         """Turn parameters into rules, defaults filled in."""
         aggregator = WeightedMean() if self.aggregator is None else self.aggregator
         aggregator._validate_params()

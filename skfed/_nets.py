@@ -3,33 +3,53 @@
 The model is what travels between server and clients: every parameter and buffer of the net.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import clone
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from skorch.callbacks import Callback
 from skorch.dataset import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 
-from skfed.modules import SoftmaxRegression
+from skfed.modules import LinearRegression, SoftmaxRegression
 from skfed.utils._seeding import Purpose, stream, torch_seeded
+from skfed.utils._warnings import warn
 
 Model = dict[str, torch.Tensor]
 
 _PREDICT_ROWS = 4096
 
 
-def make_classifier_net(
-    estimator: Any, X: np.ndarray, n_classes: int, seed: int
-) -> NeuralNetClassifier:
+@dataclass(frozen=True)
+class Kind:
+    """What the nets of classifiers, or of regressors, are made of."""
+
+    net: type[NeuralNet]  # skorch's class
+    default: type[nn.Module]  # takes n_features and n_outputs
+    criterion: type[nn.Module]  # of a bare module
+    outputs: str  # "classes" or "targets"
+    remedy: str  # what else to do about a module with another number of outputs
+
+
+CLASSIFIER = Kind(
+    NeuralNetClassifier,
+    SoftmaxRegression,
+    nn.CrossEntropyLoss,
+    "classes",
+    ", or name all classes with partial_fit(X, y, classes=...)",
+)
+REGRESSOR = Kind(NeuralNetRegressor, LinearRegression, nn.MSELoss, "targets", "")
+
+
+def make_net(kind: Kind, estimator: Any, X: np.ndarray, n_outputs: int, seed: int) -> NeuralNet:
     """Build and initialise the net that ``estimator`` stands for; ``estimator`` is not touched."""
-    net = _unfitted(estimator, int(np.prod(X.shape[1:])), n_classes)
+    net = _unfitted(kind, estimator, int(np.prod(X.shape[1:])), n_outputs)
     with torch_seeded(stream(seed, Purpose.MODULE_INIT), net.device):
         try:
             net.initialize()
@@ -38,7 +58,8 @@ def make_classifier_net(
                 f"estimator's module cannot be built: {error}. A bare class is built without "
                 "arguments: pass an instance, or a skorch net with module__... parameters."
             ) from error
-        _check_output(net, cast(net, X[:1]), n_classes)  # seeded: a lazy module draws only here
+        # Seeded too, since a lazy module draws only here.
+        _check_output(kind, output_of(net, cast(net, X[:1])), n_outputs)
     _warn_of_idle_settings(net)
     return net
 
@@ -52,16 +73,16 @@ class Workbench:
 
     Parameters
     ----------
-    net : NeuralNetClassifier
+    net : NeuralNet
         The net whose settings are taken.
     row : ndarray of shape (1, ...)
         A row of X in the net's dtype, to give a lazy module its shapes.
     """
 
-    def __init__(self, net: NeuralNetClassifier, row: np.ndarray):
+    def __init__(self, net: NeuralNet, row: np.ndarray):
         self._settings = clone(net)
         self._row = row
-        self._idle: list[NeuralNetClassifier] = []
+        self._idle: list[NeuralNet] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_settings": self._settings, "_row": self._row, "_idle": []}
@@ -72,7 +93,7 @@ class Workbench:
         return self._settings.device
 
     @contextmanager
-    def borrowed(self) -> Iterator[NeuralNetClassifier]:
+    def borrowed(self) -> Iterator[NeuralNet]:
         """Lend a net to one thread at a time; its weights are to be written over."""
         try:
             net = self._idle.pop()
@@ -83,7 +104,7 @@ class Workbench:
         finally:
             self._idle.append(net)
 
-    def set_up(self) -> NeuralNetClassifier:
+    def set_up(self) -> NeuralNet:
         """Return a new net with these settings."""
         net = clone(self._settings)
         with torch_seeded(np.random.default_rng(0), net.device):
@@ -98,43 +119,46 @@ class Workbench:
         return net
 
 
-def _unfitted(estimator: Any, n_features: int, n_classes: int) -> NeuralNetClassifier:
+def _unfitted(kind: Kind, estimator: Any, n_features: int, n_outputs: int) -> NeuralNet:
     """Clone the skorch net, or wrap the torch module in one."""
-    if isinstance(estimator, NeuralNetClassifier):
+    if isinstance(estimator, kind.net):
         # The federation decides on epochs and validation data; the net says the rest.
         return clone(estimator).set_params(train_split=None)
     if estimator is None:
-        module: Any = SoftmaxRegression
-        params = {"module__n_features": n_features, "module__n_classes": n_classes}
+        module: Any = kind.default
+        params = {"module__n_features": n_features, f"module__n_{kind.outputs}": n_outputs}
     elif isinstance(estimator, nn.Module) or (
         isinstance(estimator, type) and issubclass(estimator, nn.Module)
     ):
         module, params = estimator, {}
     else:
         raise TypeError(
-            "estimator must be a skorch NeuralNetClassifier, a torch module class or instance, or "
+            f"estimator must be a skorch {kind.net.__name__}, a torch module class or instance, or "
             f"None; got {estimator!r}."
         )
     # Cloned, since skorch would train a module instance in place.
-    return clone(
-        NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, train_split=None, **params)
-    )
+    return clone(kind.net(module, criterion=kind.criterion, train_split=None, **params))
 
 
-def _check_output(net: NeuralNetClassifier, X: np.ndarray, n_classes: int) -> None:
-    """Try the module on one row, so that a misfit is told before any training."""
+def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
+    """Return the module's output for a few rows of X, in the net's dtype; say what misfits."""
     try:
         output = net.evaluation_step((*to_tensors(net, X), None))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise ValueError(
             f"estimator cannot take rows of X of shape {X.shape[1:]} and dtype {X.dtype}: {error}"
         ) from error
-    output = output[0] if isinstance(output, tuple) else output
-    if output.ndim < 2 or output.shape[1] != n_classes:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _check_output(kind: Kind, output: torch.Tensor, n_outputs: int) -> None:
+    """Check the output for one row, so that a misfit is told before any training."""
+    fits = output.ndim >= 2 and output.shape[1] == n_outputs
+    squeezed = kind is REGRESSOR and n_outputs == 1 and output.shape == (1,)
+    if not (fits or squeezed):
         raise ValueError(
             f"estimator returns shape {tuple(output.shape)} for one row of X, but there are "
-            f"{n_classes} classes: give its module {n_classes} outputs, or name all classes with "
-            "partial_fit(X, y, classes=...)."
+            f"{n_outputs} {kind.outputs}: give its module {n_outputs} outputs{kind.remedy}."
         )
 
 
@@ -147,7 +171,7 @@ def _hooks(callback: Callback, *names: str) -> list[str]:
     return [name for name in names if getattr(type(callback), name) != getattr(Callback, name)]
 
 
-def _warn_of_idle_settings(net: NeuralNetClassifier) -> None:
+def _warn_of_idle_settings(net: NeuralNet) -> None:
     """Say what of the user's net is not used."""
     defaults = {name for name, _ in net.get_default_callbacks()}
     idle = []
@@ -166,21 +190,22 @@ def _warn_of_idle_settings(net: NeuralNetClassifier) -> None:
         params = net.get_params_for(iterator)
         idle += [f"{iterator}__{param}" for param in params if param not in used]
     if idle:
-        warnings.warn(
+        warn(
             f"estimator has settings that are not used when it is federated: {', '.join(idle)}. "
-            "history_ has the losses and times of every round; pass X_val to fit for scores.",
-            UserWarning,
-            stacklevel=6,  # the caller of fit
+            "history_ has the losses and times of every round; pass X_val to fit for scores."
         )
 
 
-def to_tensors(net: NeuralNetClassifier, *arrays: np.ndarray) -> list[torch.Tensor]:
+def to_tensors(net: NeuralNet, *arrays: np.ndarray) -> list[torch.Tensor]:
     """Put rows on the net's device; torch takes neither read-only arrays nor negative strides."""
     return [torch.from_numpy(_plain(array)).to(net.device) for array in arrays]
 
 
-def predict_proba(net: NeuralNetClassifier, X: np.ndarray) -> np.ndarray:
-    """Return the net's own predict_proba, in chunks so that X is not copied whole."""
+def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
+    """Return the net's own predict_proba, in chunks so that X is not copied whole.
+
+    skorch's regressors have it too, and give their predictions.
+    """
     starts = range(0, len(X), _PREDICT_ROWS)
     # Seeded, since a DataLoader draws from torch's global generator.
     with torch_seeded(np.random.default_rng(0), net.device):
@@ -193,7 +218,7 @@ def _plain(array: np.ndarray) -> np.ndarray:
     return np.require(array, requirements=("C", "W"))
 
 
-def cast(net: NeuralNetClassifier, X: np.ndarray) -> np.ndarray:
+def cast(net: NeuralNet, X: np.ndarray) -> np.ndarray:
     """Bring X to the dtype that the module takes, without a copy where it has that dtype.
 
     Integers stay integers in front of an embedding.
@@ -218,17 +243,17 @@ def _begins_with_embedding(module: nn.Module) -> bool:
     return isinstance(next(leaves, None), nn.Embedding | nn.EmbeddingBag)
 
 
-def get_model(net: NeuralNetClassifier) -> Model:
+def get_model(net: NeuralNet) -> Model:
     """Copy the net's parameters and buffers to the CPU."""
     return {name: tensor.detach().cpu().clone() for name, tensor in _tensors(net).items()}
 
 
-def parameter_names(net: NeuralNetClassifier) -> list[str]:
+def parameter_names(net: NeuralNet) -> list[str]:
     """Name the trained parameters of a model; its other tensors are buffers."""
     return [name for name, tensor in _tensors(net).items() if tensor.requires_grad]
 
 
-def add_to_gradients(net: NeuralNetClassifier, extra: Callable[[str, torch.Tensor], torch.Tensor]):
+def add_to_gradients(net: NeuralNet, extra: Callable[[str, torch.Tensor], torch.Tensor]):
     """Add ``extra(name, parameter)`` to every gradient that backward computes; return an undo.
 
     As hooks, since they also act in a train step that the user has written.
@@ -251,19 +276,19 @@ def by_member(stack: torch.Tensor) -> torch.Tensor:
     return stack.reshape(len(stack), stack[0].numel())
 
 
-def set_model(net: NeuralNetClassifier, model: Model) -> None:
+def set_model(net: NeuralNet, model: Model) -> None:
     """Write a model into the net, in place."""
     with torch.no_grad():
         for name, tensor in _tensors(net).items():
             tensor.copy_(model[name])
 
 
-def model_bytes(net: NeuralNetClassifier) -> int:
+def model_bytes(net: NeuralNet) -> int:
     """Return the bytes of a model on the wire."""
     return sum(tensor.nbytes for tensor in _tensors(net).values())
 
 
-def _tensors(net: NeuralNetClassifier) -> Model:
+def _tensors(net: NeuralNet) -> Model:
     """Name what training changes: the modules' parameters and buffers, each once if it is shared.
 
     Of a criterion only the parameters: its buffers (class weights) are settings. What a module

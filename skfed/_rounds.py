@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed._nets import Model, get_model, model_bytes, parameter_names, set_model
@@ -24,7 +24,7 @@ from skfed.utils._seeding import Purpose, stream
 class Server:
     """All that the server remembers between rounds."""
 
-    net: NeuralNetClassifier  # holds the global model
+    net: NeuralNet  # holds the global model
     seed: int
     reported: dict[bytes, float] = field(default_factory=dict)  # by client digest
     optimizer_state: dict[str, Any] | None = None
@@ -67,6 +67,11 @@ class Poll:
     def __call__(self, clients, metric, max_samples, at_most):
         told = self.engine.evaluate(self.model, clients, self.round, max_samples)
         values = told.losses if metric == "loss" else told.errors
+        if metric == "error" and np.isnan(values).any():
+            raise ValueError(
+                "selector polls the error, 1 - accuracy, which a regressor has not: let it match "
+                "losses (FedAlignSelector(match='loss'))."
+            )
         # A client above the bound keeps its value to itself.
         answered = np.ones(len(values), bool) if at_most is None else values <= at_most
         self.ledger.charge_poll(clients, answered, told.n_samples, with_bound=at_most is not None)
@@ -119,7 +124,7 @@ def run_rounds(
     rules: Rules,
     *,
     until: int,
-    validate: Callable[[NeuralNetClassifier], dict[str, float]],
+    validate: Callable[[NeuralNet], dict[str, float]],
     report: Callable[[dict[str, Any]], None],
 ) -> None:
     """Run rounds until the server has finished ``until`` of them.
@@ -143,7 +148,7 @@ def _run_round(
     engine: Engine,
     rules: Rules,
     reported: np.ndarray,
-    validate: Callable[[NeuralNetClassifier], dict[str, float]],
+    validate: Callable[[NeuralNet], dict[str, float]],
 ) -> dict[str, Any]:
     """Run one round; the model and what the server remembers move on after all clients' work."""
     started = perf_counter()

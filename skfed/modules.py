@@ -29,6 +29,28 @@ class SoftmaxRegression(nn.Module):
         return self.linear(X.flatten(1))
 
 
+class LinearRegression(nn.Module):
+    """One linear layer, zero-initialised: least squares.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of values in a sample; samples of more dimensions are flattened.
+    n_targets : int, default=1
+        Number of targets.
+    """
+
+    def __init__(self, n_features: int, n_targets: int = 1):
+        super().__init__()
+        self.linear = nn.Linear(n_features, n_targets)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        """Map samples (n_samples, ...) to predictions (n_samples, n_targets)."""
+        return self.linear(X.flatten(1))
+
+
 class MLP(nn.Module):
     """Linear layers with ReLU between them.
 

@@ -3,17 +3,17 @@
 Gamma of Li et al.: On the Convergence of FedAvg on Non-IID Data, ICLR 2020, as both papers use it.
 """
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet
 
 from skfed._federation import make_federation
 from skfed._nets import Workbench, to_tensors
+from skfed.utils._warnings import warn
 
 
 def optima(
@@ -98,7 +98,7 @@ def heterogeneity(optima: pd.DataFrame) -> float:
 class _Objective:
     """Weighted sums of clients' regularised losses, in float64, and their minima."""
 
-    def __init__(self, net: NeuralNetClassifier, X, y, l2: float | None, tol: float):
+    def __init__(self, net: NeuralNet, X, y, l2: float | None, tol: float):
         self.net = Workbench(net, X[:1]).set_up()
         for name in self.net._modules + self.net._criteria:
             if isinstance(part := getattr(self.net, f"{name}_"), torch.nn.Module):
@@ -137,11 +137,10 @@ class _Objective:
             grows = self._length() > 1.05 * coarse + 1e-6
             return where, value, slope <= self.tol and not grows
         if slope > self.tol:  # strongly convex: there is a minimiser, and it was not reached
-            warnings.warn(
+            warn(
                 f"a minimum was found to a gradient of {slope:.1g}, not to tol={self.tol}: "
                 "scale X, or raise l2 or tol.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
         return where, value, True
 

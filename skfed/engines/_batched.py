@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet
 
 from skfed._nets import Model
 
@@ -27,7 +27,7 @@ class BatchedModule:
     #: core, since each step has operations of its own whatever the number of clients.
     cache_bytes: ClassVar[int] = 32 * 2**20
 
-    def bind(self, net: NeuralNetClassifier, params: Model, buffers: Model) -> "BoundModule":
+    def bind(self, net: NeuralNet, params: Model, buffers: Model) -> "BoundModule":
         """Return the module with the parameters and buffers of some clients."""
         return BoundModule(self.ignored, net, params, buffers)
 
@@ -40,14 +40,14 @@ class BoundModule:
     ----------
     ignored : int or None
         See ``BatchedModule``.
-    net : NeuralNetClassifier
+    net : NeuralNet
         Whose module and criterion it is.
     params, buffers : dict of str to Tensor of shape (n_clients, ...)
         The clients' parameters and buffers.
     """
 
     ignored: int | None
-    net: NeuralNetClassifier
+    net: NeuralNet
     params: Model
     buffers: Model
 

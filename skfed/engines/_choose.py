@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import torch
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 from skfed._nets import Workbench, model_bytes, parameter_names
@@ -106,7 +106,7 @@ def _plan(bench: Workbench, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[P
     return plan, kind
 
 
-def _method(net: NeuralNetClassifier, probe: Probe) -> tuple[Method, str]:
+def _method(net: NeuralNet, probe: Probe) -> tuple[Method, str]:
     """Return how losses and gradients are had: the lean way if the module allows it."""
     probe.check()
     layers = probe.layers()
@@ -142,11 +142,10 @@ def _check_speed(plan: Plan, device: str, batch: int) -> None:
         )
 
 
-def _check_settings(net: NeuralNetClassifier) -> None:
+def _check_settings(net: NeuralNet) -> None:
     """Raise CannotStack for what shows in the net's settings."""
-    own = [
-        name for name in _STEP if getattr(type(net), name) is not getattr(NeuralNetClassifier, name)
-    ]
+    base = NeuralNetClassifier if isinstance(net, NeuralNetClassifier) else NeuralNetRegressor
+    own = [name for name in _STEP if getattr(type(net), name) is not getattr(base, name)]
     if not isinstance(net.criterion_, nn.Module):
         raise CannotStack("the criterion is not a torch module")
     if net._modules != ["module"] or net._criteria != ["criterion"]:
@@ -176,7 +175,7 @@ def _check_settings(net: NeuralNetClassifier) -> None:
             raise CannotStack(reason)
 
 
-def _ignored(net: NeuralNetClassifier) -> int | None:
+def _ignored(net: NeuralNet) -> int | None:
     """Return the target that the criterion leaves out, if batches may be filled up with it.
 
     A batch normalisation averages over the rows; of other modules the probe will tell.

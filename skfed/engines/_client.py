@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet, NeuralNetClassifier
 
 from skfed._nets import (
     Model,
@@ -66,19 +66,22 @@ def evaluate_client(bench: Workbench, model: Model, task: Task) -> tuple[float, 
     """Return one client's mean loss and error, 1 - accuracy, at ``model``."""
     with torch_seeded(task.layers_rng, bench.device), bench.borrowed() as net, one_torch_thread():
         set_model(net, model)
-        return _evaluate(net, task.X, task.y)
+        loss, outputs = _evaluate(net, task.X, task.y)
+        wrong = errors(net, outputs, torch.from_numpy(task.y).to(outputs.device))
+        return loss, float(wrong.mean())
 
 
 def evaluate(
-    net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, rng: np.random.Generator
-) -> tuple[float, float]:
-    """Return the mean loss and error of a net as it stands; ``rng`` is for its layers."""
+    net: NeuralNet, X: np.ndarray, y: np.ndarray, rng: np.random.Generator
+) -> tuple[float, np.ndarray]:
+    """Return the mean loss and the outputs of a net as it stands; ``rng`` is for its layers."""
     with torch_seeded(rng, net.device), one_torch_thread():
-        return _evaluate(net, X, y)
+        loss, outputs = _evaluate(net, X, y)
+        return loss, outputs.cpu().numpy()
 
 
 def _take_steps(
-    net: NeuralNetClassifier, training: LocalTraining, task: Task
+    net: NeuralNet, training: LocalTraining, task: Task
 ) -> tuple[list[float], list[float], int]:
     """Take the local steps; return the loss and learning rate of each, and the rows seen."""
     X, y = to_tensors(net, task.X, task.y)
@@ -93,7 +96,7 @@ def _take_steps(
     return losses, rates, n_samples
 
 
-def _train_step(net: NeuralNetClassifier, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+def _train_step(net: NeuralNet, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
     """Take one step as skorch's own loop takes it, batch-level callbacks included."""
     net.notify("on_batch_begin", batch=batch, training=True)
     step = net.train_step(batch)
@@ -104,7 +107,7 @@ def _train_step(net: NeuralNetClassifier, batch: tuple[torch.Tensor, torch.Tenso
     return loss
 
 
-def _set_rate(net: NeuralNetClassifier, rates: tuple[float, ...] | None, iteration: int) -> float:
+def _set_rate(net: NeuralNet, rates: tuple[float, ...] | None, iteration: int) -> float:
     """Set the learning rate of an iteration and return it."""
     if rates is not None:
         for group in net.optimizer_.param_groups:
@@ -114,7 +117,7 @@ def _set_rate(net: NeuralNetClassifier, rates: tuple[float, ...] | None, iterati
 
 @contextmanager
 def _corrected(
-    net: NeuralNetClassifier, model: Model, proximal_mu: float, correction: Model | None
+    net: NeuralNet, model: Model, proximal_mu: float, correction: Model | None
 ) -> Iterator[None]:
     """Add mu (w - w_t) and SCAFFOLD's c - c_k to the gradients, where there are such terms."""
     if not proximal_mu and not correction:
@@ -134,18 +137,24 @@ def _corrected(
         undo()
 
 
-def _evaluate(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the means over the rows of the loss and of the errors."""
+def _evaluate(net: NeuralNet, X: np.ndarray, y: np.ndarray) -> tuple[float, torch.Tensor]:
+    """Return the mean loss over the rows, and the net's outputs."""
     size = whole(batch_size(net, "iterator_valid"), len(y))
-    loss = n_errors = 0.0
+    loss, outputs = 0.0, []
     for start in range(0, len(y), size):
         batch = to_tensors(net, X[start : start + size], y[start : start + size])
         step = net.validation_step(batch)
         loss += step["loss"].item() * len(batch[1])
         output = step["y_pred"]
-        output = output[0] if isinstance(output, tuple) else output
-        n_errors += (output.argmax(1) != batch[1]).sum().item()
-    return loss / len(y), n_errors / len(y)
+        outputs.append(output[0] if isinstance(output, tuple) else output)
+    return loss / len(y), torch.cat(outputs)
+
+
+def errors(net: NeuralNet, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return 1 where a classifier is wrong, else 0; NaN for a regressor."""
+    if isinstance(net, NeuralNetClassifier):
+        return (output.argmax(1) != y).to(torch.double)
+    return torch.full((len(y),), torch.nan, dtype=torch.double)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed.engines._minibatches import Minibatches, minibatches
@@ -62,7 +62,7 @@ class Draws:
         return f"client {self.federation.names([k])[0]!r} in round {round}"
 
 
-def batch_size(net: NeuralNetClassifier, iterator="iterator_train") -> int:
+def batch_size(net: NeuralNet, iterator="iterator_train") -> int:
     """Return the batch size of skorch's own iterator; -1 means all rows."""
     return net.get_params_for(iterator).get("batch_size", net.batch_size)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet
 from torch.nn import functional as F
 
 from skfed._nets import Model
@@ -17,7 +17,7 @@ from skfed._nets import Model
 #: What a net's loss makes of logits (client, class, row), targets and batch sizes: the loss of
 #: each client, and its gradient by the logits.
 LogitLoss = Callable[
-    [NeuralNetClassifier, torch.Tensor, torch.Tensor, torch.Tensor | None],
+    [NeuralNet, torch.Tensor, torch.Tensor, torch.Tensor | None],
     tuple[torch.Tensor, torch.Tensor],
 ]
 
@@ -48,7 +48,7 @@ class LinearStack:
     #: Bytes of models and rows that are worth stacking on a CPU: what stays near a core.
     cache_bytes: ClassVar[int] = 5 * 2**20
 
-    def bind(self, net: NeuralNetClassifier, params: Model, buffers: Model) -> "BoundLinearStack":
+    def bind(self, net: NeuralNet, params: Model, buffers: Model) -> "BoundLinearStack":
         """Return the stack with the parameters of some clients; it has no buffers."""
         return BoundLinearStack(self, net, params)
 
@@ -87,13 +87,13 @@ class BoundLinearStack:
     ----------
     stack : LinearStack
         The layers.
-    net : NeuralNetClassifier
+    net : NeuralNet
         Whose criterion it is.
     params : dict of str to Tensor of shape (n_clients, ...)
         The clients' parameters.
     """
 
-    def __init__(self, stack: LinearStack, net: NeuralNetClassifier, params: Model):
+    def __init__(self, stack: LinearStack, net: NeuralNet, params: Model):
         self.loss, self.net = stack.loss, net
         self.layers = [
             _BoundLinear(layer, params) if isinstance(layer, Linear) else layer
@@ -188,7 +188,7 @@ def _fills_better(one: int, other: int) -> bool:
 
 
 def cross_entropy(
-    net: NeuralNetClassifier, logits: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
+    net: NeuralNet, logits: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax cross-entropy, averaged over each client's rows (a ``LogitLoss``)."""
     slope = torch.log_softmax(logits, 1)
@@ -213,7 +213,7 @@ class CriterionLoss:
 
     def __call__(
         self,
-        net: NeuralNetClassifier,
+        net: NeuralNet,
         logits: torch.Tensor,
         y: torch.Tensor,
         sizes: torch.Tensor | None,

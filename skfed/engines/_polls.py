@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from skfed._nets import Model, Workbench, set_model
-from skfed.engines._client import one_torch_thread
+from skfed.engines._client import errors, one_torch_thread
 from skfed.engines._memory import MemoryPool
 from skfed.engines._rows import Rows
 
@@ -94,18 +94,18 @@ def evaluate_rows(
         net._set_training(False)
         output = net.module_(X)
         starts = np.concatenate([[0], polled.ends[:-1]])
-        errors = np.add.reduceat((output.argmax(1) != y).cpu().numpy(), starts, dtype=float)
+        wrong = np.add.reduceat(errors(net, output, y).cpu().numpy(), starts)
         if rowwise:
             # With rows as the last axis it takes a fraction of the time.
             picked = torch.log_softmax(output.T.contiguous(), 0).gather(0, y.unsqueeze(0))
             losses = -picked.squeeze(0).cpu().numpy()
-            return np.add.reduceat(losses, starts, dtype=float), errors
+            return np.add.reduceat(losses, starts, dtype=float), wrong
         batches = zip(starts.tolist(), polled.ends.tolist(), strict=True)
         sums = [
             net.get_loss(output[a:b], y[a:b], X=X[a:b], training=False).item() * (b - a)
             for a, b in batches
         ]
-        return np.array(sums), errors
+        return np.array(sums), wrong
 
 
 def is_rowwise(criterion: nn.Module) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -34,7 +34,7 @@ class Probe:
 
     Parameters
     ----------
-    net : NeuralNetClassifier
+    net : NeuralNet
         A net with the settings of those that will train.
     X, y : ndarray
         The data, of which a few rows are used, so that a module sees what it is made for.
@@ -42,7 +42,7 @@ class Probe:
         Rows of a batch; -1 means all.
     """
 
-    def __init__(self, net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, batch: int):
+    def __init__(self, net: NeuralNet, X: np.ndarray, y: np.ndarray, batch: int):
         n_rows = min(_ROWS, len(X), len(X) if batch == -1 else batch)
         rows = np.linspace(0, len(X) - 1, n_rows).astype(int)
         self.net = net

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from skorch import NeuralNetClassifier
+from skorch import NeuralNet
 from torch import nn
 
 from skfed._nets import Model, Workbench
@@ -85,7 +85,7 @@ class Stack:
 
     Parameters
     ----------
-    net : NeuralNetClassifier
+    net : NeuralNet
         Whose module, criterion and optimizer they are.
     method : LinearStack or BatchedModule
         How losses and gradients are had.
@@ -104,7 +104,7 @@ class Stack:
 
     def __init__(
         self,
-        net: NeuralNetClassifier,
+        net: NeuralNet,
         method: Method,
         order: Order,
         chunk: Chunk,
@@ -191,7 +191,7 @@ class Stack:
         self.bound = self.method.bind(self.net, self.params, self.buffers)
 
 
-def _optimizer(net: NeuralNetClassifier, params: Model) -> torch.optim.Optimizer:
+def _optimizer(net: NeuralNet, params: Model) -> torch.optim.Optimizer:
     """Set up the net's optimizer for stacked parameters; it acts on each element by itself."""
     _, options = net.get_params_for_optimizer("optimizer", net.module_.named_parameters())
     group = net.optimizer_.param_groups[0] | {"params": list(params.values())}

@@ -1,0 +1,158 @@
+"""The federated regressor."""
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import validate_data
+
+from skfed._estimator import BaseFederated
+from skfed._nets import REGRESSOR, make_net, output_of, predict
+
+
+class FederatedRegressor(RegressorMixin, BaseFederated):
+    """A regressor trained over clients that keep their data (federated averaging).
+
+    As :class:`FederatedClassifier`, with a net that predicts numbers. A selector that matches
+    accuracies does not fit it.
+
+    Parameters
+    ----------
+    estimator : NeuralNetRegressor, torch.nn.Module (class or instance) or None, default=None
+        What every client trains. A torch module returns predictions of shape (n_samples,
+        n_targets), or (n_samples,) for one target, and is trained with squared error, SGD,
+        learning rate 0.01 and batch size 128; a class is built without arguments, an instance is
+        copied. None: zero-initialised linear regression, trained likewise.
+    selector, priority, n_rounds, local_epochs, local_steps, lr_schedule, proximal_mu, aggregator, \
+server_optimizer, availability, engine, memory_budget, n_jobs, warm_start, random_state, verbose
+        As in :class:`FederatedClassifier`.
+
+    Attributes
+    ----------
+    net_ : skorch.NeuralNetRegressor
+        The fitted net with the global model.
+    clients_, priority_, sizes_, fractions_, engine_, history_, n_rounds_, n_features_in_, \
+feature_names_in_
+        As in :class:`FederatedClassifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.preprocessing import scale
+    >>> from skfed import FederatedRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> hospitals = [f"hospital {i % 5}" for i in range(len(X))]
+    >>> model = FederatedRegressor(n_rounds=200, random_state=0)
+    >>> round(model.fit(scale(X), scale(y), clients=hospitals).score(scale(X), scale(y)), 1)
+    0.5
+    """
+
+    def _check_training_data(self, X, y, *, reset, classes=None):
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=reset,
+            dtype="numeric",
+            allow_nd=True,
+            multi_output=True,
+            y_numeric=True,
+        )
+        if reset:
+            self._sample_shape, self._target_shape = X.shape[1:], y.shape[1:]
+        self._check_sample_shape(X)
+        return X, self._encode(y)
+
+    def _encode(self, y, name="y"):
+        """Return targets of shape (n_samples, n_targets)."""
+        y = np.asarray(y)
+        if y.shape[1:] != self._target_shape:
+            raise ValueError(
+                f"{name} has targets of shape {y.shape[1:]}, but {type(self).__name__} was fitted "
+                f"on targets of shape {self._target_shape}."
+            )
+        return y.reshape(len(y), -1)
+
+    def _make_net(self, X, seed):
+        n_targets = int(np.prod(self._target_shape))
+        return make_net(REGRESSOR, self.estimator, X, n_targets, seed)
+
+    def _targets(self, net, X, y):
+        output = output_of(net, X[:1])
+        y = y.astype(str(output.dtype).removeprefix("torch."))
+        return y.reshape(len(y), *output.shape[1:])
+
+    def _val_score(self, outputs, y):
+        return float(r2_score(y, outputs))
+
+    def partial_fit(self, X, y, clients=None):
+        """Train for one more round, from where the estimator stands.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Training data; it may differ from call to call, and so may the clients.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+        clients : array-like of shape (n_samples,), default=None
+            The id of the client that holds each row.
+
+        Returns
+        -------
+        self
+            The estimator after the round.
+
+        Raises
+        ------
+        ValueError
+            As ``fit``.
+        """
+        return self._partial_fit(X, y, clients)
+
+    def predict(self, X):
+        """Return the predictions for each sample.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_targets), dtype=float64
+            Predictions, in the shape of the targets of fit.
+        """
+        X = self._check_X(X)
+        predicted = predict(self.net_, X).astype(float)  # as scikit-learn's regressors do
+        return predicted.reshape(len(X), *self._target_shape)
+
+    def score(self, X, y, sample_weight=None, clients=None):
+        """Return R^2, over the rows of the priority clients if ``clients`` is given.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Samples.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Their targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each sample.
+        clients : array-like of shape (n_samples,), default=None
+            The client of each row; rows of clients without priority are left out.
+
+        Returns
+        -------
+        float
+            The coefficient of determination, 1 at best.
+
+        Raises
+        ------
+        ValueError
+            If ``clients`` does not fit X or names no priority client.
+        """
+        X, y, sample_weight = self._scored(X, y, sample_weight, clients)
+        return super().score(X, y, sample_weight)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

@@ -1,0 +1,16 @@
+"""Warnings that point at the caller's line, however deep in skfed they arise."""
+
+import sys
+import warnings
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn as from the first line outside this package."""
+    # warnings.warn(skip_file_prefixes=...) does it from Python 3.12 on.
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level + 1)
