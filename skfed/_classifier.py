@@ -56,6 +56,11 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     availability : BaseAvailability, default=None
         Who can be reached in a round, and who never answers, from ``skfed.availability``; None is
         everybody, always.
+    on_client_error : {"drop", "raise"}, default="drop"
+        A client whose training or poll raises, or whose loss or update is not finite, is left out
+        of the round; ``history_`` and the log say why. "raise" ends the fit with the cause.
+    min_clients : int, default=1
+        With fewer clients that succeed, a round keeps the model.
     engine : {"auto", "stacked", "loop"}, default="auto"
         "stacked" trains many clients as one batch, with the loop's minibatches and, up to the
         rounding of its products, its result; "loop" lets skorch train client by client. "auto" is

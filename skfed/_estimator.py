@@ -72,6 +72,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         "aggregator": [BaseAggregator, None],
         "server_optimizer": [ServerOptimizer, None],
         "availability": [BaseAvailability, None],
+        "on_client_error": [StrOptions({"drop", "raise"})],
+        "min_clients": [_POSITIVE_INT],
         "engine": [StrOptions({"auto", "stacked", "loop"})],
         "memory_budget": [_POSITIVE_INT],
         "n_jobs": [Integral, None],
@@ -94,6 +96,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         aggregator=None,
         server_optimizer=None,
         availability=None,
+        on_client_error="drop",
+        min_clients=1,
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
@@ -112,6 +116,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         self.aggregator = aggregator
         self.server_optimizer = server_optimizer
         self.availability = availability
+        self.on_client_error = on_client_error
+        self.min_clients = min_clients
         self.engine = engine
         self.memory_budget = memory_budget
         self.n_jobs = n_jobs
@@ -145,8 +151,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         Raises
         ------
         ValueError
-            If a parameter is out of range, ``clients`` does not fit X, ``priority`` is empty or
-            names an unknown client, or an update is not finite.
+            If a parameter is out of range, ``clients`` does not fit X, or ``priority`` is empty or
+            names an unknown client; if every update is not finite in every round.
         """
         self._validate_params()
         resume = self.warm_start and hasattr(self, "net_")
@@ -329,6 +335,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             training=LocalTraining(self.local_epochs, self.local_steps, self.proximal_mu),
             lr_schedule=self.lr_schedule,
             n_rounds=self.n_rounds,
+            drop_failing=self.on_client_error == "drop",
+            min_clients=self.min_clients,
         )
 
     def _report(self, row: dict[str, Any]) -> None:

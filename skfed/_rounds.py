@@ -1,19 +1,20 @@
 """One round after another: poll, select, train, aggregate, record."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from skorch import NeuralNet
+from skorch import NeuralNet, NeuralNetClassifier
 
+from skfed._exchanges import Failures, Poll, Returns, in_words
 from skfed._federation import Federation
 from skfed._nets import Model, get_model, model_bytes, parameter_names, set_model
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.aggregation._scaffold import Variates
 from skfed.availability import BaseAvailability
-from skfed.engines import Engine, LocalTraining, Order, Updates
+from skfed.engines import Engine, LocalTraining, Order
 from skfed.history import Ledger
 from skfed.schedules import Scheduled, value_at
 from skfed.selection import BaseSelector, Cohort, Round
@@ -30,6 +31,7 @@ class Server:
     optimizer_state: dict[str, Any] | None = None
     variates: Variates = field(default_factory=Variates)
     rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round
+    told: set[tuple] = field(default_factory=set)  # failures that were logged
 
     @property
     def round(self) -> int:
@@ -52,69 +54,8 @@ class Rules:
     training: LocalTraining
     lr_schedule: Scheduled | None
     n_rounds: int  # what schedules plan for
-
-
-@dataclass
-class Poll:
-    """Carries a selector's questions of one round to the engine, and charges for them."""
-
-    engine: Engine
-    model: Model
-    round: int
-    ledger: Ledger
-    losses: dict[int, float] = field(default_factory=dict)  # F_k(w_t) of who said it
-
-    def __call__(self, clients, metric, max_samples, at_most):
-        told = self.engine.evaluate(self.model, clients, self.round, max_samples)
-        values = told.losses if metric == "loss" else told.errors
-        if metric == "error" and np.isnan(values).any():
-            raise ValueError(
-                "selector polls the error, 1 - accuracy, which a regressor has not: let it match "
-                "losses (FedAlignSelector(match='loss'))."
-            )
-        # A client above the bound keeps its value to itself.
-        answered = np.ones(len(values), bool) if at_most is None else values <= at_most
-        self.ledger.charge_poll(clients, answered, told.n_samples, with_bound=at_most is not None)
-        if metric == "loss" and max_samples is None:
-            self.losses.update(zip(clients[answered].tolist(), values[answered], strict=True))
-        return np.where(answered, values, np.nan)
-
-    def objective(self, view: Round) -> float:
-        """Return F(w_t) = sum of s_k p_k F_k(w_t), where all of P in reach told their loss."""
-        reached = view.priority & view.available
-        if not 0 < np.count_nonzero(reached) <= len(self.losses):  # spares the look at each
-            return float("nan")
-        priority = np.flatnonzero(reached)
-        if not self.losses.keys() >= set(priority.tolist()):
-            return float("nan")
-        weights = (view.priority_weights * view.sizes)[priority]
-        return float(np.average([self.losses[k] for k in priority.tolist()], weights=weights))
-
-
-class Returns:
-    """What a cohort has sent back, in its order; the models go to the aggregation rule."""
-
-    def __init__(self, order: Order, names: tuple):
-        n_members = len(order.cohort.clients)
-        self.round, self.names = order.round, names
-        self.losses = np.full(n_members, np.nan)
-        self.n_samples = np.zeros(n_members, dtype=int)
-        self.variates: list[Model | None] = [None] * n_members
-
-    def parts(self, arriving: Iterable[Updates]) -> Iterator[tuple[np.ndarray, Any]]:
-        """Note what comes and pass the models on; refuse to average one that has diverged."""
-        for updates in arriving:
-            self.losses[updates.members] = updates.losses
-            self.n_samples[updates.members] = updates.n_samples
-            for i, variate in zip(updates.members, updates.variates, strict=True):
-                self.variates[i] = variate
-            for i in updates.members[~updates.finite]:
-                raise ValueError(
-                    f"the update of client {self.names[i]!r} in round {self.round} is not finite "
-                    f"(its training loss was {self.losses[i]}): lower the learning rate, or scale "
-                    "X."
-                )
-            yield updates.members, updates.part
+    drop_failing: bool = True  # else the first failure of a client ends the fit
+    min_clients: int = 1  # fewer that succeed keep the model
 
 
 def run_rounds(
@@ -130,16 +71,25 @@ def run_rounds(
     """Run rounds until the server has finished ``until`` of them.
 
     ``validate`` measures the global model after a round, and ``report`` is shown each row of the
-    history.
+    history. Where every client failed in every round, the first cause is raised.
     """
     reported = np.full(len(federation), np.inf)
     if server.reported:
         for k in range(len(federation)):
             reported[k] = server.reported.get(federation.digest(k), np.inf)
+    first, some_good = None, False
     while server.round < until:
-        row = _run_round(server, federation, engine, rules, reported, validate)
+        row, failures, some_succeeded = _run_round(
+            server, federation, engine, rules, reported, validate
+        )
         server.rows.append(row)
         report(row)
+        first = first or next(iter(failures.causes.items()), None)
+        some_good = some_good or some_succeeded
+    if first is not None and not some_good:
+        k, cause = first
+        cause.add_note(f"client {federation.names([k])[0]!r}; every client failed in every round")
+        raise cause
 
 
 def _run_round(
@@ -149,43 +99,52 @@ def _run_round(
     rules: Rules,
     reported: np.ndarray,
     validate: Callable[[NeuralNet], dict[str, float]],
-) -> dict[str, Any]:
-    """Run one round; the model and what the server remembers move on after all clients' work."""
+) -> tuple[dict[str, Any], Failures, bool]:
+    """Run one round: the model and what the server remembers move on after all clients' work.
+
+    Return the row of the history, who failed, and whether it was not everybody.
+    """
     started = perf_counter()
     model, t = get_model(server.net), server.round
     ledger = Ledger(model_bytes(server.net))
-    poll = Poll(engine, model, t, ledger)
+    failures = Failures(federation, t, server.told, fatal=not rules.drop_failing)
+    poll = Poll(engine, model, t, ledger, failures, isinstance(server.net, NeuralNetClassifier))
     view = _view(server, federation, rules, reported, poll)
     chosen = rules.selector.select(view)
     scheduled = rules.selector.scheduled(view)
     selected = perf_counter()
 
     answers = _answers(server, federation, rules, chosen.clients)
-    cohort = chosen.keep(answers)
-    order = _order(server, federation, rules, model, cohort)
-    returns = Returns(order, federation.names(cohort.clients))
-    parts = returns.parts(engine.train(order))
-    aggregate = rules.aggregator.combine(model, parts, cohort, order.parameters)
-    n_samples = int(returns.n_samples.sum())
-    ledger.charge_training(chosen.clients, answers, n_samples, rules.aggregator.uses_variates)
+    asked = chosen.keep(answers)
+    order = _order(server, federation, rules, model, asked)
+    returns = Returns(order, failures)
+    aggregate = rules.aggregator.combine(
+        model, returns.parts(engine.train(order)), asked, order.parameters
+    )
+    cohort = asked.keep(returns.good)
+    if len(cohort.clients) < rules.min_clients:
+        cohort = asked.keep(np.zeros(len(asked.clients), dtype=bool))
+    _charge(ledger, chosen, answers, asked, returns, rules)
     trained = perf_counter()
 
-    _move(server, federation, rules, order, aggregate, returns)
-    for k, loss in zip(cohort.clients, returns.losses.tolist(), strict=True):
+    if len(cohort.clients):
+        _move(server, federation, rules, order, aggregate, returns)
+    for k, loss in zip(asked.clients, returns.losses.tolist(), strict=True):
         reported[k] = server.reported[federation.digest(k)] = loss
-    return {
+    row = {
         "round": t,
-        "objective": cohort.objective if np.isfinite(cohort.objective) else poll.objective(view),
-        "train_loss": _train_loss(returns.losses, cohort),
+        "objective": asked.objective if np.isfinite(asked.objective) else poll.objective(view),
+        "train_loss": _train_loss(returns.losses, asked, returns.good),
         **validate(server.net),
         "lr": _rate(server, order.training),
         **scheduled,
         **ledger.totals(),
-        **_who(federation, ledger, chosen, cohort, answers),
+        **_who(federation, ledger, chosen, answers, cohort, returns),
         "select_seconds": selected - started,
         "train_seconds": trained - selected,
         "round_seconds": perf_counter() - started,
     }
+    return row, failures, bool(returns.good.any()) or not failures.causes
 
 
 def _order(
@@ -203,18 +162,42 @@ def _order(
     )
 
 
+def _charge(
+    ledger: Ledger,
+    chosen: Cohort,
+    answers: np.ndarray,
+    asked: Cohort,
+    returns: Returns,
+    rules: Rules,
+) -> None:
+    """Charge the training: an update that is not finite was sent, one that raised was not."""
+    sent = answers.copy()
+    if len(asked.clients):  # nobody is asked if those that answer had no weight
+        sent[np.flatnonzero(answers)] = returns.sent
+    n_samples = int(returns.n_samples.sum())
+    ledger.charge_training(chosen.clients, sent, n_samples, rules.aggregator.uses_variates)
+
+
 def _who(
-    federation: Federation, ledger: Ledger, chosen: Cohort, cohort: Cohort, answers: np.ndarray
+    federation: Federation,
+    ledger: Ledger,
+    chosen: Cohort,
+    answers: np.ndarray,
+    cohort: Cohort,
+    returns: Returns,
 ) -> dict[str, Any]:
     """Return the columns of the history that say who did what."""
+    silent = chosen.clients[~answers]
+    causes = returns.failures.causes
     return {
         "n_polled": len(ledger.polled),
-        "n_trained": len(cohort.clients),
+        "n_trained": int(returns.sent.sum()),
         "n_aggregated": len(cohort.clients),
-        "n_failed": len(chosen.clients) - len(cohort.clients),
+        "n_failed": len(silent) + len(causes),
         "polled": federation.names(ledger.polled),
         "cohort": federation.names(cohort.clients),
-        "failed": federation.names(chosen.clients[~answers]),
+        "failed": federation.names([*silent, *causes]),
+        "causes": ("no answer",) * len(silent) + tuple(map(in_words, causes.values())),
     }
 
 
@@ -289,8 +272,6 @@ def _move(
     returns: Returns,
 ) -> None:
     """Move the global model, and the server's optimizer and variates with it."""
-    if not len(order.cohort.clients):
-        return
     if rules.server_optimizer is not None:
         aggregate, server.optimizer_state = rules.server_optimizer.step(
             order.model, aggregate, order.parameters, server.optimizer_state
@@ -304,8 +285,7 @@ def _move(
         server.variates.move(new, len(federation))
 
 
-def _train_loss(losses: np.ndarray, cohort: Cohort) -> float:
-    """Return the cohort's mean training loss, weighted as its updates are."""
-    if not cohort.weights.any():
-        return float("nan")
-    return float(np.average(losses, weights=cohort.weights))
+def _train_loss(losses: np.ndarray, cohort: Cohort, good: np.ndarray) -> float:
+    """Return the mean training loss of those that succeeded, weighted as their updates are."""
+    weights = cohort.weights[good]
+    return float(np.average(losses[good], weights=weights)) if weights.any() else float("nan")

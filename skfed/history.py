@@ -92,10 +92,11 @@ def to_frame(rows: list[dict[str, Hashable]]) -> pd.DataFrame:
     eps, d : the selector's scheduled values, where it has them.
     models_down, models_up, scalars_down, scalars_up, bytes_down, bytes_up : what was sent.
     samples_evaluated, samples_trained : rows that clients evaluated and trained on.
-    n_polled, n_trained, n_aggregated, n_failed : clients asked, trained, aggregated, and chosen
-        without an answer.
+    n_polled, n_trained, n_aggregated, n_failed : clients asked, trained, aggregated, and failed:
+        chosen without an answer, or with an exception, a loss or an update that is not finite.
     polled, cohort, failed : ids of those polled, aggregated and failed; a repeated draw stands
         twice.
+    causes : why those in ``failed`` failed.
     select_seconds, train_seconds, round_seconds : wall time; selection includes its polls.
     """
     return pd.DataFrame(rows)

@@ -77,7 +77,7 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         object
             For ``combine``, from another process maybe: a dict of tensors (views of ``stack`` are
             copied), or anything without a view of it. Where a model is not finite, neither is
-            this.
+            this; then it is collected again without that model.
         """
         return stack
 
@@ -95,7 +95,8 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         model : dict of str to Tensor
             w, the current global model.
         parts : iterable of (ndarray of int, object)
-            Positions in the cohort, and what ``collect`` kept of these members.
+            Positions in the cohort, and what ``collect`` kept of these members. Members that
+            failed are in no part.
         cohort : Cohort
             The weights q_k.
         parameters : collection of str
@@ -104,14 +105,20 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         Returns
         -------
         dict of str to Tensor
-            The aggregate; the model itself if there are no parts.
+            The aggregate over those that arrived; the model itself if nobody with a weight did.
         """
         arrived = list(parts)
         if not arrived:
             return model
-        order = torch.from_numpy(np.argsort(np.concatenate([members for members, _ in arrived])))
+        members = np.concatenate([members for members, _ in arrived])
+        there = np.zeros(len(cohort.clients), dtype=bool)
+        there[members] = True
+        survivors = cohort.keep(there)
+        if not len(survivors.clients):
+            return model
+        order = torch.from_numpy(np.argsort(members))
         updates = {name: torch.cat([part[name] for _, part in arrived])[order] for name in model}
-        return self._aggregate(model, updates, cohort, parameters)
+        return self._aggregate(model, updates, survivors, parameters)
 
     @abstractmethod
     def _aggregate(self, model, updates, cohort, parameters):

@@ -26,14 +26,19 @@ class WeightedMean(BaseAggregator):
         }
 
     def combine(self, model, parts, cohort, parameters):
-        """Add up the sums as they come."""
-        rest = 1.0 - cohort.weights.sum() if cohort.unbiased else 0.0
+        """Add up the sums as they come, and make up for the weights of who failed."""
         total: Model = {}
-        for _, part in parts:
+        there = np.zeros(len(cohort.clients), dtype=bool)
+        for members, part in parts:
+            there[members] = True
             for name, tensor in part.items():
                 total[name] = total[name] + tensor if name in total else tensor
-        if not total:
+        arrived = cohort.weights[there].sum()
+        if not total or not (arrived or cohort.unbiased):
             return model
+        if not (there.all() or cohort.unbiased):
+            total = {name: tensor / arrived for name, tensor in total.items()}
+        rest = 1.0 - arrived if cohort.unbiased else 0.0
         return {
             name: cast_mean(total[name] + (rest * w if name in parameters else w.double()), w)
             for name, w in model.items()
@@ -41,7 +46,7 @@ class WeightedMean(BaseAggregator):
 
     def _aggregate(self, model, updates, cohort, parameters):
         total = self.collect(model, updates, cohort.weights, parameters)
-        return self.combine(model, [(cohort.clients, total)], cohort, parameters)
+        return self.combine(model, [(np.arange(len(cohort.clients)), total)], cohort, parameters)
 
 
 def _weighted_sum(stack: torch.Tensor, weights: np.ndarray) -> torch.Tensor:

@@ -5,7 +5,7 @@ free memory, since the rounding of a product depends on its shape.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,17 @@ class Chunk:
     sizes: np.ndarray
     iterations: np.ndarray
     layers_rng: np.random.Generator
+
+    def of(self, members: np.ndarray) -> "Chunk":
+        """Return the chunk of some members alone, the first of whom has most steps."""
+        steps = self.sizes[:, members[0]] > 0
+        return replace(
+            self,
+            names=tuple(self.names[i] for i in members),
+            numbers=self.numbers[steps][:, members],
+            sizes=self.sizes[steps][:, members],
+            iterations=self.iterations[steps],
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel with the members' rows alone."""

@@ -39,19 +39,26 @@ class Task:
 
 
 def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> Updates:
-    """Train one member of a cohort, with a fresh optimizer; ``order`` is for this member alone."""
+    """Train one member of a cohort; ``order`` is for this member alone."""
+    try:
+        return _train(bench, order, member, task)
+    except MemoryError:
+        raise
+    except Exception as error:
+        error.add_note(f"while training {task.name}")
+        return Updates.of_failed(member, error)
+
+
+def _train(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> Updates:
+    """Train one member with a fresh optimizer."""
     model, training = order.model, order.training
     correction = None if order.corrections is None else order.corrections[0]
     with torch_seeded(task.layers_rng, bench.device), bench.borrowed() as net, one_torch_thread():
         set_model(net, model)
         net.initialize_optimizer()
         net.history.clear()
-        try:
-            with _corrected(net, model, training.proximal_mu, correction):
-                losses, rates, n_samples = _take_steps(net, training, task)
-        except Exception as error:
-            error.add_note(f"while training {task.name}")
-            raise
+        with _corrected(net, model, training.proximal_mu, correction):
+            losses, rates, n_samples = _take_steps(net, training, task)
         trained = get_model(net)
         variate = None
         if correction is not None:
@@ -62,13 +69,25 @@ def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task)
         return collect(order, member, stack, loss, seen, [variate])
 
 
-def evaluate_client(bench: Workbench, model: Model, task: Task) -> tuple[float, float]:
-    """Return one client's mean loss and error, 1 - accuracy, at ``model``."""
-    with torch_seeded(task.layers_rng, bench.device), bench.borrowed() as net, one_torch_thread():
-        set_model(net, model)
-        loss, outputs = _evaluate(net, task.X, task.y)
-        wrong = errors(net, outputs, torch.from_numpy(task.y).to(outputs.device))
-        return loss, float(wrong.mean())
+def evaluate_client(
+    bench: Workbench, model: Model, task: Task
+) -> tuple[float, float, Exception | None]:
+    """Return one client's mean loss and error, 1 - accuracy, at ``model``; NaN if it raised."""
+    try:
+        with (
+            torch_seeded(task.layers_rng, bench.device),
+            bench.borrowed() as net,
+            one_torch_thread(),
+        ):
+            set_model(net, model)
+            loss, outputs = _evaluate(net, task.X, task.y)
+            wrong = errors(net, outputs, torch.from_numpy(task.y).to(outputs.device))
+            return loss, float(wrong.mean()), None
+    except MemoryError:
+        raise
+    except Exception as error:
+        error.add_note(f"while polling {task.name}")
+        return np.nan, np.nan, error
 
 
 def evaluate(

@@ -60,8 +60,10 @@ class LoopEngine:
                 n_samples.append(len(task.y))
                 yield delayed(evaluate_client)(self.bench, model, task)
 
-        values = np.array(Parallel(n_jobs=self.n_jobs)(calls()), float).reshape(-1, 2)
-        return Evaluation(values[:, 0], values[:, 1], np.array(n_samples, dtype=int))
+        answers = Parallel(n_jobs=self.n_jobs)(calls())
+        values = np.array([answer[:2] for answer in answers], float).reshape(-1, 2)
+        raised = {i: error for i, (*_, error) in enumerate(answers) if error is not None}
+        return Evaluation(values[:, 0], values[:, 1], np.array(n_samples, dtype=int), raised)
 
     def _training_tasks(self, order: Order) -> Iterator[tuple[np.ndarray, Task]]:
         """Yield the tasks of a cohort; a client's rows are gathered when its turn comes."""

@@ -32,6 +32,11 @@ class PolledRows:
     numbers: np.ndarray
     ends: np.ndarray
 
+    def of(self, batch: int) -> "PolledRows":
+        """Return one batch alone."""
+        start, end = self.ends[batch - 1] if batch else 0, self.ends[batch]
+        return PolledRows(self.rows, self.numbers[start:end], np.array([end - start]))
+
     def __getstate__(self) -> dict[str, Any]:
         """Travel with these rows alone."""
         rows, numbers = self.rows.of(self.numbers)
@@ -79,14 +84,33 @@ def cut_polls(
     return polls, np.array(owners)
 
 
+Answer = tuple[float, float, Exception | None]
+
+
 def evaluate_rows(
     bench: Workbench, pool: MemoryPool, model: Model, polled: PolledRows, rowwise: bool
-) -> tuple[np.ndarray, np.ndarray]:
+) -> list[Answer]:
     """Return the summed loss and the number of errors of each batch, from one product.
 
     ``rowwise`` says that the criterion is the plain mean of cross-entropies, so that the losses of
-    all rows are had at once.
+    all rows are had at once. Where that raises, each batch is evaluated alone; one that fails gets
+    NaN, and what it raised.
     """
+    try:
+        losses, wrong = _evaluate(bench, pool, model, polled, rowwise)
+        return [(*pair, None) for pair in zip(losses.tolist(), wrong.tolist(), strict=True)]
+    except MemoryError:
+        raise
+    except Exception as error:
+        if len(polled.ends) == 1:
+            return [(np.nan, np.nan, error)]
+        batches = (polled.of(i) for i in range(len(polled.ends)))
+        return [a for batch in batches for a in evaluate_rows(bench, pool, model, batch, rowwise)]
+
+
+def _evaluate(
+    bench: Workbench, pool: MemoryPool, model: Model, polled: PolledRows, rowwise: bool
+) -> tuple[np.ndarray, np.ndarray]:
     with bench.borrowed() as net, pool.borrowed() as memory, one_torch_thread(), torch.no_grad():
         numbers, y = polled.rows.prepare(polled.numbers)
         X = polled.rows.take(numbers, memory)

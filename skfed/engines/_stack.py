@@ -22,8 +22,6 @@ from skfed.utils._seeding import torch_seeded
 
 Method = LinearStack | BatchedModule
 
-_SHOWN = 10  # names in an error message
-
 
 def train_chunk(
     bench: Workbench,
@@ -33,23 +31,40 @@ def train_chunk(
     order: Order,
     members: np.ndarray,
     chunk: Chunk,
-) -> Updates:
+) -> list[Updates]:
     """Train some members of a cohort; ``order`` is for them alone.
 
     ``random`` says whether the module draws while it trains; then the generator of torch is held.
+    Where that raises, each trains alone, so that only those that fail are left out.
     """
+    same = bench, pool, method, random
+    try:
+        return [_train(*same, order, members, chunk)]
+    except MemoryError:
+        raise
+    except Exception as error:
+        if len(members) > 1:
+            positions = (np.array([i]) for i in range(len(members)))
+            alone = (train_chunk(*same, order.of(i), members[i], chunk.of(i)) for i in positions)
+            return [updates for some in alone for updates in some]
+        error.add_note(f"while training client {chunk.names[0]!r} in round {order.round}")
+        return [Updates.of_failed(members, error)]
+
+
+def _train(
+    bench: Workbench,
+    pool: MemoryPool,
+    method: Method,
+    random: bool,
+    order: Order,
+    members: np.ndarray,
+    chunk: Chunk,
+) -> Updates:
     seeded = torch_seeded(chunk.layers_rng, bench.device) if random else nullcontext()
     net_and_memory = bench.borrowed(), pool.borrowed()
     with net_and_memory[0] as net, net_and_memory[1] as memory, seeded, one_torch_thread():
-        try:
-            stack = Stack(net, method, order, chunk, memory)
-            losses, rates = _take_steps(stack, order.training.rates, chunk, memory)
-        except Exception as error:
-            which = "client" if len(chunk.names) == 1 else "one of the clients"
-            names = ", ".join(map(repr, chunk.names[:_SHOWN]))
-            more = ", ..." if len(chunk.names) > _SHOWN else ""
-            error.add_note(f"while training {which} {names}{more} in round {order.round}")
-            raise
+        stack = Stack(net, method, order, chunk, memory)
+        losses, rates = _take_steps(stack, order.training.rates, chunk, memory)
         return collect(
             replace(order, model=stack.model),
             members,

@@ -7,6 +7,7 @@ since most of a step is then the dispatch of its operations.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -86,7 +87,7 @@ class StackedEngine:
             (train_chunk, (*same, order.of(members), members, chunk))
             for members, chunk in self._chunks(order)
         )
-        return side_by_side(calls, self.n_jobs)
+        return chain.from_iterable(side_by_side(calls, self.n_jobs))
 
     def evaluate(
         self, model: Model, clients: np.ndarray, round: int, max_samples: int | str | None = None
@@ -104,11 +105,13 @@ class StackedEngine:
             (evaluate_rows, (self.bench, self.pool, model, poll, self.plan.rowwise))
             for poll in polls
         )
-        answers = side_by_side(calls, self.n_jobs)
-        losses, errors = np.concatenate(list(answers), axis=1)
+        answers = [batch for poll in side_by_side(calls, self.n_jobs) for batch in poll]
         n_samples = np.array([len(numbers) for numbers in asked])
-        sums = (np.bincount(owners, weights=values) for values in (losses, errors))
-        return Evaluation(next(sums) / n_samples, next(sums) / n_samples, n_samples)
+        sums = [np.bincount(owners, weights=[a[i] for a in answers]) for i in (0, 1)]
+        raised = {int(owners[b]): a[2] for b, a in enumerate(answers) if a[2] is not None}
+        for i, error in raised.items():
+            error.add_note(f"while polling {self.draws.name(clients[i], round)}")
+        return Evaluation(sums[0] / n_samples, sums[1] / n_samples, n_samples, raised)
 
     def _chunks(self, order: Order) -> Iterator[tuple[np.ndarray, Chunk]]:
         """Yield the chunks of a cohort; their minibatches are drawn when their turn comes."""

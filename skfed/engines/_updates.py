@@ -60,11 +60,13 @@ class Updates:
     n_samples : ndarray of shape (n_members,)
         Rows seen in the local steps, repeats counted.
     finite : ndarray of shape (n_members,), dtype=bool
-        Whether all that a member sent is finite.
+        Whether all that a member sent is finite; False for one whose training raised.
     part : object
-        What the aggregation rule collected of their models.
+        What the aggregation rule collected of the models of those that are finite.
     variates : list of (dict of str to Tensor or None)
         SCAFFOLD's new c_k of each; None where it has not moved.
+    error : Exception, default=None
+        What the training of these members raised.
     """
 
     members: np.ndarray
@@ -73,6 +75,14 @@ class Updates:
     finite: np.ndarray
     part: Any
     variates: Sequence[Model | None]
+    error: Exception | None = None
+
+    @classmethod
+    def of_failed(cls, members: np.ndarray, error: Exception) -> "Updates":
+        """Return what is left of members whose training raised: nothing."""
+        n = len(members)
+        nothing = np.full(n, np.nan), np.zeros(n, dtype=int), np.zeros(n, dtype=bool)
+        return cls(members, *nothing, None, [None] * n, error)
 
 
 class Evaluation(NamedTuple):
@@ -81,6 +91,7 @@ class Evaluation(NamedTuple):
     losses: np.ndarray  # F_k(w), the mean over the rows
     errors: np.ndarray  # 1 - accuracy
     n_samples: np.ndarray
+    raised: dict[int, Exception] = {}  # by position, whose values are NaN
 
 
 def collect(
@@ -101,10 +112,21 @@ def collect(
         finite &= _finite_members(stack)
     for i, variate in enumerate(variates):
         finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
+    if not finite.all():
+        part = _of_finite(order, stack, finite)
     if isinstance(part, dict):
         again = {_address(tensor) for tensor in stack.values()}  # whose memory is used again
         part = {n: (t.clone() if _address(t) in again else t).cpu() for n, t in part.items()}
     return Updates(members, losses, n_samples, finite, part, variates)
+
+
+def _of_finite(order: Order, stack: Model, finite: np.ndarray) -> Any:
+    """Let the rule take what it needs of the finite members alone."""
+    if not finite.any():
+        return None
+    kept = {name: tensor[torch.from_numpy(finite)] for name, tensor in stack.items()}
+    weights = order.cohort.weights[finite]
+    return order.rule.collect(order.model, kept, weights, order.parameters)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
-from skfed._nets import Workbench, make_classifier_net
+from skfed._nets import CLASSIFIER, Workbench, make_net
 from skfed.engines import Draws, StackedEngine, make_engine
 from skfed.engines import _stacked as stacked_module
 from skfed.engines._chunks import cut
@@ -82,7 +82,7 @@ def make_stacked(blobs):
     def make(memory_budget):
         X, y, clients = blobs
         y = np.unique(y, return_inverse=True)[1]
-        model_net = make_classifier_net(None, X, 3, seed=0)
+        model_net = make_net(CLASSIFIER, None, X, 3, seed=0)
         draws = Draws(make_federation(clients, len(X)), 0, batch_size=10)
         bench = Workbench(model_net, X[:1])
         engine, _ = make_engine("stacked", bench, X, y, draws, memory_budget, n_jobs=None)
@@ -128,9 +128,9 @@ def test_a_cohort_does_not_hold_all_models_of_a_mean(blobs, monkeypatch):
     train_chunk = stacked_module.train_chunk
 
     def watch(*arguments):
-        updates = train_chunk(*arguments)
+        [updates] = train_chunk(*arguments)
         open_chunks.append({name: tuple(t.shape) for name, t in updates.part.items()})
-        return updates
+        return [updates]
 
     monkeypatch.setattr(stacked_module, "train_chunk", watch)
     FederatedClassifier(

@@ -1,0 +1,133 @@
+"""What passes between the server and the clients of one round: polls, updates, and failures."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from skfed._federation import Federation
+from skfed._nets import Model
+from skfed.engines import Engine, Order, Updates
+from skfed.history import Ledger
+from skfed.selection import Round
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Failures:
+    """Which clients failed in a round, and why; a failure is told once a client and cause.
+
+    Parameters
+    ----------
+    federation : Federation
+        Who the clients are.
+    round : int
+        t.
+    told : set of (hashable, str)
+        What was logged before; grows.
+    fatal : bool
+        Whether a failure ends the fit.
+    """
+
+    federation: Federation
+    round: int
+    told: set[tuple]
+    fatal: bool
+    causes: dict[int, Exception] = field(default_factory=dict)  # by client
+
+    def add(self, k: int, cause: Exception) -> None:
+        """Note that a client failed; raise the cause if that is fatal."""
+        name = self.federation.names([k])[0]
+        if self.fatal:
+            cause.add_note(f"client {name!r} in round {self.round}")
+            raise cause
+        self.causes.setdefault(int(k), cause)
+        text = in_words(cause)
+        if (self.federation.digest(k), text) not in self.told:
+            self.told.add((self.federation.digest(k), text))
+            logger.warning("client %r fails in round %d: %s", name, self.round, text)
+
+
+def in_words(cause: Exception) -> str:
+    """Return an exception on one line."""
+    lines = str(cause).splitlines() or [""]
+    return f"{type(cause).__name__}: {lines[0]}"
+
+
+@dataclass
+class Poll:
+    """Carries a selector's questions of one round to the engine, and charges for them."""
+
+    engine: Engine
+    model: Model
+    round: int
+    ledger: Ledger
+    failures: Failures
+    has_errors: bool  # as classifiers have
+    losses: dict[int, float] = field(default_factory=dict)  # F_k(w_t) of who said it
+
+    def __call__(self, clients, metric, max_samples, at_most):
+        if metric == "error" and not self.has_errors:
+            raise ValueError(
+                "selector polls the error, 1 - accuracy, which a regressor has not: let it match "
+                "losses (FedAlignSelector(match='loss'))."
+            )
+        told = self.engine.evaluate(self.model, clients, self.round, max_samples)
+        values = told.losses if metric == "loss" else told.errors
+        for i in np.flatnonzero(~np.isfinite(values)).tolist():
+            self.failures.add(clients[i], told.raised.get(i) or _not_finite("loss", values[i]))
+        # A client above the bound keeps its value to itself.
+        answered = np.isfinite(values) & (values <= (np.inf if at_most is None else at_most))
+        self.ledger.charge_poll(clients, answered, told.n_samples, with_bound=at_most is not None)
+        if metric == "loss" and max_samples is None:
+            self.losses.update(zip(clients[answered].tolist(), values[answered], strict=True))
+        return np.where(answered, values, np.nan)
+
+    def objective(self, view: Round) -> float:
+        """Return F(w_t) = sum of s_k p_k F_k(w_t), where all of P in reach told their loss."""
+        reached = view.priority & view.available
+        if not 0 < np.count_nonzero(reached) <= len(self.losses):  # spares the look at each
+            return float("nan")
+        priority = np.flatnonzero(reached)
+        if not self.losses.keys() >= set(priority.tolist()):
+            return float("nan")
+        weights = (view.priority_weights * view.sizes)[priority]
+        return float(np.average([self.losses[k] for k in priority.tolist()], weights=weights))
+
+
+class Returns:
+    """What a cohort has sent back, in its order; the models go to the aggregation rule."""
+
+    def __init__(self, order: Order, failures: Failures):
+        n_members = len(order.cohort.clients)
+        self.clients, self.failures = order.cohort.clients, failures
+        self.losses = np.full(n_members, np.nan)
+        self.n_samples = np.zeros(n_members, dtype=int)
+        self.sent = np.ones(n_members, dtype=bool)  # whose training came to its end
+        self.good = np.ones(n_members, dtype=bool)  # and to something finite
+        self.variates: list[Model | None] = [None] * n_members
+
+    def parts(self, arriving: Iterable[Updates]) -> Iterator[tuple[np.ndarray, Any]]:
+        """Note what comes, and pass the models on of those that have not failed."""
+        for updates in arriving:
+            members = updates.members
+            self.losses[members] = np.where(updates.finite, updates.losses, np.nan)
+            self.n_samples[members] = updates.n_samples
+            self.sent[members] = updates.error is None
+            self.good[members] = updates.finite
+            for i, variate, finite in zip(members, updates.variates, updates.finite, strict=True):
+                self.variates[i] = variate if finite else None
+            for i in np.flatnonzero(~updates.finite).tolist():
+                cause = updates.error or _not_finite("update", updates.losses[i])
+                self.failures.add(self.clients[members[i]], cause)
+            if updates.finite.any():
+                yield members[updates.finite], updates.part
+
+
+def _not_finite(what: str, loss: float) -> ValueError:
+    return ValueError(
+        f"its {what} is not finite (loss {loss}): lower the learning rate, or scale X."
+    )
