@@ -2,6 +2,9 @@
 
 A fair federation, in the sense of FedALIGN (its introduction and Figure 3), is one whose model is
 useful to many of all clients: better than what they could train alone.
+
+``priority_accuracy``, ``worst_client_accuracy`` and ``priority_neg_log_loss`` are scorers for
+``scoring=`` in a search or a cross-validation.
 """
 
 from typing import Any
@@ -12,8 +15,18 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from skfed._federation import make_federation, rows_of
+from skfed._scorers import priority_accuracy, priority_neg_log_loss, worst_client_accuracy
 from skfed.selection import RandomSelector
 from skfed.utils._sklearn import safe_indexing
+
+__all__ = [
+    "client_scores",
+    "priority_accuracy",
+    "priority_neg_log_loss",
+    "summarise_clients",
+    "usefulness",
+    "worst_client_accuracy",
+]
 
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 

@@ -1,0 +1,135 @@
+"""Scorers that know the client of each row; public in :mod:`skfed.metrics`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import log_loss
+from sklearn.utils.metadata_routing import MetadataRequest
+from sklearn.utils.validation import check_is_fitted
+
+from skfed._estimator import BaseFederated, priority_rows
+from skfed._federation import make_federation
+from skfed.utils._sklearn import safe_indexing
+
+Score = Callable[[Any, BaseFederated, Any, Any, Any], float]
+
+
+class ClientScorer:
+    """A scorer for ``scoring=`` that asks for ``clients`` by itself.
+
+    The model may be a federated estimator, or a Pipeline or a search that ends in one.
+
+    Parameters
+    ----------
+    name : str
+        Its name in :mod:`skfed.metrics`.
+    score : callable
+        (model, its federated step, X, y, clients) to a number, larger is better.
+    """
+
+    def __init__(self, name: str, score: Score):
+        self.name = name
+        self._score_of = score
+
+    def __call__(self, estimator: Any, X: Any, y: Any, clients: Any = None) -> float:
+        """Return the score of a fitted model.
+
+        Parameters
+        ----------
+        estimator : object
+            A fitted model.
+        X : array-like of shape (n_samples, ...)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        clients : array-like of shape (n_samples,)
+            The client of each row.
+
+        Returns
+        -------
+        float
+            The score.
+
+        Raises
+        ------
+        ValueError
+            If ``clients`` is missing or does not fit X, or no row belongs to a priority client.
+        TypeError
+            If the model has no federated step.
+        """
+        if clients is None:
+            raise ValueError(
+                f"{self.name} needs the client of each row: call "
+                "sklearn.set_config(enable_metadata_routing=True) and pass clients= to fit (or "
+                "params={'clients': ...} to cross_validate). With routing off scikit-learn hands "
+                "scorers no metadata; then score by hand: "
+                f"{self.name}(model, X, y, clients=...)."
+            )
+        return self._score_of(estimator, federated_step(estimator), X, y, clients)
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """Return the request for ``clients``.
+
+        Returns
+        -------
+        MetadataRequest
+            As scikit-learn's metadata routing asks for it.
+        """
+        request = MetadataRequest(owner=self)
+        request.score.add_request(param="clients", alias=True)
+        return request
+
+    def __repr__(self) -> str:
+        return f"skfed.metrics.{self.name}"
+
+    def __reduce__(self) -> str:
+        return self.name  # the one object of this name
+
+
+def federated_step(model: Any) -> BaseFederated:
+    """Return the fitted federated estimator in a Pipeline, a search, or nested ones."""
+    step = model
+    while not isinstance(step, BaseFederated):
+        if hasattr(step, "steps"):
+            step = step.steps[-1][1]
+        elif hasattr(step, "best_estimator_"):
+            step = step.best_estimator_
+        elif hasattr(step, "estimator_"):
+            step = step.estimator_
+        else:
+            raise TypeError(
+                f"{model!r} has no federated step: score a FederatedClassifier or "
+                "FederatedRegressor, or a Pipeline or search that ends in one."
+            )
+    check_is_fitted(step)
+    return step
+
+
+def _of_priority(step: BaseFederated, X: Any, y: Any, clients: Any) -> tuple[Any, Any]:
+    rows = priority_rows(clients, len(y), step.clients_, step.priority_)
+    return safe_indexing(X, rows), np.asarray(safe_indexing(y, rows))
+
+
+def _priority_accuracy(model, step, X, y, clients):
+    X, y = _of_priority(step, X, y, clients)
+    return float((model.predict(X) == y).mean())
+
+
+def _worst_client_accuracy(model, step, X, y, clients):
+    federation = make_federation(clients, len(y))
+    right = np.asarray(model.predict(X) == np.asarray(y))
+    return float(min(right[federation.rows(k)].mean() for k in range(len(federation))))
+
+
+def _priority_neg_log_loss(model, step, X, y, clients):
+    X, y = _of_priority(step, X, y, clients)
+    return -float(log_loss(y, model.predict_proba(X), labels=step.classes_))
+
+
+#: Accuracy over the rows of the priority clients.
+priority_accuracy = ClientScorer("priority_accuracy", _priority_accuracy)
+#: The lowest accuracy that any client has on its own rows.
+worst_client_accuracy = ClientScorer("worst_client_accuracy", _worst_client_accuracy)
+#: Minus the mean cross-entropy over the rows of the priority clients: F up to its sign.
+priority_neg_log_loss = ClientScorer("priority_neg_log_loss", _priority_neg_log_loss)

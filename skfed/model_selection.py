@@ -1,0 +1,180 @@
+"""Splitters for federations: which clients, and which of their rows, are held out.
+
+Both take the client of each row as ``groups``. With metadata routing on they ask a search for it
+under the name ``clients``, so that one array serves splitter, estimator and scorer.
+"""
+
+from collections.abc import Iterable, Iterator
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import BaseCrossValidator
+from sklearn.utils import check_random_state, check_scalar
+
+from skfed._federation import Federation, make_federation
+
+
+class _FederatedSplitter(BaseCrossValidator):
+    """Splits by client; a subclass says which fold each row is tested in."""
+
+    __metadata_request__split = {"groups": "clients"}
+
+    def __init__(self, n_splits=5, *, shuffle=True, random_state=None):
+        self.n_splits = n_splits
+        self.shuffle = shuffle
+        self.random_state = random_state
+
+    def split(self, X, y=None, groups=None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the rows of train and test of each fold.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Data; only its length counts.
+        y : object, default=None
+            Not used.
+        groups : array-like of shape (n_samples,)
+            The client of each row: any hashable ids.
+
+        Yields
+        ------
+        train, test : ndarray of int
+            Row numbers.
+
+        Raises
+        ------
+        ValueError
+            If ``groups`` is missing or does not fit X, or there are too few clients.
+        """
+        check_scalar(self.n_splits, "n_splits", Integral, min_val=2)
+        n_samples = X.shape[0] if hasattr(X, "shape") else len(X)
+        if groups is None:
+            raise ValueError(
+                f"{type(self).__name__} splits by client: pass groups=, one client id a row of X. "
+                "In a search, pass groups= to fit, or clients= with metadata routing on."
+            )
+        rng = check_random_state(self.random_state)
+        federation = make_federation(groups, n_samples, self._priority())
+        folds = self._folds(federation, n_samples, rng)
+        for fold in range(self.n_splits):
+            yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+
+    def get_n_splits(self, X=None, y=None, groups=None) -> int:
+        """Return the number of folds.
+
+        Parameters
+        ----------
+        X, y, groups : object, default=None
+            Not used.
+
+        Returns
+        -------
+        int
+            ``n_splits``.
+        """
+        return self.n_splits
+
+    def _priority(self) -> Any:
+        return None
+
+    def _folds(
+        self, federation: Federation, n_samples: int, rng: np.random.RandomState
+    ) -> np.ndarray:
+        """Return the fold that each row is tested in; -1 if in none."""
+        raise NotImplementedError
+
+
+class WithinClientKFold(_FederatedSplitter):
+    """Split every client's rows into folds, so that each client is in train and in test.
+
+    It tells how a model does on new data of the clients that it was trained with.
+
+    Parameters
+    ----------
+    n_splits : int, default=5
+        Folds. A client with fewer rows is tested in as many folds as it has rows, one with a single
+        row in none.
+    shuffle : bool, default=True
+        Deal a client's rows out at random; else in turns.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the deal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfed.model_selection import WithinClientKFold
+    >>> clients = np.array(["a", "a", "b", "b", "b", "b"])
+    >>> folds = WithinClientKFold(n_splits=2, random_state=0).split(clients, groups=clients)
+    >>> [clients[test].tolist() for _, test in folds]
+    [['a', 'b', 'b'], ['a', 'b', 'b']]
+    """
+
+    def _folds(self, federation, n_samples, rng):
+        folds = np.full(n_samples, -1)
+        for k in range(len(federation)):
+            rows = federation.rows(k)
+            if len(rows) == 1:
+                continue
+            # Clients begin at folds of their own, so that small ones do not all meet in the first.
+            first = rng.randint(self.n_splits) if self.shuffle else 0
+            rows = rng.permutation(rows) if self.shuffle else rows
+            folds[rows] = (first + np.arange(len(rows))) % self.n_splits
+        return folds
+
+
+class LeaveClientsOut(_FederatedSplitter):
+    """Hold out whole clients, never one that has priority.
+
+    It tells how a model does for clients that it has not seen.
+
+    Parameters
+    ----------
+    n_splits : int, default=5
+        Folds; each client without priority is tested in one of them.
+    priority : collection of client ids, default=None
+        Clients that stay in train. None: nobody has to.
+    shuffle : bool, default=True
+        Deal the clients out at random; else in their order.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the deal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skfed.model_selection import LeaveClientsOut
+    >>> clients = np.array(["paying", "x", "y", "y"])
+    >>> splitter = LeaveClientsOut(n_splits=2, priority=["paying"], shuffle=False)
+    >>> [clients[test].tolist() for _, test in splitter.split(clients, groups=clients)]
+    [['x'], ['y', 'y']]
+    """
+
+    def __init__(
+        self,
+        n_splits=5,
+        *,
+        priority: Iterable | None = None,
+        shuffle=True,
+        random_state=None,
+    ):
+        super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
+        self.priority = priority
+
+    def _priority(self):
+        return self.priority
+
+    def _folds(self, federation, n_samples, rng):
+        free = np.arange(len(federation))
+        if self.priority is not None:
+            free = np.flatnonzero(~federation.priority)
+        if len(free) < self.n_splits:
+            raise ValueError(
+                f"n_splits={self.n_splits} needs as many clients without priority, but groups has "
+                f"{len(free)}: lower n_splits."
+            )
+        free = rng.permutation(free) if self.shuffle else free
+        folds = np.full(n_samples, -1)
+        for fold, clients in enumerate(np.array_split(free, self.n_splits)):
+            for k in clients:
+                folds[federation.rows(k)] = fold
+        return folds
