@@ -59,7 +59,8 @@ class Claim:
     def check(self, table: pd.DataFrame) -> Finding:
         values = np.asarray(self.measure(table), float)
         if np.isnan(values).any():
-            return Finding("not reached", "does not hold")
+            missed = f"not reached in {np.isnan(values).sum()} of {len(values)} runs"
+            return Finding(missed, "does not hold")
         error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
         measured = self.form.format(values.mean())
         if len(values) > 1:

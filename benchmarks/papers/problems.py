@@ -1,7 +1,8 @@
 """The data that the papers' experiments train on, dealt out to clients."""
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from itertools import count
 
 import numpy as np
 from sklearn.utils import Bunch
@@ -115,10 +116,19 @@ def shards(
     return Problem(X, y, clients, X_test, y_test, priority)
 
 
-def synthetic(seed: int) -> Problem:
-    """Synthetic(1, 1); one data set for all seeds. The test rows are the training rows."""
-    data = make_synthetic(1, 1, n_clients=30, random_state=0)
-    return Problem(data.X, data.y, data.clients, data.X, data.y)
+@lru_cache(maxsize=1)
+def synthetic(seed: int, *, largest: float = 1.0) -> Problem:
+    """Synthetic(1, 1), a data set for each seed. The test rows are the training rows.
+
+    Of all draws those count in which no client holds more than ``largest`` of all rows.
+    """
+    found = -1
+    for draw in count():
+        data = make_synthetic(1, 1, n_clients=30, random_state=draw)
+        found += np.bincount(data.clients).max() <= largest * len(data.y)
+        if found == seed:
+            return Problem(data.X, data.y, data.clients, data.X, data.y)
+    raise AssertionError  # it counts on
 
 
 def noisy_synthetic(seed: int, *, skew: float, **factors: float) -> Problem:

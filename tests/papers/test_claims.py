@@ -89,4 +89,4 @@ def test_a_claim_may_be_of_less():
     assert check(0.7, 0.8).verdict == "holds partly"
     assert check(0.9, 1.2).verdict == "does not hold"
     assert check(0.7, 0.8).measured == "0.75 ± 0.05"
-    assert check(np.nan, 0.8).measured == "not reached"
+    assert check(np.nan, 0.8).measured == "not reached in 1 of 2 runs"

@@ -65,6 +65,12 @@ def test_synthetic_starts_at_zero_without_bias():
     assert loss == pytest.approx(np.log(10), rel=1e-5)
 
 
+def test_synthetic_draws_may_be_kept_to_those_without_a_giant():
+    sizes = [np.bincount(synthetic(seed, largest=0.25).clients) for seed in (0, 1)]
+    assert all(s.max() <= 0.25 * s.sum() for s in sizes)
+    assert sizes[0].sum() != sizes[1].sum()
+
+
 def test_the_gap_of_a_quadratic_is_that_of_its_definition():
     data = quadratic_data(30)
     net = FEW.net().initialize()
