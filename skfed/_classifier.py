@@ -22,10 +22,12 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     estimator : NeuralNetClassifier, torch.nn.Module (class or instance) or None, default=None
         What every client trains. A skorch net says the module, the criterion (a mean over
         samples), the optimizer, learning rate, batch size and device. Its ``max_epochs``,
-        ``train_split`` and shuffle setting are not used. Its callbacks act on every client's
-        batches, from ``on_train_begin`` and ``on_epoch_begin`` at the start of the client's
-        training; a warning names hooks at an epoch's or the training's end, datasets and iterators
-        of its own, which are not used. A torch module returns logits and is
+        ``train_split`` and shuffle setting are not used. Its batch-level
+        callbacks act on every client's batches, from ``on_train_begin`` and ``on_epoch_begin`` at
+        the start of the client's training; those with an ``on_epoch_end`` or ``on_train_end``
+        (EpochScoring, Checkpoint, EarlyStopping, PrintLog, LRScheduler, TensorBoard) act on the
+        global net, an epoch being a round. A warning names callbacks that do neither, and datasets
+        and iterators of its own, which are not used. A torch module returns logits and is
         trained with cross-entropy, SGD, learning rate 0.01 and batch size 128; a class is built
         without arguments, an instance is copied. None: zero-initialised softmax regression,
         trained likewise.
@@ -77,7 +79,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Seed of all random draws: initial weights, selection, minibatches, random layers. An int
         gives the same result in every fit; an instance is drawn from once a fit.
     verbose : int, default=0
-        If positive, print a line a round.
+        If positive, show a progress bar: rounds, objective, cohort, megabytes sent.
 
     Attributes
     ----------

@@ -3,8 +3,9 @@
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,8 +13,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from skorch import NeuralNet
 
+from skfed._callbacks import RoundCallbacks
 from skfed._federation import Federation, make_federation, rows_of
 from skfed._nets import Workbench, cast
+from skfed._progress import Progress
 from skfed._rounds import Rules, Server, run_rounds
 from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
@@ -24,8 +27,6 @@ from skfed.selection import BaseSelector, RandomSelector
 from skfed.utils._seeding import Purpose, draw_seed
 from skfed.utils._sklearn import Interval, StrOptions, safe_indexing
 from skfed.utils._warnings import warn
-
-Validator = Callable[[NeuralNet], dict[str, float]]
 
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
 
@@ -43,6 +44,21 @@ def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarr
 
 def _no_validation(net: NeuralNet) -> dict[str, float]:
     return {}
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Measures a net on validation data."""
+
+    server: Server
+    rows: tuple[np.ndarray, np.ndarray]  # X and y, as the net takes them
+    score: Callable[[np.ndarray, np.ndarray], float]  # of outputs, on y
+
+    def __call__(self, net: NeuralNet) -> dict[str, float]:
+        """Return the columns that ``history_`` gets."""
+        rng = self.server.stream(Purpose.EVALUATION_LAYERS)
+        loss, outputs = evaluate(net, *self.rows, rng)
+        return {"val_loss": loss, "val_score": self.score(outputs, self.rows[1])}
 
 
 def _is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
@@ -146,7 +162,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         Returns
         -------
         self
-            The fitted estimator.
+            The fitted estimator. After Ctrl-C it has the model of the last finished round.
 
         Raises
         ------
@@ -163,8 +179,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             if server.round >= self.n_rounds:
                 self._check_more_rounds(server.round)
                 return self
-            validate = self._validator(X_val, y_val, clients_val, federation, server)
-            return self._advance(server, federation, X, y, self.n_rounds, validate)
+            validation = self._validation(X_val, y_val, clients_val, federation, server)
+            return self._advance(server, federation, X, y, self.n_rounds, validation)
 
     def _partial_fit(self, X, y, clients, classes=None) -> Self:
         """Train for one more round."""
@@ -180,13 +196,21 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
     def _kept_on_failure(self, resume: bool) -> Iterator[None]:
         """Leave the estimator as it was when a fit from scratch fails.
 
-        A fit that goes on from an earlier one keeps the rounds that it finished.
+        A fit that is interrupted, or that goes on from an earlier one, keeps the rounds that it
+        finished.
         """
         before = dict(vars(self))
         try:
             yield
-        except BaseException:
-            if not resume:
+        except BaseException as error:
+            n_rounds = vars(self).get("n_rounds_", 0)
+            fitted = vars(self).get("_server") is not before.get("_server") or resume
+            if isinstance(error, KeyboardInterrupt) and fitted and n_rounds:
+                warn(
+                    f"interrupted: the model of the last finished round, {n_rounds} of "
+                    f"{self.n_rounds}, is kept; fit goes on from it with warm_start=True."
+                )
+            elif not resume:
                 self.__dict__.clear()
                 self.__dict__.update(before)
             raise
@@ -249,10 +273,10 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             "none: raise n_rounds."
         )
 
-    def _validator(self, X_val, y_val, clients_val, federation, server) -> Validator:
+    def _validation(self, X_val, y_val, clients_val, federation, server) -> "Validation | None":
         """Check validation data; return what measures a net on the rows that count."""
         if X_val is None and y_val is None and clients_val is None:
-            return _no_validation
+            return None
         if X_val is None or y_val is None:
             raise ValueError("X_val and y_val go together: pass both or neither.")
         X_val, y_val = validate_data(
@@ -267,13 +291,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             X_val, y_val = X_val[rows], y_val[rows]
         X_val = cast(server.net, X_val)
         y_val = self._targets(server.net, X_val, y_val)
-
-        def validate(net: NeuralNet) -> dict[str, float]:
-            rng = server.stream(Purpose.EVALUATION_LAYERS)
-            loss, outputs = evaluate(net, X_val, y_val, rng)
-            return {"val_loss": loss, "val_score": self._val_score(outputs, y_val)}
-
-        return validate
+        return Validation(server, (X_val, y_val), self._val_score)
 
     def _advance(
         self,
@@ -282,7 +300,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         X: np.ndarray,
         y: np.ndarray,
         until: int,
-        validate: Validator | None = None,
+        validation: "Validation | None" = None,
     ) -> Self:
         """Run rounds up to ``until`` and publish the result."""
         X = cast(server.net, X)
@@ -293,17 +311,24 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             self.engine, bench, X, y, draws, self.memory_budget, self.n_jobs
         )
         rules = self._rules(server.net)
+        valid = None if validation is None else validation.rows
+        callbacks = RoundCallbacks(server.net, (X, y), valid)
+        progress = Progress(server.round, until, shown=bool(self.verbose))
         try:
+            callbacks.begin()
             run_rounds(
                 server,
                 federation,
                 engine,
                 rules,
                 until=until,
-                validate=validate or _no_validation,
-                report=self._report,
+                validate=validation or _no_validation,
+                callbacks=callbacks,
+                report=progress.update,
             )
+            callbacks.end()
         finally:
+            progress.close()
             self._publish(server, federation)
         return self
 
@@ -337,20 +362,6 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             n_rounds=self.n_rounds,
             drop_failing=self.on_client_error == "drop",
             min_clients=self.min_clients,
-        )
-
-    def _report(self, row: dict[str, Any]) -> None:
-        """Print a line a round when asked to."""
-        if not self.verbose:
-            return
-        objective = row["objective"]
-        print(
-            f"round {row['round'] + 1}/{self.n_rounds}: "
-            + (f"objective {objective:.4f}, " if np.isfinite(objective) else "")
-            + f"train loss {row['train_loss']:.4f}, {row['n_trained']} clients trained, "
-            f"{row['bytes_down'] / 1e6:.2f} MB down, {row['bytes_up'] / 1e6:.2f} MB up, "
-            f"{row['round_seconds']:.2f} s",
-            flush=True,
         )
 
     def _check_X(self, X) -> np.ndarray:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
-from skorch.callbacks import Callback
 from skorch.dataset import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 
+from skfed._callbacks import acts_on_batches, acts_on_rounds, hooks
 from skfed.modules import LinearRegression, SoftmaxRegression
 from skfed.utils._seeding import Purpose, stream, torch_seeded
 from skfed.utils._warnings import warn
@@ -24,6 +24,7 @@ from skfed.utils._warnings import warn
 Model = dict[str, torch.Tensor]
 
 _PREDICT_ROWS = 4096
+_BEGINNINGS = "on_train_begin", "on_epoch_begin"
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Workbench:
         net.callbacks_ = [
             (name, callback)
             for name, callback in net.callbacks_
-            if name not in defaults and _acts_on_batches(callback)
+            if name not in defaults and acts_on_batches(callback)
         ]
         return net
 
@@ -162,25 +163,13 @@ def _check_output(kind: Kind, output: torch.Tensor, n_outputs: int) -> None:
         )
 
 
-def _acts_on_batches(callback: Callback) -> bool:
-    return bool(_hooks(callback, "on_batch_begin", "on_batch_end", "on_grad_computed"))
-
-
-def _hooks(callback: Callback, *names: str) -> list[str]:
-    """Return those of the hooks that the callback implements."""
-    return [name for name in names if getattr(type(callback), name) != getattr(Callback, name)]
-
-
 def _warn_of_idle_settings(net: NeuralNet) -> None:
     """Say what of the user's net is not used."""
     defaults = {name for name, _ in net.get_default_callbacks()}
     idle = []
     for name, callback in net.callbacks_:
-        if name not in defaults:
-            hooks = _hooks(callback, "on_epoch_end", "on_train_end")
-            if not _acts_on_batches(callback):
-                hooks += _hooks(callback, "on_train_begin", "on_epoch_begin")
-            idle += [f"{name}.{hook}" for hook in hooks]
+        if name not in defaults and not (acts_on_batches(callback) or acts_on_rounds(callback)):
+            idle += [f"{name}.{hook}" for hook in hooks(callback, *_BEGINNINGS)]
     if net.dataset is not Dataset:
         idle.append("dataset")
     for iterator in ("iterator_train", "iterator_valid"):

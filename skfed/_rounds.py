@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from skorch import NeuralNet, NeuralNetClassifier
 
+from skfed._callbacks import RoundCallbacks
 from skfed._exchanges import Failures, Poll, Returns, in_words
 from skfed._federation import Federation
 from skfed._nets import Model, get_model, model_bytes, parameter_names, set_model
@@ -66,9 +67,10 @@ def run_rounds(
     *,
     until: int,
     validate: Callable[[NeuralNet], dict[str, float]],
+    callbacks: RoundCallbacks,
     report: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Run rounds until the server has finished ``until`` of them.
+    """Run rounds until the server has finished ``until`` of them, or a callback stops.
 
     ``validate`` measures the global model after a round, and ``report`` is shown each row of the
     history. Where every client failed in every round, the first cause is raised.
@@ -77,13 +79,14 @@ def run_rounds(
     if server.reported:
         for k in range(len(federation)):
             reported[k] = server.reported.get(federation.digest(k), np.inf)
-    first, some_good = None, False
-    while server.round < until:
+    first, some_good, stopped = None, False, False
+    while server.round < until and not stopped:
+        callbacks.begin_round()
         row, failures, some_succeeded = _run_round(
             server, federation, engine, rules, reported, validate
         )
-        server.rows.append(row)
         report(row)
+        stopped = callbacks.end_round(row)
         first = first or next(iter(failures.causes.items()), None)
         some_good = some_good or some_succeeded
     if first is not None and not some_good:
@@ -127,15 +130,22 @@ def _run_round(
     _charge(ledger, chosen, answers, asked, returns, rules)
     trained = perf_counter()
 
-    if len(cohort.clients):
-        _move(server, federation, rules, order, aggregate, returns)
-    for k, loss in zip(asked.clients, returns.losses.tolist(), strict=True):
-        reported[k] = server.reported[federation.digest(k)] = loss
+    optimizer_state = server.optimizer_state
+    if len(cohort.clients) and rules.server_optimizer is not None:
+        aggregate, optimizer_state = rules.server_optimizer.step(
+            model, aggregate, order.parameters, optimizer_state
+        )
+    try:
+        set_model(server.net, aggregate if len(cohort.clients) else model)
+        measured = validate(server.net)
+    except BaseException:  # an interrupted round has not been
+        set_model(server.net, model)
+        raise
     row = {
         "round": t,
         "objective": asked.objective if np.isfinite(asked.objective) else poll.objective(view),
         "train_loss": _train_loss(returns.losses, asked, returns.good),
-        **validate(server.net),
+        **measured,
         "lr": _rate(server, order.training),
         **scheduled,
         **ledger.totals(),
@@ -144,6 +154,12 @@ def _run_round(
         "train_seconds": trained - selected,
         "round_seconds": perf_counter() - started,
     }
+    server.optimizer_state = optimizer_state
+    if len(cohort.clients) and rules.aggregator.uses_variates:
+        _move_variates(server, federation, asked, returns)
+    for k, loss in zip(asked.clients, returns.losses.tolist(), strict=True):
+        reported[k] = server.reported[federation.digest(k)] = loss
+    server.rows.append(row)
     return row, failures, bool(returns.good.any()) or not failures.causes
 
 
@@ -237,9 +253,13 @@ def _answers(
 
 def _training(server: Server, rules: Rules) -> LocalTraining:
     """Return how clients train in this round, learning rates included."""
-    if rules.lr_schedule is None:
-        return rules.training
     n_steps = rules.training.n_iterations
+    if rules.lr_schedule is None:
+        group = server.net.optimizer_.param_groups[0]
+        if group["lr"] == group.get("initial_lr", group["lr"]):
+            return rules.training
+        # A callback, such as skorch's LRScheduler, has changed it.
+        return replace(rules.training, rates=(float(group["lr"]),) * n_steps)
     rates = tuple(
         value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps)
         for step in range(n_steps)
@@ -263,26 +283,15 @@ def _corrections(
     return [server.variates.correction(federation.digest(k)) for k in cohort.clients]
 
 
-def _move(
-    server: Server,
-    federation: Federation,
-    rules: Rules,
-    order: Order,
-    aggregate: Model,
-    returns: Returns,
+def _move_variates(
+    server: Server, federation: Federation, cohort: Cohort, returns: Returns
 ) -> None:
-    """Move the global model, and the server's optimizer and variates with it."""
-    if rules.server_optimizer is not None:
-        aggregate, server.optimizer_state = rules.server_optimizer.step(
-            order.model, aggregate, order.parameters, server.optimizer_state
-        )
-    set_model(server.net, aggregate)
-    if rules.aggregator.uses_variates:
-        new: dict[bytes, list[Model]] = {}
-        for k, variate in zip(order.cohort.clients, returns.variates, strict=True):
-            if variate is not None:
-                new.setdefault(federation.digest(k), []).append(variate)
-        server.variates.move(new, len(federation))
+    """Take over SCAFFOLD's new c_k of a cohort, and move c."""
+    new: dict[bytes, list[Model]] = {}
+    for k, variate in zip(cohort.clients, returns.variates, strict=True):
+        if variate is not None:
+            new.setdefault(federation.digest(k), []).append(variate)
+    server.variates.move(new, len(federation))
 
 
 def _train_loss(losses: np.ndarray, cohort: Cohort, good: np.ndarray) -> float:

@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch import NeuralNetClassifier
-from skorch.callbacks import Callback, EpochScoring, Freezer
+from skorch.callbacks import Callback, Freezer
 from skorch.dataset import Dataset
 from torch import nn
 
@@ -376,18 +376,6 @@ def test_pickle_keeps_the_model_and_can_go_on(blobs, same_model):
     )
 
 
-def test_verbose_prints_a_line_a_round(blobs, capsys):
-    X, y, clients = blobs
-    selector = FedAlignSelector(warmup=0)
-    model = FederatedClassifier(selector=selector, priority=["a"], n_rounds=2, verbose=1)
-    model.fit(X, y, clients=clients)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    assert lines[1].startswith("round 2/2: objective ")
-    FederatedClassifier(n_rounds=2).fit(X, y, clients=clients)
-    assert capsys.readouterr().out == ""
-
-
 class ZeroDataset(Dataset):
     def transform(self, X, y):
         return 0 * X, y
@@ -396,7 +384,6 @@ class ZeroDataset(Dataset):
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"callbacks": [EpochScoring("accuracy", on_train=True)]}, "EpochScoring.on_epoch_end"),
         ({"callbacks": [Freezer("layers.0*")]}, "Freezer.on_epoch_begin"),
         ({"dataset": ZeroDataset}, "dataset"),
         ({"iterator_train__drop_last": True}, "iterator_train__drop_last"),

@@ -31,6 +31,17 @@ _OF_THE_NET = {"module", "criterion", "optimizer", "lr", "batch_size"}
 Measure = Callable[[NeuralNetClassifier], dict[str, float]]
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """Stands where an estimator measures a net on validation data."""
+
+    measure: Measure
+    rows: None = None  # callbacks of the net are shown none
+
+    def __call__(self, net: NeuralNetClassifier) -> dict[str, float]:
+        return self.measure(net)
+
+
 class Measured(FederatedClassifier):
     """A FederatedClassifier whose ``history_`` shows ``measure(net)`` after each round.
 
@@ -39,8 +50,8 @@ class Measured(FederatedClassifier):
 
     measure: Measure
 
-    def _validator(self, *validation):
-        return self.measure
+    def _validation(self, *validation):
+        return Measurement(self.measure)
 
 
 @dataclass(frozen=True, kw_only=True)

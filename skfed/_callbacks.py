@@ -1,0 +1,115 @@
+"""The wrapped net's epoch-level callbacks, once a round: a round is an epoch of the global net.
+
+Batch-level hooks act on every client's batches instead (``_nets.Workbench``).
+"""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from skorch import NeuralNet
+from skorch.callbacks import Callback, EpochScoring, LRScheduler
+
+from skfed.utils._seeding import torch_seeded
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+_BATCH_HOOKS = "on_batch_begin", "on_batch_end", "on_grad_computed"
+_ROUND_HOOKS = "on_epoch_end", "on_train_end"
+_SHOWN = "objective", "val_loss", "val_score"  # columns of history_ that the net's history gets
+
+
+def hooks(callback: Callback, *names: str) -> list[str]:
+    """Return those of the hooks that the callback implements."""
+    return [name for name in names if getattr(type(callback), name) != getattr(Callback, name)]
+
+
+def acts_on_batches(callback: Callback) -> bool:
+    """Tell whether a callback is for the clients' batches."""
+    if isinstance(callback, EpochScoring):  # only to cache predictions
+        return False
+    if isinstance(callback, LRScheduler) and callback.step_every != "batch":
+        return False
+    return bool(hooks(callback, *_BATCH_HOOKS))
+
+
+def acts_on_rounds(callback: Callback) -> bool:
+    """Tell whether a callback is for the global net after each round."""
+    return bool(hooks(callback, *_ROUND_HOOKS))
+
+
+class RoundCallbacks:
+    """Runs the epoch-level callbacks of a net; nothing if the user gave none.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        Holds the global model.
+    train, valid : tuple of ndarray, or None
+        X and y as the net takes them.
+    """
+
+    def __init__(self, net: NeuralNet, train: Rows, valid: Rows | None):
+        self.net = net
+        own = {name for name, _ in net.get_default_callbacks()}
+        given = [cb for name, cb in net.callbacks_ if name not in own and acts_on_rounds(cb)]
+        # skorch's own keep the scores that the others look at; its log is ours to print.
+        defaults = [cb for name, cb in net.callbacks_ if name in own - {"print_log", "epoch_timer"}]
+        self.callbacks = [*defaults, *given] if given else []
+        self.n_valid = 0 if valid is None else len(valid[1])
+        if given:
+            datasets = [None if rows is None else net.get_dataset(*rows) for rows in (train, valid)]
+            self.data = {"dataset_train": datasets[0], "dataset_valid": datasets[1]}
+
+    def begin(self) -> None:
+        """Start a fit."""
+        self._notify("on_train_begin", X=None, y=None)
+
+    def begin_round(self) -> None:
+        """Start a round."""
+        if self.callbacks:
+            self.net.history.new_epoch()
+            self.net.history.record("epoch", len(self.net.history))
+            self._notify("on_epoch_begin", **self.data)
+
+    def end_round(self, row: dict[str, Any]) -> bool:
+        """Show the callbacks a round; tell whether one of them wants to stop."""
+        if not self.callbacks:
+            return False
+        history = self.net.history
+        history.record("dur", row["round_seconds"])
+        for name in _SHOWN:
+            if np.isfinite(row.get(name, np.nan)):
+                history.record(name, row[name])
+        history.new_batch()
+        history.record_batch("train_loss", row["train_loss"])
+        history.record_batch("train_batch_size", max(row["samples_trained"], 1))
+        if self.n_valid:
+            history.record_batch("valid_loss", row["val_loss"])
+            history.record_batch("valid_batch_size", self.n_valid)
+        try:
+            self._notify("on_epoch_end", **self.data)
+        except KeyboardInterrupt:  # how skorch's EarlyStopping stops
+            return True
+        return False
+
+    def end(self) -> None:
+        """End a fit."""
+        self._notify("on_train_end", X=None, y=None)
+
+    def _notify(self, hook: str, **given: Any) -> None:
+        if not self.callbacks:
+            return
+        caching, self.net.use_caching = self.net.use_caching, False  # there are no batches
+        try:
+            # Seeded, since a DataLoader draws from torch's global generator.
+            with (
+                torch_seeded(np.random.default_rng(0), self.net.device),
+                warnings.catch_warnings(),
+            ):
+                # Clients take the optimizer's steps, not the global net.
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                for callback in self.callbacks:
+                    getattr(callback, hook)(self.net, **given)
+        finally:
+            self.net.use_caching = caching

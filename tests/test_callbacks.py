@@ -1,0 +1,218 @@
+"""The wrapped net's epoch-level callbacks once a round, progress, and Ctrl-C."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from skorch import NeuralNetClassifier
+from skorch.callbacks import (
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    EpochScoring,
+    LRScheduler,
+    PrintLog,
+)
+from torch import nn
+
+from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+
+EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
+
+
+class Softmax(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 3)
+
+
+def fit(blobs, *callbacks, validate=True, lr=0.1, **params):
+    X, y, clients = blobs
+    net = NeuralNetClassifier(
+        Softmax, criterion=nn.CrossEntropyLoss, lr=lr, callbacks=list(callbacks)
+    )
+    given = {"selector": EVERYBODY, "n_rounds": 4, "random_state": 0} | params
+    model = FederatedClassifier(net, **given)
+    return model.fit(X, y, clients=clients, **({"X_val": X, "y_val": y} if validate else {}))
+
+
+class Diary(Callback):
+    """Notes what happens to the global net."""
+
+    pages = []  # kept by the class, since skorch clones callbacks
+
+    def on_train_begin(self, net, **kwargs):
+        self.pages.append("begin")
+
+    def on_epoch_begin(self, net, **kwargs):
+        self.pages.append("round")
+
+    def on_epoch_end(self, net, dataset_train, dataset_valid, **kwargs):
+        self.pages.append(net.module_.weight.detach().clone())
+        assert len(dataset_train) == len(dataset_valid)
+
+    def on_train_end(self, net, **kwargs):
+        self.pages.append("end")
+
+
+def test_an_epoch_is_a_round_of_the_global_net(blobs):
+    Diary.pages = []
+    model = fit(blobs, Diary())
+    pages = Diary.pages
+    assert pages[0] == "begin" and pages[-1] == "end"
+    assert pages[1:-1:2] == ["round"] * 4
+    assert torch.equal(pages[-2], model.net_.module_.weight)
+    assert not torch.equal(pages[2], pages[4])
+    assert model.engine_.startswith("stacked")  # they do not slow the clients
+
+
+def test_callbacks_do_not_change_the_result(blobs):
+    plain = fit(blobs)
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    watched = fit(blobs, EpochScoring("accuracy", on_train=True), Diary(), PrintLog(sink=str))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(plain.net_.module_.weight, watched.net_.module_.weight)
+
+
+def test_epoch_scoring_and_the_nets_history(blobs):
+    X, y, _ = blobs
+    model = fit(
+        blobs,
+        EpochScoring("accuracy", on_train=True, name="train_acc"),
+        EpochScoring("neg_log_loss", lower_is_better=False, name="quality"),
+    )
+    told, rounds = model.net_.history, model.history_
+    assert len(told) == 4
+    np.testing.assert_allclose(told[:, "valid_loss"], rounds["val_loss"], rtol=1e-5)
+    np.testing.assert_allclose(told[:, "valid_acc"], rounds["val_score"])
+    np.testing.assert_allclose(told[:, "train_loss"], rounds["train_loss"])
+    np.testing.assert_allclose(told[:, "quality"], -rounds["val_loss"], rtol=1e-4)
+    assert told[-1, "train_acc"] == model.score(X, y)
+    assert told[-1, "dur"] == rounds["round_seconds"].iloc[-1]
+
+
+def test_early_stopping_stops_the_federation(blobs):
+    stopper = EarlyStopping(monitor="val_loss", patience=2, threshold=10, threshold_mode="abs")
+    model = fit(blobs, stopper, n_rounds=50)
+    # Nothing gains 10, so the first is the best and two more are waited for.
+    assert model.n_rounds_ == 2 or model.n_rounds_ == 3
+    assert len(model.history_) == model.n_rounds_
+    assert model.predict(blobs[0]).shape == blobs[1].shape
+
+
+def test_early_stopping_may_restore_the_best(blobs):
+    model = fit(blobs, EarlyStopping(patience=3, load_best=True), n_rounds=12, lr=5.0)
+    X, y, _ = blobs
+    output = model.net_.module_(torch.from_numpy(X.astype(np.float32)))
+    loss = nn.functional.cross_entropy(output, torch.from_numpy(y)).item()
+    assert loss == pytest.approx(model.history_["val_loss"].min(), rel=1e-4)
+
+
+def test_checkpoint_and_print_log(blobs, tmp_path, capsys):
+    model = fit(blobs, Checkpoint(dirname=tmp_path), PrintLog())
+    assert {"params.pt", "history.json"} <= {path.name for path in tmp_path.iterdir()}
+    told = capsys.readouterr().out
+    assert "train_loss" in told and "val_score" in told
+    assert len([line for line in told.splitlines() if line.strip()[:1].isdigit()]) == 4
+    again = clone(model.net_).initialize()
+    again.load_params(checkpoint=Checkpoint(dirname=tmp_path))
+    assert torch.equal(again.module_.weight, model.net_.module_.weight)
+
+
+def test_a_scheduler_of_epochs_sets_the_clients_rate(blobs):
+    step = LRScheduler(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
+    model = fit(blobs, step)
+    assert model.history_["lr"].tolist() == [0.1, 0.1, 0.05, 0.05]
+    assert model.engine_.startswith("stacked")
+    by_hand = fit(blobs, lr_schedule=lambda t: 0.1 if t < 2 else 0.05)
+    torch.testing.assert_close(model.net_.module_.weight, by_hand.net_.module_.weight)
+
+
+def test_a_plateau_is_seen(blobs):
+    policy = LRScheduler(
+        torch.optim.lr_scheduler.ReduceLROnPlateau, monitor="valid_loss", patience=0, threshold=10.0
+    )
+    rates = fit(blobs, policy).history_["lr"]
+    assert rates.iloc[0] == 0.1 and rates.iloc[-1] < 0.1
+
+
+def test_without_validation_data_training_losses_are_there(blobs):
+    model = fit(blobs, EarlyStopping(monitor="train_loss", patience=99), validate=False)
+    assert len(model.net_.history[:, "train_loss"]) == 4
+    assert "valid_loss" not in model.net_.history[-1]
+
+
+def test_nets_without_callbacks_keep_an_empty_history(blobs):
+    assert len(fit(blobs).net_.history) == 0
+
+
+def test_verbose_shows_a_bar(blobs, capsys):
+    fit(blobs, verbose=1)
+    told = capsys.readouterr().err
+    assert "4/4" in told
+    assert "cohort=6" in told and "MB=" in told and "train loss=" in told
+    fit(blobs, verbose=1, selector=FedAlignSelector(warmup=0), priority=["a"])
+    assert "objective=" in capsys.readouterr().err
+    fit(blobs)
+    assert capsys.readouterr().err == ""
+
+
+class Interrupting(RandomSelector):
+    """Presses Ctrl-C in a round."""
+
+    def _select(self, round):
+        if round.index == 3:
+            raise KeyboardInterrupt
+        return super()._select(round)
+
+
+def test_ctrl_c_leaves_the_model_of_the_last_finished_round(blobs):
+    X, y, clients = blobs
+    model = FederatedClassifier(selector=Interrupting(3), n_rounds=9, random_state=0)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        pytest.warns(UserWarning, match="last finished round, 3 of 9, is kept"),
+    ):
+        model.fit(X, y, clients=clients)
+    three = FederatedClassifier(selector=RandomSelector(3), n_rounds=3, random_state=0)
+    three.fit(X, y, clients=clients)
+    assert model.n_rounds_ == 3
+    np.testing.assert_array_equal(model.predict_proba(X), three.predict_proba(X))
+    model.set_params(selector=RandomSelector(3), warm_start=True).fit(X, y, clients=clients)
+    whole = FederatedClassifier(selector=RandomSelector(3), n_rounds=9, random_state=0)
+    whole.fit(X, y, clients=clients)
+    np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
+
+
+def test_ctrl_c_while_a_round_is_measured_undoes_it(blobs, monkeypatch):
+    from skfed import _estimator
+
+    X, y, clients = blobs
+    real, calls = _estimator.evaluate, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(_estimator, "evaluate", interrupted)
+    model = FederatedClassifier(n_rounds=9, random_state=0)
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="2 of 9"):
+        model.fit(X, y, clients=clients, X_val=X, y_val=y)
+    two = FederatedClassifier(n_rounds=2, random_state=0).fit(X, y, clients=clients)
+    np.testing.assert_array_equal(model.predict_proba(X), two.predict_proba(X))
+
+
+def test_ctrl_c_before_any_round_leaves_an_earlier_fit(blobs):
+    X, y, clients = blobs
+    model = FederatedClassifier(n_rounds=2, random_state=0).fit(X, y, clients=clients)
+    before = model.predict_proba(X)
+
+    class AtOnce(RandomSelector):
+        def _select(self, round):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.set_params(selector=AtOnce()).fit(X, y, clients=clients)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
