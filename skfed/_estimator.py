@@ -1,9 +1,8 @@
 """The shared face of the federated estimators: parameters, validation, fit, predict, score."""
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Self
 
@@ -14,51 +13,28 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skorch import NeuralNet
 
 from skfed._callbacks import RoundCallbacks
-from skfed._federation import Federation, make_federation, rows_of
+from skfed._federation import Federation, make_federation
+from skfed._fitted import fitted, so_far
 from skfed._nets import Workbench, cast
 from skfed._progress import Progress
 from skfed._rounds import Rules, Server, run_rounds
+from skfed._sklearn_callbacks import (
+    CallbackSupportMixin,
+    SklearnCallbacks,
+    of_the_fit,
+    with_callbacks,
+)
+from skfed._validation import Validation, no_validation, priority_rows
 from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
-from skfed.engines import Draws, LocalTraining, batch_size, evaluate, make_engine
-from skfed.history import to_frame
+from skfed.engines import Draws, LocalTraining, batch_size, make_engine
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector, RandomSelector
-from skfed.utils._seeding import Purpose, draw_seed
+from skfed.utils._seeding import draw_seed
 from skfed.utils._sklearn import Interval, StrOptions, safe_indexing
 from skfed.utils._warnings import warn
 
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
-
-
-def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarray:
-    """Return the numbers of the rows that belong to priority clients; at least one."""
-    rows = np.flatnonzero(rows_of(clients, n_samples, ids, priority, name))
-    if not len(rows):
-        raise ValueError(
-            f"{name} has no row of a priority client: pass rows of at least one of them, or "
-            f"leave {name} out to count every row."
-        )
-    return rows
-
-
-def _no_validation(net: NeuralNet) -> dict[str, float]:
-    return {}
-
-
-@dataclass(frozen=True)
-class Validation:
-    """Measures a net on validation data."""
-
-    server: Server
-    rows: tuple[np.ndarray, np.ndarray]  # X and y, as the net takes them
-    score: Callable[[np.ndarray, np.ndarray], float]  # of outputs, on y
-
-    def __call__(self, net: NeuralNet) -> dict[str, float]:
-        """Return the columns that ``history_`` gets."""
-        rng = self.server.stream(Purpose.EVALUATION_LAYERS)
-        loss, outputs = evaluate(net, *self.rows, rng)
-        return {"val_loss": loss, "val_score": self.score(outputs, self.rows[1])}
 
 
 def _is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
@@ -67,7 +43,7 @@ def _is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-class BaseFederated(BaseEstimator, metaclass=ABCMeta):
+class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     """What federated classifiers and regressors share."""
 
     # With metadata routing on, fit takes what it is given, and a search scores as it does with
@@ -141,6 +117,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         self.random_state = random_state
         self.verbose = verbose
 
+    @with_callbacks
     def fit(self, X, y, clients=None, *, X_val=None, y_val=None, clients_val=None) -> Self:
         """Train the global model over the clients' data for ``n_rounds`` rounds.
 
@@ -171,6 +148,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             names an unknown client; if every update is not finite in every round.
         """
         self._validate_params()
+        given = X, y
         resume = self.warm_start and hasattr(self, "net_")
         with self._kept_on_failure(resume):
             X, y = self._check_training_data(X, y, reset=not resume)
@@ -180,7 +158,10 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
                 self._check_more_rounds(server.round)
                 return self
             validation = self._validation(X_val, y_val, clients_val, federation, server)
-            return self._advance(server, federation, X, y, self.n_rounds, validation)
+            callbacks = SklearnCallbacks(
+                self, given, self.n_rounds - server.round, lambda: so_far(server, federation, X)
+            )
+            return self._advance(server, federation, X, y, self.n_rounds, validation, [callbacks])
 
     def _partial_fit(self, X, y, clients, classes=None) -> Self:
         """Train for one more round."""
@@ -211,6 +192,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
                     f"{self.n_rounds}, is kept; fit goes on from it with warm_start=True."
                 )
             elif not resume:
+                before |= of_the_fit(self)
                 self.__dict__.clear()
                 self.__dict__.update(before)
             raise
@@ -273,7 +255,7 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
             "none: raise n_rounds."
         )
 
-    def _validation(self, X_val, y_val, clients_val, federation, server) -> "Validation | None":
+    def _validation(self, X_val, y_val, clients_val, federation, server) -> Validation | None:
         """Check validation data; return what measures a net on the rows that count."""
         if X_val is None and y_val is None and clients_val is None:
             return None
@@ -300,7 +282,8 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         X: np.ndarray,
         y: np.ndarray,
         until: int,
-        validation: "Validation | None" = None,
+        validation: Validation | None = None,
+        more: Sequence[SklearnCallbacks] = (),
     ) -> Self:
         """Run rounds up to ``until`` and publish the result."""
         X = cast(server.net, X)
@@ -312,36 +295,29 @@ class BaseFederated(BaseEstimator, metaclass=ABCMeta):
         )
         rules = self._rules(server.net)
         valid = None if validation is None else validation.rows
-        callbacks = RoundCallbacks(server.net, (X, y), valid)
+        callbacks: list[RoundCallbacks | SklearnCallbacks] = [
+            RoundCallbacks(server.net, (X, y), valid),
+            *more,
+        ]
         progress = Progress(server.round, until, shown=bool(self.verbose))
         try:
-            callbacks.begin()
+            for one in callbacks:
+                one.begin()
             run_rounds(
                 server,
                 federation,
                 engine,
                 rules,
                 until=until,
-                validate=validation or _no_validation,
-                callbacks=callbacks,
-                report=progress.update,
+                validate=validation or no_validation,
+                watchers=[progress, *callbacks],
             )
-            callbacks.end()
+            for one in callbacks:
+                one.end()
         finally:
             progress.close()
-            self._publish(server, federation)
+            self.__dict__.update(fitted(server, federation))
         return self
-
-    def _publish(self, server: Server, federation: Federation) -> None:
-        """Set the fitted attributes that tell where the rounds have come."""
-        self._server = server
-        self.net_ = server.net
-        self.clients_ = federation.ids
-        self.priority_ = federation.priority
-        self.sizes_ = federation.sizes
-        self.fractions_ = federation.fractions
-        self.history_ = to_frame(server.rows)
-        self.n_rounds_ = server.round
 
     def _rules(self, net: NeuralNet) -> Rules:
         """Turn parameters into rules, defaults filled in."""

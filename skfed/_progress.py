@@ -21,8 +21,11 @@ class Progress:
         self.megabytes = 0.0
         self.bar = tqdm(initial=done, total=total, unit="round", disable=not shown)
 
-    def update(self, row: dict[str, Any]) -> None:
-        """Show a finished round."""
+    def begin_round(self) -> None:
+        """Wait."""
+
+    def end_round(self, row: dict[str, Any]) -> bool:
+        """Show a finished round; it is no reason to stop."""
         self.megabytes += (row["bytes_down"] + row["bytes_up"]) / 1e6
         objective = row["objective"]
         name, loss = "objective", objective
@@ -33,6 +36,7 @@ class Progress:
             told["val score"] = f"{row['val_score']:.3f}"
         self.bar.set_postfix(told, refresh=False)
         self.bar.update()
+        return False
 
     def close(self) -> None:
         """Leave the bar as it stands."""

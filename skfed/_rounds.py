@@ -1,14 +1,13 @@
 """One round after another: poll, select, train, aggregate, record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from skorch import NeuralNet, NeuralNetClassifier
 
-from skfed._callbacks import RoundCallbacks
 from skfed._exchanges import Failures, Poll, Returns, in_words
 from skfed._federation import Federation
 from skfed._nets import Model, get_model, model_bytes, parameter_names, set_model
@@ -59,6 +58,16 @@ class Rules:
     min_clients: int = 1  # fewer that succeed keep the model
 
 
+class Watcher(Protocol):
+    """What is told of every round."""
+
+    def begin_round(self) -> None:
+        """Learn that a round begins."""
+
+    def end_round(self, row: dict[str, Any]) -> bool:
+        """See the row of the history that a round has made; tell whether to stop."""
+
+
 def run_rounds(
     server: Server,
     federation: Federation,
@@ -67,13 +76,12 @@ def run_rounds(
     *,
     until: int,
     validate: Callable[[NeuralNet], dict[str, float]],
-    callbacks: RoundCallbacks,
-    report: Callable[[dict[str, Any]], None],
+    watchers: Sequence[Watcher],
 ) -> None:
-    """Run rounds until the server has finished ``until`` of them, or a callback stops.
+    """Run rounds until the server has finished ``until`` of them, or a watcher stops.
 
-    ``validate`` measures the global model after a round, and ``report`` is shown each row of the
-    history. Where every client failed in every round, the first cause is raised.
+    ``validate`` measures the global model after a round. Where every client failed in every round,
+    the first cause is raised.
     """
     reported = np.full(len(federation), np.inf)
     if server.reported:
@@ -81,12 +89,12 @@ def run_rounds(
             reported[k] = server.reported.get(federation.digest(k), np.inf)
     first, some_good, stopped = None, False, False
     while server.round < until and not stopped:
-        callbacks.begin_round()
+        for watcher in watchers:
+            watcher.begin_round()
         row, failures, some_succeeded = _run_round(
             server, federation, engine, rules, reported, validate
         )
-        report(row)
-        stopped = callbacks.end_round(row)
+        stopped = any([watcher.end_round(row) for watcher in watchers])  # each sees each round
         first = first or next(iter(failures.causes.items()), None)
         some_good = some_good or some_succeeded
     if first is not None and not some_good:

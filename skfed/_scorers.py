@@ -8,8 +8,9 @@ from sklearn.metrics import log_loss
 from sklearn.utils.metadata_routing import MetadataRequest
 from sklearn.utils.validation import check_is_fitted
 
-from skfed._estimator import BaseFederated, priority_rows
+from skfed._estimator import BaseFederated
 from skfed._federation import make_federation
+from skfed._validation import priority_rows
 from skfed.utils._sklearn import safe_indexing
 
 Score = Callable[[Any, BaseFederated, Any, Any, Any], float]

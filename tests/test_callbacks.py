@@ -185,10 +185,10 @@ def test_ctrl_c_leaves_the_model_of_the_last_finished_round(blobs):
 
 
 def test_ctrl_c_while_a_round_is_measured_undoes_it(blobs, monkeypatch):
-    from skfed import _estimator
+    from skfed import _validation
 
     X, y, clients = blobs
-    real, calls = _estimator.evaluate, []
+    real, calls = _validation.evaluate, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -196,7 +196,7 @@ def test_ctrl_c_while_a_round_is_measured_undoes_it(blobs, monkeypatch):
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(_estimator, "evaluate", interrupted)
+    monkeypatch.setattr(_validation, "evaluate", interrupted)
     model = FederatedClassifier(n_rounds=9, random_state=0)
     with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="2 of 9"):
         model.fit(X, y, clients=clients, X_val=X, y_val=y)

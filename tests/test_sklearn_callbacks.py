@@ -1,0 +1,110 @@
+"""scikit-learn's callbacks see a task a round."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.callback import ScoringMonitor
+from sklearn.model_selection import GridSearchCV, KFold
+
+from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
+
+
+class Notes:
+    """A callback that notes what it is told."""
+
+    def __init__(self, stop_after=None):
+        self.told, self.kept, self.stop_after = [], [], stop_after
+
+    def setup(self, estimator, context):
+        self.told.append("setup")
+
+    def teardown(self, estimator, context):
+        self.told.append("teardown")
+
+    def on_fit_task_begin(self, estimator, context, *, X=None):
+        self.told.append(f"begin {context.task_name}")
+
+    def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
+        self.told.append(f"end {context.task_name}")
+        self.kept.append(fitted_estimator)
+        return self.stop_after is not None and len(self.kept) == self.stop_after
+
+
+def test_tasks_are_rounds(blobs):
+    X, y, clients = blobs
+    notes = Notes()
+    model = FederatedClassifier(n_rounds=2, random_state=0).set_callbacks(notes)
+    model.fit(X, y, clients=clients)
+    assert notes.told == [
+        "setup", "begin fit", "begin round", "end round", "begin round", "end round", "end fit",
+        "teardown",
+    ]  # fmt: skip
+    one = FederatedClassifier(n_rounds=1, random_state=0).fit(X, y, clients=clients)
+    first, last = notes.kept[0], notes.kept[-1]
+    np.testing.assert_array_equal(first.predict_proba(X), one.predict_proba(X))
+    assert len(first.history_) == 1
+    np.testing.assert_array_equal(last.predict_proba(X), model.predict_proba(X))
+
+
+def test_a_callback_may_stop(blobs):
+    X, y, clients = blobs
+    model = FederatedClassifier(n_rounds=9).set_callbacks(Notes(stop_after=3))
+    assert model.fit(X, y, clients=clients).n_rounds_ == 3
+
+
+class Failing(RandomSelector):
+    def _select(self, round):
+        raise RuntimeError("no")
+
+
+def test_callbacks_are_torn_down_when_fit_fails(blobs):
+    X, y, clients = blobs
+    notes = Notes()
+    model = FederatedClassifier(selector=Failing()).set_callbacks(notes)
+    with pytest.raises(RuntimeError, match="no"):
+        model.fit(X, y, clients=clients)
+    assert notes.told[-1] == "teardown"
+    assert not [name for name in vars(model) if name.startswith("_callback")]
+
+
+def test_a_monitor_draws_a_curve_a_round(blobs):
+    X, y, clients = blobs
+    monitor = ScoringMonitor(scoring=["accuracy", "neg_log_loss"])
+    model = FederatedClassifier(n_rounds=5, random_state=0).set_callbacks(monitor)
+    model.fit(X, y, clients=clients, X_val=X, y_val=y)
+    log = monitor.get_logs().data_as_pandas
+    rounds = log[log["task_name"] == "round"]
+    np.testing.assert_allclose(rounds["accuracy"], model.history_["val_score"])
+    np.testing.assert_allclose(rounds["neg_log_loss"], -model.history_["val_loss"], rtol=1e-4)
+
+
+def test_a_monitor_of_a_regressor(blobs):
+    X, _, clients = blobs
+    monitor = ScoringMonitor(scoring="r2")
+    model = FederatedRegressor(n_rounds=3, random_state=0).set_callbacks(monitor)
+    model.fit(X, X[:, 0], clients=clients)
+    assert monitor.get_logs().data[-1]["r2"] == pytest.approx(model.score(X, X[:, 0]))
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_a_monitor_sees_every_candidate_of_a_search(blobs, n_jobs):
+    X, y, clients = blobs
+    monitor = ScoringMonitor(scoring="accuracy")
+    search = GridSearchCV(
+        FederatedClassifier(random_state=0).set_callbacks(monitor),
+        {"n_rounds": [2, 3]},
+        cv=KFold(2, shuffle=True, random_state=0),
+        n_jobs=n_jobs,
+    )
+    search.fit(X, y, clients=clients)
+    log = monitor.get_logs().data_as_pandas
+    refit = search.best_params_["n_rounds"]
+    assert (log["task_name"] == "round").sum() == 2 * (2 + 3) + refit
+
+
+def test_callbacks_do_not_change_the_result_and_survive_clone(blobs):
+    X, y, clients = blobs
+    watched = FederatedClassifier(n_rounds=3, random_state=0).set_callbacks(Notes())
+    plain = clone(watched).set_callbacks().fit(X, y, clients=clients)
+    watched.fit(X, y, clients=clients)
+    np.testing.assert_array_equal(watched.predict_proba(X), plain.predict_proba(X))
