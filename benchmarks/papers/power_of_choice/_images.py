@@ -14,6 +14,7 @@ from skfed.modules import MLP
 from skfed.schedules import StepDecay
 
 LR, LOWER_LR = 0.005, 0.0005  # the paper's, and that of its reproduction
+LOWEST_LR = 0.00025  # random selection then takes rounds by the hundred, as in the paper
 N_ROUNDS = 400
 RAND, AFL = "rand", "afl"
 RAND_10 = "rand, C=0.1"
