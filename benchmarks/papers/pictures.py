@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from benchmarks.papers.claims import of_seeds
 from benchmarks.papers.experiment import Experiment
@@ -25,17 +26,17 @@ def curves(
     """
 
     def draw(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
-        figure, axes = _grid(len(measures), len(tables))
-        for panel, table, column in zip(experiment.panels, tables, axes.T, strict=True):
+        figure, columns = _columns_of_axes(len(measures), len(tables))
+        for panel, table, column in zip(experiment.panels, tables, columns, strict=True):
             column[0].set_title(panel.title, fontsize=9)
             for (name, label), ax in zip(measures, column, strict=True):
                 _lines(ax, table, panel.strategies, name, log)
-                ax.set_ylabel(label if column is axes.T[0] or ax is column[0] else "")
+                ax.set_ylabel(label, fontsize=9)
                 if warmup is not None:
                     end = warmup * (table["round"].max() + 1)
                     ax.axvline(end, color="grey", linestyle=":", linewidth=1)
-            column[-1].set_xlabel("round")
-        _legend(figure, axes)
+            column[-1].set_xlabel("round", fontsize=9)
+        _legend(figure)
         return figure
 
     return draw
@@ -43,8 +44,8 @@ def curves(
 
 def bars(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
     """Draw each column of the table as a bar a strategy, with the standard error over the seeds."""
-    figure, axes = _grid(len(experiment.columns), len(tables))
-    for panel, table, column in zip(experiment.panels, tables, axes.T, strict=True):
+    figure, columns = _columns_of_axes(len(experiment.columns), len(tables))
+    for panel, table, column in zip(experiment.panels, tables, columns, strict=True):
         column[0].set_title(panel.title, fontsize=9)
         for measured, ax in zip(experiment.columns, column, strict=True):
             values = [measured.measure(table, strategy) for strategy in panel.strategies]
@@ -58,8 +59,8 @@ def bars(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
 
 def profile(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
     """Draw how often each client was in the cohort, in falling order, beside its data share."""
-    figure, axes = _grid(len(experiment.panels[0].strategies), len(tables))
-    for panel, table, column in zip(experiment.panels, tables, axes.T, strict=True):
+    figure, columns = _columns_of_axes(len(experiment.panels[0].strategies), len(tables))
+    for panel, table, column in zip(experiment.panels, tables, columns, strict=True):
         shares = pd.Series(panel.setting.problem(0).clients).value_counts(normalize=True)
         for i, (strategy, ax) in enumerate(zip(panel.strategies, column, strict=True)):
             often = selected(table, strategy).reindex(shares.index, fill_value=0.0)
@@ -70,7 +71,7 @@ def profile(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
             ax.set_xticks(places, often.index, fontsize=6)
             ax.set_title(f"{panel.title}, {strategy}", fontsize=9)
         column[-1].set_xlabel("client")
-    axes[0, 0].legend(fontsize=8)
+    columns[0][0].legend(fontsize=8)
     return figure
 
 
@@ -81,15 +82,25 @@ def selected(table: pd.DataFrame, strategy: str) -> pd.Series:
     return members.value_counts(normalize=True)
 
 
-def _grid(n_rows: int, n_columns: int) -> tuple[Figure, np.ndarray]:
-    figure = Figure(
-        figsize=(max(3.2 * n_columns, 5.0), 2.5 * n_rows + 0.6), dpi=90, layout="constrained"
-    )
-    axes = figure.subplots(n_rows, n_columns, squeeze=False)
+def _columns_of_axes(n_measures: int, n_panels: int) -> tuple[Figure, list[np.ndarray]]:
+    """Return a picture and the axes of each panel, one above the other; at most four side by side.
+
+    More panels are laid out in two blocks.
+    """
+    n_blocks = 1 if n_panels <= 4 else 2
+    side_by_side = -(-n_panels // n_blocks)
+    n_rows = n_blocks * n_measures
+    size = (max(3.2 * side_by_side, 5.0), 2.4 * n_rows + 0.6)
+    figure = Figure(figsize=size, dpi=90, layout="constrained")
+    axes = figure.subplots(n_rows, side_by_side, squeeze=False)
     for ax in axes.flat:
         ax.tick_params(labelsize=8)
         ax.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    blocks = axes.reshape(n_blocks, n_measures, side_by_side)
+    columns = [blocks[i // side_by_side, :, i % side_by_side] for i in range(n_panels)]
+    for ax in set(axes.flat) - {ax for column in columns for ax in column}:
+        ax.remove()
+    return figure, columns
 
 
 def _lines(
@@ -110,24 +121,26 @@ def _lines(
             )
     if log:
         ax.set_yscale("log")
+        for formatted in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+            formatted(LogFormatter(minor_thresholds=(2, 0.4)))
 
 
-def _columns(figure: Figure, labels: Iterable[str]) -> int:
-    """Return how many columns of a legend fit into a picture's width."""
-    inches = 0.6 + 0.065 * max(map(len, labels))
-    return max(1, int(figure.get_figwidth() / inches))
-
-
-def _legend(figure: Figure, axes: np.ndarray) -> None:
+def _legend(figure: Figure) -> None:
     found = {}
-    for ax in axes.flat:
+    for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     figure.legend(
         found.values(),
         found.keys(),
         loc="outside lower center",
-        ncols=_columns(figure, found),
+        ncols=_fitting(figure, found),
         fontsize=8,
         frameon=False,
     )
+
+
+def _fitting(figure: Figure, labels: Iterable[str]) -> int:
+    """Return how many columns of a legend fit into a picture's width."""
+    inches = 0.6 + 0.065 * max(map(len, labels))
+    return max(1, int(figure.get_figwidth() / inches))

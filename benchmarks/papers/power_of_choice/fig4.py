@@ -95,7 +95,7 @@ EXPERIMENT = Experiment(
         for m in (1, 2, 3)
     ],
     columns=[TO_LOSS, LOSS],
-    draw=curves(("global_loss", "training loss")),
+    draw=curves(("global_loss", "training loss"), log=True),
     n_seeds=5,
     note=(
         "The generator's client sizes have a long tail: in many draws one client holds half of all "

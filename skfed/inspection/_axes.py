@@ -1,0 +1,58 @@
+"""What the displays have in common: axes to draw on, colours, and labels that do not overlap."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+STYLES = ["-", "--", "-.", ":"]
+PRIORITY, FREE = COLOURS[1], COLOURS[0]
+
+_LABELS = 20  # client ids beside an axis
+_LONGEST = 14  # characters of one
+
+
+def axes_of(ax: Any, size: tuple[float, float] = (6.4, 4.0)) -> tuple[Any, Any]:
+    """Return the axes to draw on, new ones if none are given, and their figure."""
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            "skfed.inspection draws with matplotlib, which is not installed: "
+            'pip install "skfed[plot]".'
+        ) from error
+    if ax is None:
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    return ax, ax.figure
+
+
+def tidy(ax: Any) -> None:
+    """Take away what carries nothing."""
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def name_clients(axis: Any, names: Sequence, label: str) -> None:
+    """Name clients beside an axis while there is room, else say how many there are."""
+    if len(names) > _LABELS:
+        axis.set_ticks([])
+        axis.set_label_text(f"{len(names)} {label}")
+        return
+    axis.set_ticks(np.arange(len(names)), [_short(name) for name in names])
+    axis.set_label_text(label)
+    if axis.axis_name == "x":
+        axis.set_tick_params(rotation=90)
+
+
+def legend(ax: Any, **given: Any) -> None:
+    """Put a legend beside the axes, where it hides nothing."""
+    handles, labels = ax.get_legend_handles_labels()
+    if labels:
+        shown = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+        ax.legend(handles, [_short(text, 40) for text in labels], **shown | given)
+
+
+def _short(name: Any, longest: int = _LONGEST) -> str:
+    text = str(name)
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -1,0 +1,159 @@
+"""The clients: what labels they hold, and how the model does for each."""
+
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from skfed._federation import make_federation
+from skfed.inspection._axes import COLOURS, FREE, PRIORITY, axes_of, legend, name_clients, tidy
+from skfed.metrics import client_scores
+
+_HATCHES = ["", "//", "..", "xx"]
+
+
+class ClientsDisplay:
+    """A bar a client: its labels, or the model's accuracy on its rows.
+
+    Use :meth:`from_data` or :meth:`from_estimator`.
+
+    Parameters
+    ----------
+    bars : DataFrame of shape (n_clients, n_parts)
+        Heights, stacked; one row a client.
+    priority : ndarray of shape (n_clients,), dtype=bool
+        Who has priority; their names are marked with a star.
+    ylabel : str
+        What the heights are.
+
+    Attributes
+    ----------
+    ax_, figure_
+        Where it is drawn.
+    """
+
+    def __init__(self, bars: pd.DataFrame, priority: np.ndarray, ylabel: str):
+        self.bars = bars
+        self.priority = priority
+        self.ylabel = ylabel
+
+    @classmethod
+    def from_data(
+        cls, y: ArrayLike, clients: ArrayLike, *, priority: Any = None, ax: Any = None
+    ) -> Self:
+        """Draw how many rows of each label every client holds, the largest client first.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,)
+            Labels.
+        clients : array-like of shape (n_samples,)
+            The client of each row.
+        priority : collection of client ids, default=None
+            Priority clients, who come first.
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        ClientsDisplay
+            The picture.
+
+        Raises
+        ------
+        ValueError
+            If ``clients`` does not fit y, or ``priority`` names an unknown client.
+        """
+        labels = np.asarray(y)
+        federation = make_federation(clients, len(labels), priority)
+        classes, codes = np.unique(labels, return_inverse=True)
+        counts = [
+            np.bincount(codes[federation.rows(k)], minlength=len(classes))
+            for k in range(len(federation))
+        ]
+        bars = pd.DataFrame(
+            counts,
+            index=pd.Index(federation.names(range(len(federation))), tupleize_cols=False),
+            columns=classes,
+        )
+        order = np.lexsort([-federation.sizes, ~federation.priority])
+        return cls(bars.iloc[order], federation.priority[order], "rows by label").plot(ax)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: ArrayLike, clients: ArrayLike, *, ax: Any = None
+    ) -> Self:
+        """Draw a model's accuracy on the rows of each client, the best first.
+
+        Parameters
+        ----------
+        estimator : FederatedClassifier
+            A fitted model.
+        X : array-like of shape (n_samples, ...)
+            Samples, held out ones for an honest picture.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        clients : array-like of shape (n_samples,)
+            The client of each row.
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        ClientsDisplay
+            The picture.
+        """
+        scores = client_scores(estimator, X, y, clients)
+        order = np.lexsort([-scores["accuracy"], ~scores["priority"]])
+        scores = scores.iloc[order]
+        return cls(scores[["accuracy"]], scores["priority"].to_numpy(), "accuracy").plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        ClientsDisplay
+            The same.
+        """
+        self.ax_, self.figure_ = axes_of(ax, (7.5, 4.0))
+        places = np.arange(len(self.bars))
+        some, marked = not self.priority.all(), self.priority
+        if self.bars.shape[1] == 1:
+            heights = self.bars.iloc[:, 0]
+            for mask, colour, who in ((marked, PRIORITY, "priority"), (~marked, FREE, "free")):
+                if mask.any():
+                    self.ax_.bar(
+                        places[mask], heights[mask], color=colour, label=who if some else None
+                    )
+        else:
+            bottom = np.zeros(len(places))
+            for i, label in enumerate(self.bars):
+                self.ax_.bar(
+                    places,
+                    self.bars[label],
+                    bottom=bottom,
+                    color=COLOURS[i % len(COLOURS)],
+                    hatch=_HATCHES[i // len(COLOURS) % len(_HATCHES)],
+                    label=str(label),
+                )
+                bottom += self.bars[label].to_numpy()
+        if some:
+            self.ax_.axvline(
+                marked.sum() - 0.5, color="black", linestyle=":", label="priority, left"
+            )
+        names = [
+            f"{name}*" if own and some else name
+            for name, own in zip(self.bars.index, marked, strict=True)
+        ]
+        name_clients(self.ax_.xaxis, names, "clients" + " (* priority)" * some)
+        self.ax_.set_ylabel(self.ylabel)
+        tidy(self.ax_)
+        legend(self.ax_)
+        return self

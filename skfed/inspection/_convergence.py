@@ -1,0 +1,201 @@
+"""How a model gets better: by round, by what was sent, or by time."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.validation import check_is_fitted
+
+from skfed.inspection._axes import COLOURS, STYLES, axes_of, legend, tidy
+from skfed.selection import FedAlignSelector
+from skfed.utils._sklearn import StrOptions
+
+_X = {"round": "round", "bytes": "megabytes sent", "seconds": "seconds"}
+_LABELS = {
+    "objective": "objective F(w)",
+    "train_loss": "training loss of the cohort",
+    "val_loss": "validation loss",
+    "val_score": "validation score",
+}
+
+
+class ConvergenceDisplay:
+    """Curves of a column of ``history_``.
+
+    Use :meth:`from_estimator` or :meth:`from_estimators`.
+
+    Parameters
+    ----------
+    curves : dict of str to DataFrame
+        By name: columns ``x`` and ``y``, one row a round.
+    x : {"round", "bytes", "seconds"}
+        What is on the horizontal axis.
+    y : str
+        The column on the vertical one.
+    warmups : dict of str to float, default=None
+        Where FedALIGN's warm-up ends, on the horizontal axis.
+
+    Attributes
+    ----------
+    lines_ : list of matplotlib.lines.Line2D
+        The curves.
+    ax_, figure_
+        Where they are.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skfed import FederatedClassifier
+    >>> from skfed.inspection import ConvergenceDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = FederatedClassifier(n_rounds=5).fit(X, y, clients=y, X_val=X, y_val=y)
+    >>> ConvergenceDisplay.from_estimator(model).y
+    'val_score'
+    """
+
+    def __init__(
+        self,
+        curves: Mapping[str, pd.DataFrame],
+        *,
+        x: str = "round",
+        y: str = "objective",
+        warmups: Mapping[str, float] | None = None,
+    ):
+        self.curves = curves
+        self.x = x
+        self.y = y
+        self.warmups = warmups
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, *, x: str = "round", y: str | None = None, ax: Any = None
+    ) -> Self:
+        """Draw the curve of one model.
+
+        Parameters
+        ----------
+        estimator : FederatedClassifier or FederatedRegressor
+            A fitted model.
+        x : {"round", "bytes", "seconds"}, default="round"
+            Rounds, megabytes sent up and down so far, or seconds so far.
+        y : str, default=None
+            A column of ``history_``. None: "val_score" where there was validation data, else
+            "objective" where it was polled, else "train_loss".
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        ConvergenceDisplay
+            The picture.
+
+        Raises
+        ------
+        ValueError
+            If there is no such column, or it holds nothing.
+        """
+        return cls.from_estimators({type(estimator).__name__: estimator}, x=x, y=y, ax=ax)
+
+    @classmethod
+    def from_estimators(
+        cls,
+        estimators: Mapping[str, Any],
+        *,
+        x: str = "round",
+        y: str | None = None,
+        ax: Any = None,
+    ) -> Self:
+        """Draw the curves of several models, to compare them.
+
+        Parameters
+        ----------
+        estimators : dict of str to FederatedClassifier or FederatedRegressor
+            Fitted models by name.
+        x, y, ax
+            As in :meth:`from_estimator`; ``y`` must be had of every model.
+
+        Returns
+        -------
+        ConvergenceDisplay
+            The picture.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`from_estimator`.
+        """
+        if not StrOptions(set(_X)).is_satisfied_by(x):
+            raise ValueError(f"x must be one of {list(_X)}, got {x!r}.")
+        for estimator in estimators.values():
+            check_is_fitted(estimator)
+        histories = {name: estimator.history_ for name, estimator in estimators.items()}
+        y = _common_column(histories) if y is None else y
+        curves, warmups = {}, {}
+        for name, history in histories.items():
+            _check_column(name, history, y)
+            position = _position(history, x)
+            curve = pd.DataFrame({"x": position, "y": history[y]})
+            curves[name] = curve[np.isfinite(curve["y"].astype(float))]
+            ended = _warmup_rounds(estimators[name])
+            if 0 < ended < len(history):
+                warmups[name] = position[ended - 1]
+        return cls(curves, x=x, y=y, warmups=warmups).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        ConvergenceDisplay
+            The same.
+        """
+        self.ax_, self.figure_ = axes_of(ax)
+        self.lines_ = []
+        for i, (name, curve) in enumerate(self.curves.items()):
+            colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
+            self.lines_ += self.ax_.plot(
+                curve["x"], curve["y"], style, color=colour, label=name, linewidth=1.5
+            )
+        for end in dict.fromkeys((self.warmups or {}).values()):
+            self.ax_.axvline(end, color="grey", linestyle=":", label="end of the warm-up")
+        self.ax_.set_xlabel(_X[self.x])
+        self.ax_.set_ylabel(_LABELS.get(self.y, self.y))
+        tidy(self.ax_)
+        if len(self.curves) > 1 or self.warmups:
+            legend(self.ax_)
+        return self
+
+
+def _common_column(histories: Mapping[str, pd.DataFrame]) -> str:
+    for name in ("val_score", "objective", "train_loss"):
+        if all(name in h and np.isfinite(h[name]).any() for h in histories.values()):
+            return name
+    raise ValueError("history_ holds no score or loss that is finite: name a column with y=.")
+
+
+def _check_column(name: str, history: pd.DataFrame, y: str) -> None:
+    numbers = [c for c in history.select_dtypes("number") if np.isfinite(history[c]).any()]
+    if y not in numbers:
+        hint = " It takes X_val and y_val in fit." if y.startswith("val_") else ""
+        raise ValueError(f"y={y!r} is not in the history_ of {name!r}.{hint} It has {numbers}.")
+
+
+def _position(history: pd.DataFrame, x: str) -> np.ndarray:
+    if x == "round":
+        return history["round"].to_numpy() + 1
+    if x == "bytes":
+        return (history["bytes_down"] + history["bytes_up"]).cumsum().to_numpy() / 1e6
+    return history["round_seconds"].cumsum().to_numpy()
+
+
+def _warmup_rounds(estimator: Any) -> int:
+    selector = estimator.selector
+    if not isinstance(selector, FedAlignSelector):
+        return 0
+    return selector._warmup_rounds(estimator.n_rounds)

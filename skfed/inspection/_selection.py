@@ -1,0 +1,139 @@
+"""Who was selected: how often, and when."""
+
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.validation import check_is_fitted
+
+from skfed.inspection._axes import FREE, PRIORITY, axes_of, legend, name_clients, tidy
+from skfed.utils._sklearn import StrOptions
+
+_KINDS = StrOptions({"frequency", "rounds"})
+
+
+class SelectionDisplay:
+    """How often each client was in the cohort, beside its share of the data, or in which rounds.
+
+    Use :meth:`from_estimator`.
+
+    Parameters
+    ----------
+    counts : DataFrame of shape (n_rounds, n_clients)
+        How often each client, by column, was in the cohort of a round.
+    shares : ndarray of shape (n_clients,)
+        Their shares of all data.
+    priority : ndarray of shape (n_clients,), dtype=bool
+        Who has priority.
+
+    Attributes
+    ----------
+    ax_, figure_
+        Where it is drawn.
+    """
+
+    def __init__(self, counts: pd.DataFrame, shares: np.ndarray, priority: np.ndarray):
+        self.counts = counts
+        self.shares = shares
+        self.priority = priority
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, kind: str = "frequency", ax: Any = None) -> Self:
+        """Draw the selections of a model.
+
+        Parameters
+        ----------
+        estimator : FederatedClassifier or FederatedRegressor
+            A fitted model.
+        kind : {"frequency", "rounds"}, default="frequency"
+            Shares of all selections beside shares of the data; or a raster of rounds and clients.
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        SelectionDisplay
+            The picture.
+
+        Raises
+        ------
+        ValueError
+            If ``kind`` is unknown.
+        """
+        check_is_fitted(estimator)
+        ids = estimator.clients_.tolist()
+        place = {client: k for k, client in enumerate(ids)}
+        counts = np.zeros((len(estimator.history_), len(ids)), dtype=int)
+        for t, cohort in enumerate(estimator.history_["cohort"]):
+            np.add.at(counts[t], [place[client] for client in cohort], 1)
+        shares = estimator.sizes_ / estimator.sizes_.sum()
+        table = pd.DataFrame(counts, columns=pd.Index(ids, tupleize_cols=False))
+        return cls(table, shares, estimator.priority_).plot(ax, kind=kind)
+
+    def plot(self, ax: Any = None, *, kind: str = "frequency") -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+        kind : {"frequency", "rounds"}, default="frequency"
+            What to draw.
+
+        Returns
+        -------
+        SelectionDisplay
+            The same.
+        """
+        if not _KINDS.is_satisfied_by(kind):
+            raise ValueError(f"kind must be {_KINDS}, got {kind!r}.")
+        self.ax_, self.figure_ = axes_of(ax, (7.5, 4.0))
+        if kind == "frequency":
+            self._frequencies()
+        else:
+            self._raster()
+        return self
+
+    def _frequencies(self) -> None:
+        """Bars in falling order, a dot for the data share."""
+        often = self.counts.sum().to_numpy() / max(self.counts.to_numpy().sum(), 1)
+        order = np.argsort(-often, kind="stable")
+        places = np.arange(len(order))
+        for mask, colour, who in (
+            (self.priority, PRIORITY, "priority"),
+            (~self.priority, FREE, "free"),
+        ):
+            chosen = mask[order]
+            if chosen.any() and not self.priority.all():
+                self.ax_.bar(
+                    places[chosen], often[order][chosen], color=colour, label=f"selected, {who}"
+                )
+        if self.priority.all():
+            self.ax_.bar(places, often[order], color=FREE, label="selected")
+        self.ax_.plot(
+            places, self.shares[order], "o", color="black", ms=3, label="share of the data"
+        )
+        self.ax_.set_ylabel("share")
+        name_clients(
+            self.ax_.xaxis, self.counts.columns[order].tolist(), "clients, most selected first"
+        )
+        tidy(self.ax_)
+        legend(self.ax_)
+
+    def _raster(self) -> None:
+        """A row a client, priority clients on top, a column a round."""
+        order = np.argsort(~self.priority, kind="stable")
+        self.ax_.imshow(
+            self.counts.to_numpy().T[order] > 0,
+            aspect="auto",
+            cmap="Greys",
+            interpolation="nearest",
+            extent=(0.5, len(self.counts) + 0.5, len(order) - 0.5, -0.5),
+            vmin=0,
+            vmax=1,
+        )
+        if not self.priority.all():
+            self.ax_.axhline(self.priority.sum() - 0.5, color=PRIORITY, label="priority above")
+            legend(self.ax_)
+        name_clients(self.ax_.yaxis, self.counts.columns[order].tolist(), "clients")
+        self.ax_.set_xlabel("round")

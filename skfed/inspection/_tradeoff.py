@@ -1,0 +1,128 @@
+"""What a parameter of the selection trades: scores of a search against eps or d."""
+
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.validation import check_is_fitted
+
+from skfed.inspection._axes import COLOURS, axes_of, legend, tidy
+
+
+class TradeoffDisplay:
+    """Mean test scores of a search's candidates against one of their parameters.
+
+    Use :meth:`from_search`.
+
+    Parameters
+    ----------
+    points : DataFrame
+        Columns ``value``, ``score``, ``spread`` and ``series``, one row a candidate.
+    param : str
+        The parameter.
+    score : str, default="score"
+        What the scores are.
+
+    Attributes
+    ----------
+    ax_, figure_
+        Where it is drawn.
+    """
+
+    def __init__(self, points: pd.DataFrame, param: str, score: str = "score"):
+        self.points = points
+        self.param = param
+        self.score = score
+
+    @classmethod
+    def from_search(cls, search: Any, param: str, *, metric: str = "score", ax: Any = None) -> Self:
+        """Draw the scores of a fitted search.
+
+        Parameters
+        ----------
+        search : GridSearchCV, RandomizedSearchCV or another with ``cv_results_``
+            A fitted search.
+        param : str
+            A parameter of the candidates, or its end: "eps" for "selector__eps". Candidates that
+            lack it, or have no number there, are left out; a curve for each combination of the
+            other parameters.
+        metric : str, default="score"
+            Which of several scorers.
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        TradeoffDisplay
+            The picture.
+
+        Raises
+        ------
+        ValueError
+            If no candidate has the parameter, it is ambiguous, or there is no such metric.
+        """
+        check_is_fitted(search)
+        results = search.cv_results_
+        if f"mean_test_{metric}" not in results:
+            known = [name[10:] for name in results if name.startswith("mean_test_")]
+            raise ValueError(f"metric={metric!r} was not scored; there is {known}.")
+        name = _full_name(param, {key for given in results["params"] for key in given})
+        rows = [
+            {
+                "value": float(given[name]),
+                "score": results[f"mean_test_{metric}"][i],
+                "spread": results[f"std_test_{metric}"][i],
+                "series": _others(given, name),
+            }
+            for i, given in enumerate(results["params"])
+            if isinstance(given.get(name), int | float | np.number)
+        ]
+        if not rows:
+            raise ValueError(f"param={param!r} is no number in any candidate.")
+        return cls(pd.DataFrame(rows), name, metric).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        TradeoffDisplay
+            The same.
+        """
+        self.ax_, self.figure_ = axes_of(ax)
+        several = self.points["series"].nunique() > 1
+        for i, (series, points) in enumerate(self.points.groupby("series", sort=False)):
+            points = points.sort_values("value")
+            self.ax_.errorbar(
+                points["value"],
+                points["score"],
+                yerr=points["spread"],
+                marker="o",
+                capsize=3,
+                color=COLOURS[i % len(COLOURS)],
+                label=series if several else None,
+            )
+        self.ax_.set_xlabel(self.param.rpartition("__")[2])
+        self.ax_.set_ylabel(f"test {self.score}, mean and deviation over folds")
+        tidy(self.ax_)
+        if several:
+            legend(self.ax_)
+        return self
+
+
+def _full_name(param: str, known: set[str]) -> str:
+    found = {name for name in known if name == param or name.endswith(f"__{param}")}
+    if len(found) != 1:
+        what = "is ambiguous" if found else "is of no candidate"
+        raise ValueError(f"param={param!r} {what}; the candidates have {sorted(known)}.")
+    return found.pop()
+
+
+def _others(given: dict[str, Any], name: str) -> str:
+    parts = [f"{k.rpartition('__')[2]}={v}" for k, v in given.items() if k != name]
+    return ", ".join(parts)

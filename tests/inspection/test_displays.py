@@ -1,0 +1,217 @@
+"""Each display shows what it says, with no text on other text or out of the picture."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.datasets import make_classification
+from sklearn.model_selection import GridSearchCV, KFold
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402
+
+from skfed import (  # noqa: E402
+    FedAlignSelector,
+    FederatedClassifier,
+    FederatedRegressor,
+    PowerOfChoice,
+    RandomSelector,
+)
+from skfed.inspection import (  # noqa: E402
+    ClientsDisplay,
+    ConvergenceDisplay,
+    SelectionDisplay,
+    TradeoffDisplay,
+)
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def data():
+    X, y = make_classification(600, n_informative=6, n_classes=4, random_state=0)
+    return X, y, np.array([f"user {i}" for i in range(12)])[np.arange(600) % 12]
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    X, y, clients = data
+    return FederatedClassifier(
+        selector=FedAlignSelector(eps=0.3), priority=["user 3", "user 5"], n_rounds=20,
+        random_state=0,
+    ).fit(X, y, clients=clients, X_val=X, y_val=y)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def others(data):
+    X, y, clients = data
+    selectors = {
+        "random": RandomSelector(3),
+        "power of choice, with a name that is long enough to need some room": PowerOfChoice(6, 3),
+    }
+    return {
+        name: FederatedClassifier(selector=selector, n_rounds=15, random_state=0).fit(
+            X, y, clients=clients, X_val=X, y_val=y
+        )
+        for name, selector in selectors.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def search(data):
+    X, y, clients = data
+    return GridSearchCV(
+        FederatedClassifier(selector=PowerOfChoice(), n_rounds=3, random_state=0),
+        {"selector__d": [2, 4, 8], "local_epochs": [1, 2]},
+        cv=KFold(2, shuffle=True, random_state=0),
+    ).fit(X, y, clients=clients)
+
+
+def check_texts(display):
+    """Render; find texts on top of each other, or that stick out."""
+    figure = display.figure_
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    whole = figure.bbox
+    boxes = []
+    for text in figure.findobj(matplotlib.text.Text):
+        if text.get_visible() and text.get_text().strip():
+            box = text.get_window_extent(renderer)
+            if box.width and box.height and _is_shown(text, display.ax_):
+                boxes.append((text.get_text(), box))
+    assert boxes
+    for words, box in boxes:
+        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= whole.x1 + 1 and box.y1 <= whole.y1 + 1
+        assert inside, f"{words!r} is clipped"
+    for (one, a), (two, b) in combinations(boxes, 2):
+        apart = a.x1 <= b.x0 + 1 or b.x1 <= a.x0 + 1 or a.y1 <= b.y0 + 1 or b.y1 <= a.y0 + 1
+        assert apart, f"{one!r} lies on {two!r}"
+
+
+def _is_shown(text, ax):
+    """Tell whether a tick's label is within the axes' limits; other texts are."""
+    for axis, limits, place in ((ax.xaxis, ax.get_xlim(), 0), (ax.yaxis, ax.get_ylim(), 1)):
+        if any(text in (tick.label1, tick.label2) for tick in axis.get_major_ticks()):
+            low, high = sorted(limits)
+            return low <= text.get_position()[place] <= high
+    return True
+
+
+def test_curves_by_round(model):
+    display = ConvergenceDisplay.from_estimator(model)
+    [line] = display.lines_
+    np.testing.assert_array_equal(line.get_ydata(), model.history_["val_score"])
+    np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 21))
+    [warmup] = [w for w in display.ax_.lines if w.get_label() == "end of the warm-up"]
+    assert warmup.get_xdata()[0] == 2  # 0.1 of 20 rounds
+    check_texts(display)
+
+
+@pytest.mark.parametrize("x", ["round", "bytes", "seconds"])
+def test_several_models_by_what_they_cost(others, x):
+    display = ConvergenceDisplay.from_estimators(others, x=x, y="train_loss")
+    assert len(display.lines_) == 2
+    sent = others["random"].history_
+    if x == "bytes":
+        total = (sent["bytes_down"] + sent["bytes_up"]).sum() / 1e6
+        assert display.lines_[0].get_xdata()[-1] == pytest.approx(total)
+    check_texts(display)
+
+
+def test_the_objective_where_it_was_polled(model):
+    display = ConvergenceDisplay.from_estimator(model, y="objective")
+    assert len(display.lines_[0].get_ydata()) == 18  # nobody is polled in the warm-up
+    assert display.ax_.get_ylabel() == "objective F(w)"
+
+
+def test_what_is_not_there_is_told(data):
+    X, _, clients = data
+    model = FederatedRegressor(n_rounds=2).fit(X, X[:, 0], clients=clients)
+    assert ConvergenceDisplay.from_estimator(model).y == "train_loss"
+    with pytest.raises(ValueError, match=r"'val_score'.*takes X_val"):
+        ConvergenceDisplay.from_estimator(model, y="val_score")
+    with pytest.raises(ValueError, match=r"x must be one of"):
+        ConvergenceDisplay.from_estimator(model, x="miles")
+    with pytest.raises(sklearn.exceptions.NotFittedError):
+        ConvergenceDisplay.from_estimator(FederatedRegressor())
+
+
+def test_frequencies_are_those_of_the_history(model):
+    display = SelectionDisplay.from_estimator(model)
+    assert display.counts.to_numpy().sum() == model.history_["n_aggregated"].sum()
+    assert (display.counts["user 3"] == 1).all()
+    heights = [bar.get_height() for bar in display.ax_.patches]
+    assert sum(heights) == pytest.approx(1)
+    check_texts(display)
+
+
+def test_the_raster_has_priority_clients_on_top(model):
+    display = SelectionDisplay.from_estimator(model, kind="rounds")
+    [image] = display.ax_.images
+    assert image.get_array().shape == (12, 20)
+    assert image.get_array()[:2].all()
+    check_texts(display)
+    with pytest.raises(ValueError, match="kind must be"):
+        SelectionDisplay.from_estimator(model, kind="pie")
+
+
+def test_many_clients_are_counted_not_named(data):
+    X, y, _ = data
+    many = np.arange(600) % 60
+    model = FederatedClassifier(n_rounds=5, random_state=0).fit(X, y, clients=many)
+    for kind in ("frequency", "rounds"):
+        display = SelectionDisplay.from_estimator(model, kind=kind)
+        labels = display.ax_.get_xlabel() + display.ax_.get_ylabel()
+        assert "60 clients" in labels
+        check_texts(display)
+
+
+def test_labels_of_each_client(data):
+    _, y, clients = data
+    display = ClientsDisplay.from_data(y, clients, priority=["user 5"])
+    assert display.bars.index[0] == "user 5"
+    assert display.bars.loc["user 5"].sum() == 50
+    assert display.bars.to_numpy().sum() == 600
+    assert display.ax_.get_xticklabels()[0].get_text() == "user 5*"
+    check_texts(display)
+
+
+def test_accuracy_of_each_client(data, model):
+    X, y, clients = data
+    display = ClientsDisplay.from_estimator(model, X, y, clients)
+    right = model.predict(X) == y
+    assert display.bars.loc["user 7", "accuracy"] == right[clients == "user 7"].mean()
+    assert set(display.bars.index[:2]) == {"user 3", "user 5"}
+    check_texts(display)
+
+
+def test_clients_without_priority(data):
+    _, y, clients = data
+    check_texts(ClientsDisplay.from_data(y, clients))
+
+
+def test_trade_offs_of_a_search(search):
+    display = TradeoffDisplay.from_search(search, "d")
+    assert display.param == "selector__d"
+    assert len(display.points) == 6
+    assert sorted(set(display.points["series"])) == ["local_epochs=1", "local_epochs=2"]
+    best = display.points.loc[display.points["score"].idxmax()]
+    assert best["score"] == search.best_score_
+    check_texts(display)
+    with pytest.raises(ValueError, match=r"'eps' is of no candidate.*selector__d"):
+        TradeoffDisplay.from_search(search, "eps")
+    with pytest.raises(ValueError, match=r"metric='f1' was not scored; there is \['score'\]"):
+        TradeoffDisplay.from_search(search, "d", metric="f1")
+
+
+def test_they_draw_on_given_axes(model):
+    figure, (left, right) = plt.subplots(1, 2)
+    display = ConvergenceDisplay.from_estimator(model, ax=left)
+    assert display.ax_ is left and display.figure_ is figure
+    assert display.plot(right).ax_ is right
