@@ -45,6 +45,12 @@ def name_clients(axis: Any, names: Sequence, label: str) -> None:
         axis.set_tick_params(rotation=90)
 
 
+def in_whole_rounds(ax: Any) -> None:
+    """Put ticks of the horizontal axis at whole numbers."""
+    ax.set_xlabel("round")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+
+
 def legend(ax: Any, **given: Any) -> None:
     """Put a legend beside the axes, where it hides nothing."""
     handles, labels = ax.get_legend_handles_labels()

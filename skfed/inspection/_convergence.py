@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from skfed.inspection._axes import COLOURS, STYLES, axes_of, legend, tidy
+from skfed.inspection._axes import COLOURS, STYLES, axes_of, in_whole_rounds, legend, tidy
 from skfed.selection import FedAlignSelector
 from skfed.utils._sklearn import StrOptions
 
@@ -165,6 +165,8 @@ class ConvergenceDisplay:
         for end in dict.fromkeys((self.warmups or {}).values()):
             self.ax_.axvline(end, color="grey", linestyle=":", label="end of the warm-up")
         self.ax_.set_xlabel(_X[self.x])
+        if self.x == "round":
+            in_whole_rounds(self.ax_)
         self.ax_.set_ylabel(_LABELS.get(self.y, self.y))
         tidy(self.ax_)
         if len(self.curves) > 1 or self.warmups:

@@ -6,7 +6,15 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from skfed.inspection._axes import FREE, PRIORITY, axes_of, legend, name_clients, tidy
+from skfed.inspection._axes import (
+    FREE,
+    PRIORITY,
+    axes_of,
+    in_whole_rounds,
+    legend,
+    name_clients,
+    tidy,
+)
 from skfed.utils._sklearn import StrOptions
 
 _KINDS = StrOptions({"frequency", "rounds"})
@@ -136,4 +144,4 @@ class SelectionDisplay:
             self.ax_.axhline(self.priority.sum() - 0.5, color=PRIORITY, label="priority above")
             legend(self.ax_)
         name_clients(self.ax_.yaxis, self.counts.columns[order].tolist(), "clients")
-        self.ax_.set_xlabel("round")
+        in_whole_rounds(self.ax_)
