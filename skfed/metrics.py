@@ -165,9 +165,11 @@ def _rows_of_client(X, y, clients, client) -> tuple:
 
 def _best_alone(alone, classes, own: tuple, test: tuple) -> float:
     """Train one client by itself; return its best test accuracy over the rounds."""
-    alone = clone(alone)
-    best = 0.0
-    for _ in range(alone.n_rounds):
-        alone.partial_fit(*own, classes=classes, clients=np.zeros(len(own[1]), int))
-        best = max(best, alone.score(*test))
+    alone = clone(alone).set_params(warm_start=True)
+    clients = np.zeros(len(own[1]), int)
+    # The first round by itself, since only partial_fit is told of classes that the client lacks.
+    best = alone.partial_fit(*own, classes=classes, clients=clients).score(*test)
+    if alone.n_rounds > 1:
+        alone.fit(*own, clients=clients, X_val=test[0], y_val=test[1])
+        best = max(best, alone.history_["val_score"].max())
     return best

@@ -1,0 +1,64 @@
+"""
+Phones: pandas and a Pipeline on WISDM
+======================================
+
+Thirty-six people carried a phone; what they did is to be told from its accelerometer. Each person
+is a client. The data are a DataFrame with missing values, so a Pipeline fills and scales them; the
+federation is its last step and is told the users' names.
+
+The data are looked for in ``$SKFED_DATA``; ``load_wisdm`` says which files it wants.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skfed import FederatedClassifier, PowerOfChoice
+from skfed.datasets import load_wisdm
+from skfed.inspection import ClientsDisplay, SelectionDisplay
+from skfed.metrics import worst_client_accuracy
+from skfed.model_selection import WithinClientKFold
+from skfed.modules import MLP
+
+wisdm = load_wisdm()
+print(wisdm.X.iloc[:3, :6].to_string())
+ClientsDisplay.from_data(wisdm.y, wisdm.clients)
+
+# %%
+# A quarter of everybody's rows is held out.
+train, test = next(WithinClientKFold(4, random_state=0).split(wisdm.X, groups=wisdm.clients))
+net = NeuralNetClassifier(
+    MLP,
+    module__n_features=wisdm.X.shape[1],
+    module__hidden=(64,),
+    module__n_classes=len(np.unique(wisdm.y)),
+    criterion=nn.CrossEntropyLoss,
+    lr=0.1,
+    batch_size=32,
+)
+federation = FederatedClassifier(
+    net,
+    selector=PowerOfChoice(d=12, clients_per_round=6),
+    n_rounds=150,
+    local_epochs=2,
+    random_state=0,
+)
+model = make_pipeline(SimpleImputer(), StandardScaler(), federation)
+model.fit(
+    wisdm.X.iloc[train],
+    wisdm.y[train],
+    federatedclassifier__clients=wisdm.clients[train],
+)
+print(f"accuracy: {model.score(wisdm.X.iloc[test], wisdm.y[test]):.3f}")
+held_out = wisdm.X.iloc[test], wisdm.y[test]
+worst = worst_client_accuracy(model, *held_out, clients=wisdm.clients[test])
+print(f"of the worst user: {worst:.3f}")
+
+# %%
+# Whom power-of-choice trained: not those with most data, but those it does worst for.
+SelectionDisplay.from_estimator(model[-1])
+plt.show()

@@ -1,0 +1,57 @@
+"""
+For whom is the model good?
+===========================
+
+The mean accuracy hides who is left behind. ``client_scores`` looks at each client, and
+``usefulness`` asks for how many the common model beats what they could train alone, which is the
+reason to take part (FedALIGN's notion of fairness). Does power-of-choice, which trains those it
+does worst for, lift the worst?
+"""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from sklearn.datasets import load_digits
+
+from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.datasets import partition_dirichlet
+from skfed.inspection import ClientsDisplay
+from skfed.metrics import client_scores, summarise_clients, usefulness
+from skfed.model_selection import WithinClientKFold
+
+X, y = load_digits(return_X_y=True)
+X = X / 16
+clinics = partition_dirichlet(y, 20, alpha=0.3, random_state=1)
+train, test = next(WithinClientKFold(3, random_state=0).split(X, groups=clinics))
+
+models = {
+    name: FederatedClassifier(
+        selector=selector, n_rounds=25, local_epochs=2, lr_schedule=0.2, random_state=0
+    ).fit(X[train], y[train], clients=clinics[train])
+    for name, selector in {
+        "random": RandomSelector(3),
+        "power-of-choice": PowerOfChoice(20, 3),
+    }.items()
+}
+
+# %%
+# The spread over clinics: the worst, quartiles, the best.
+spread = {}
+for name, model in models.items():
+    scores = client_scores(model, X[test], y[test], clinics[test])
+    spread[name] = summarise_clients(scores).loc["all", "accuracy"]
+print(pd.DataFrame(spread).T.to_string(float_format="{:.3f}".format))
+
+# %%
+# Clinic by clinic.
+figure, axes = plt.subplots(2, 1, figsize=(8, 6), layout="constrained", sharey=True)
+for ax, (name, model) in zip(axes, models.items(), strict=True):
+    ClientsDisplay.from_estimator(model, X[test], y[test], clinics[test], ax=ax)
+    ax.set_title(name)
+
+# %%
+# For how many the common model beats the best they could train alone.
+alone = usefulness(
+    models["power-of-choice"], X[train], y[train], clinics[train], X[test], y[test], clinics[test]
+)
+print(f"useful to {alone['useful'].mean():.0%} of the clinics")
+plt.show()

@@ -1,0 +1,67 @@
+"""
+Bringing a net, and a GPU
+=========================
+
+A skorch net says what is trained: module, criterion, optimizer, learning rate, batch size, device.
+skfed says how it is federated. Here it is a small convolutional network on the digits' images, with
+Adam on every client, an early stop on validation loss, and a GPU where there is one.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from skorch import NeuralNetClassifier
+from skorch.callbacks import EarlyStopping
+from torch import nn
+
+from skfed import FederatedClassifier, RandomSelector
+from skfed.datasets import partition_dirichlet
+from skfed.inspection import ConvergenceDisplay
+
+
+class SmallConvNet(nn.Module):
+    """Two convolutions on 8 x 8 images."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * 4 * 4, 10),
+        )
+
+    def forward(self, X):
+        return self.layers(X)
+
+
+X, y = load_digits(return_X_y=True)
+images = (X / 16).reshape(-1, 1, 8, 8)
+images, images_val, y, y_val = train_test_split(images, y, test_size=0.25, random_state=0)
+phones = partition_dirichlet(y, 20, alpha=1.0, random_state=0)
+
+net = NeuralNetClassifier(
+    SmallConvNet,
+    criterion=nn.CrossEntropyLoss,
+    optimizer=torch.optim.Adam,
+    lr=0.003,
+    batch_size=16,
+    device="cuda" if torch.cuda.is_available() else "cpu",
+    callbacks=[EarlyStopping(patience=8)],  # counts rounds, and stops the federation
+)
+model = FederatedClassifier(
+    net, selector=RandomSelector(5), n_rounds=25, local_epochs=2, random_state=0
+)
+model.fit(images, y, clients=phones, X_val=images_val, y_val=y_val)
+print(f"{model.n_rounds_} rounds by the {model.engine_} engine on {model.net_.device}")
+print(f"accuracy: {model.score(images_val, y_val):.3f}")
+
+# %%
+# ``net_`` is a plain skorch net with the global model, and its history has a row a round.
+print(model.net_.history[-1, ("epoch", "train_loss", "valid_loss", "valid_acc")])
+ConvergenceDisplay.from_estimator(model)
+plt.show()
