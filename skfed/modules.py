@@ -87,8 +87,8 @@ class MLP(nn.Module):
 class ConvNet(nn.Module):
     """The network that FedALIGN trains on CIFAR-10.
 
-    Two convolutions of 5 x 5 (32 and 64 channels, padding 2), each followed by batch normalisation,
-    ReLU and a pooling by 2; then fully connected layers of 512 and 128 units with batch
+    Two convolutions of 5 x 5 (32 and 64 channels, padding 2), each followed by ReLU and a pooling
+    by 2, the second with batch normalisation before them; then fully connected layers of 512 and 128 units with batch
     normalisation and ReLU, and the logits. Weights are initialised after Kaiming. The running
     statistics of a batch normalisation are buffers of the model: like its weights they are sent,
     and averaged over the cohort.
@@ -108,7 +108,9 @@ class ConvNet(nn.Module):
         channels, widths = [n_channels, 32, 64], [64 * (size // 4) ** 2, 512, 128]
         layers: list[nn.Module] = []
         for a, b in pairwise(channels):
-            layers += [nn.Conv2d(a, b, 5, padding=2), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)]
+            layers.append(nn.Conv2d(a, b, 5, padding=2))
+            layers += [nn.BatchNorm2d(b)] if b == channels[-1] else []
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
         layers.append(nn.Flatten())
         for a, b in pairwise(widths):
             layers += [nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()]

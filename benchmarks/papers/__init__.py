@@ -4,5 +4,5 @@
 panel shows some strategies of a setting (``settings.py``: a problem of ``problems.py``, a net, how
 clients train); experiments that share a setting share its table of results. ``runner.py`` runs what
 is missing, ``pictures.py`` and ``report.py`` work from the tables alone, ``claims.py`` says what
-holds.
+holds. A run that is cut short is run again; finished ones are not.
 """

@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.papers.catalogue import experiments, shortened
-from benchmarks.papers.report import report, section, tables_of, write
-from benchmarks.papers.runner import Tables, run_missing
+from benchmarks.papers.experiment import Experiment
+from benchmarks.papers.report import draw, report, section, tables_of
+from benchmarks.papers.runner import Run, Tables, run_missing
 
 HERE = Path(__file__).parent
 
@@ -18,12 +20,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="runs of each strategy (default: as the paper)")
     parser.add_argument("--rounds", type=int, help="rounds of a run (default: as the paper)")
     parser.add_argument(
-        "--out", type=Path, default=HERE, help="folder for tables, pictures and RESULTS.md"
+        "--out",
+        type=Path,
+        help="folder for tables and pictures (default: benchmarks/papers, or its folder shortened "
+        "with --quick, --seeds or --rounds)",
     )
     parser.add_argument("--device", default="cpu", help="torch device, such as cuda")
     parser.add_argument("--jobs", type=int, help="runs side by side (default: one a core)")
     parser.add_argument("--quick", action="store_true", help="two rounds of one seed")
-    parser.add_argument("--report", action="store_true", help="only write RESULTS.md and pictures")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="run nothing: with names, draw their pictures again; without, write RESULTS.md",
+    )
     return parser.parse_args(arguments)
 
 
@@ -34,32 +43,54 @@ def main(arguments: list[str] | None = None) -> int:
         for name, experiment in known.items():
             print(f"{name:26} {experiment.title}")
         return 0
-    names = list(known) if given.names == ["all"] or not given.names else given.names
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        print(f"unknown: {', '.join(unknown)}; --list shows the names.", file=sys.stderr)
+    names = _named(given.names, known)
+    if names is None:
         return 2
     n_seeds, n_rounds = (1, 2) if given.quick else (given.seeds, given.rounds)
     chosen = {name: shortened(known[name], n_seeds, n_rounds) for name in names}
-    tables = Tables(given.out / "tables")
-    if not given.report:
-        wanted = [
-            (panel.setting, strategy, seed)
-            for experiment in chosen.values()
-            for panel in experiment.panels
-            for strategy in panel.strategies
-            for seed in range(experiment.n_seeds)
-        ]
-        run_missing(tables, wanted, jobs=given.jobs, device=given.device)
-        for name, experiment in chosen.items():
-            write(name, experiment, tables, given.out)
-            found = tables_of(experiment, tables)
-            print("\n".join(section(name, experiment, found)))
+    out = given.out or (HERE if (n_seeds, n_rounds) == (None, None) else HERE / "shortened")
+    tables = Tables(out / "tables")
+    if given.report and not given.names:
+        incomplete = report(chosen, tables, out)
+        if incomplete:
+            print(f"not run, and left out: {', '.join(incomplete)}")
         return 0
-    incomplete = report(chosen, tables, given.out)
-    if incomplete:
-        print(f"not yet complete, and left out: {', '.join(incomplete)}")
+    if not given.report:
+        run_missing(tables, _runs(chosen.values()), jobs=given.jobs, device=given.device)
+    for name, experiment in chosen.items():
+        found = tables_of(experiment, tables)
+        if found is None:
+            print(f"{name} has not been run: leave --report out.", file=sys.stderr)
+            return 1
+        draw(name, experiment, found, out)
+        print("\n".join(section(name, experiment, found)))
     return 0
+
+
+def _named(names: list[str], known: dict[str, Experiment]) -> list[str] | None:
+    """Return the experiments that are meant, those without their data left out."""
+    unknown = [name for name in names if name not in known and name != "all"]
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; --list shows the names.", file=sys.stderr)
+        return None
+    if names and names != ["all"]:
+        return names
+    absent = [
+        name for name, experiment in known.items() if experiment.needs and not experiment.needs()
+    ]
+    if absent:
+        print(f"left out, since their data are not there: {', '.join(absent)}", file=sys.stderr)
+    return [name for name in known if name not in absent]
+
+
+def _runs(experiments: Iterable[Experiment]) -> list[Run]:
+    return [
+        (panel.setting, strategy, seed)
+        for experiment in experiments
+        for panel in experiment.panels
+        for strategy in panel.strategies
+        for seed in range(experiment.n_seeds)
+    ]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-LAST = 10  # rounds that an accuracy or loss "in the end" is the mean of
+LAST = 10  # rounds; what is measured in them is what a run comes to "in the end"
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,9 @@ class Finding:
     verdict: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """A statement of a paper about a figure that each seed gives.
-
-    It holds when the mean over the seeds is at least as far as claimed, a standard error allowed;
-    it holds partly when it is beyond ``neutral`` by more than a standard error. A ``strict`` claim,
-    for which the paper gives a direction and no figure, holds when the mean is beyond ``claimed``
-    by more than a standard error, and partly when it is beyond ``neutral``.
 
     Parameters
     ----------
@@ -33,30 +28,21 @@ class Claim:
     place : str
         Where the paper makes it.
     measure : callable
-        Table of results to one figure a seed.
-    claimed : float
-        The paper's figure; 0 difference for a strict claim.
-    neutral : float
-        What the claim is against: no difference, or for a strict claim some difference too small
-        to matter on the wrong side.
-    strict : bool, default=False
-        See above.
+        Table of results to one figure a seed; NaN where it is not to be had.
+    paper : str
+        The paper's figure, or what it says instead of one.
     form : str, default="{:.2f}"
         How figures are written.
-    paper : str, default=None
-        The paper's figure in words; None is ``claimed`` in that form.
     """
 
     words: str
     place: str
     measure: Callable[[pd.DataFrame], np.ndarray]
-    claimed: float
-    neutral: float
-    strict: bool = False
+    paper: str
     form: str = "{:.2f}"
-    paper: str | None = None
 
     def check(self, table: pd.DataFrame) -> Finding:
+        """Return what it comes to in a table."""
         values = np.asarray(self.measure(table), float)
         if np.isnan(values).any():
             missed = f"not reached in {np.isnan(values).sum()} of {len(values)} runs"
@@ -65,19 +51,65 @@ class Claim:
         measured = self.form.format(values.mean())
         if len(values) > 1:
             measured += f" ± {self.form.format(error).lstrip('+')}"
-        side = 1 if self.claimed >= self.neutral else -1
-        slack = -error if self.strict else error
-        if side * (values.mean() - self.claimed) + slack >= 0:
-            verdict = "holds"
-        elif side * (values.mean() - self.neutral) > (0 if self.strict else error):
-            verdict = "holds partly"
-        else:
-            verdict = "does not hold"
-        return Finding(measured, verdict)
+        return Finding(measured, self.verdict(values.mean(), error))
 
-    @property
-    def claimed_words(self) -> str:
-        return self.form.format(self.claimed) if self.paper is None else self.paper
+    def verdict(self, mean: float, error: float) -> str:
+        """Judge a mean over the seeds with its standard error."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(Claim):
+    """The paper gives a figure.
+
+    It holds when the mean is at least as far from ``neutral`` as ``claimed``, a standard error
+    allowed, and partly when it is beyond ``neutral`` by more than a standard error.
+    """
+
+    claimed: float
+    neutral: float = 0.0
+
+    def verdict(self, mean, error):
+        side = 1 if self.claimed >= self.neutral else -1
+        if side * (mean - self.claimed) + error >= 0:
+            return "holds"
+        return "holds partly" if side * (mean - self.neutral) > error else "does not hold"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direction(Claim):
+    """The paper says more, or less.
+
+    It holds when the mean is beyond ``neutral`` by more than a standard error, and partly when it
+    is not beyond ``tolerance`` on the wrong side.
+    """
+
+    more: bool = True
+    neutral: float = 0.0
+    tolerance: float
+
+    def verdict(self, mean, error):
+        gain = (mean - self.neutral) * (1 if self.more else -1)
+        if gain > error:
+            return "holds"
+        return "holds partly" if gain >= -self.tolerance else "does not hold"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equal(Claim):
+    """The paper says that two are alike.
+
+    It holds when the mean is within a standard error of ``neutral``, partly within ``tolerance``.
+    """
+
+    neutral: float = 0.0
+    tolerance: float
+
+    def verdict(self, mean, error):
+        distance = abs(mean - self.neutral)
+        if distance <= error:
+            return "holds"
+        return "holds partly" if distance <= self.tolerance else "does not hold"
 
 
 def of_seeds(table: pd.DataFrame, strategy: str, column: str) -> pd.DataFrame:
@@ -90,15 +122,15 @@ def rounds_to(
     table: pd.DataFrame, strategy: str, column: str, level: float, falling: bool = False
 ) -> np.ndarray:
     """Return after how many rounds each seed first reached a level; NaN if it never did."""
-    values = of_seeds(table, strategy, column).dropna()
+    values = of_seeds(table, strategy, column).dropna(how="all")
     reached = values <= level if falling else values >= level
     first = reached.idxmax().to_numpy(float) + 1
     return np.where(reached.any(), first, np.nan)
 
 
 def in_the_end(table: pd.DataFrame, strategy: str, column: str) -> np.ndarray:
-    """Return each seed's mean over the last measurements."""
-    return of_seeds(table, strategy, column).dropna().tail(LAST).mean().to_numpy()
+    """Return each seed's mean of what was measured in the last rounds; NaN if it diverged."""
+    return of_seeds(table, strategy, column).tail(LAST).mean().to_numpy()
 
 
 def over(table: pd.DataFrame, strategy: str, column: str, first: float, last: float) -> np.ndarray:

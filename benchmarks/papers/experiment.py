@@ -18,6 +18,7 @@ class Column:
     heading: str
     measure: Callable[[pd.DataFrame, str], np.ndarray]
     form: str = "{:.2f}"
+    with_share: bool = False  # of what the experiment's baseline comes to
 
 
 def end_of(column: str, heading: str, scale: float = 1.0, form: str = "{:.2f}") -> Column:
@@ -40,6 +41,7 @@ SECONDS = Column(
     "seconds a round",
     lambda table, strategy: of_seeds(table, strategy, "seconds").median().to_numpy(),
     "{:.4f}",
+    with_share=True,
 )
 MODELS = Column(
     "models sent a round",
@@ -49,11 +51,13 @@ MODELS = Column(
         .to_numpy()
     ),
     "{:.1f}",
+    with_share=True,
 )
 TO_60 = Column(
     "rounds to 60%",
     lambda table, strategy: rounds_to(table, strategy, "test_accuracy", 0.6),
     "{:.0f}",
+    with_share=True,
 )
 TO_LOSS = Column(
     "rounds to loss 0.7",
@@ -107,6 +111,8 @@ class Experiment:
         The strategy that figures are also given as shares of.
     note : str, default=""
         What differs from the paper, and why.
+    needs : callable, default=None
+        Tells whether the data are there; None where they always are, or can be downloaded.
     """
 
     title: str
@@ -116,3 +122,4 @@ class Experiment:
     n_seeds: int = 3
     baseline: str | None = None
     note: str = ""
+    needs: Callable[[], bool] | None = None

@@ -1,9 +1,11 @@
 """FedALIGN's Figure 3: what a free client gains over training alone."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.papers.claims import LAST
 from benchmarks.papers.problems import Problem
 from benchmarks.papers.settings import Setting, logits, to_tensors
 from skfed.selection import BaseSelector, Cohort
@@ -34,13 +36,15 @@ class WithLocalModels(Setting):
         problem = self.problem(seed)
         held = held_labels(problem)
         histories = []
-        for k in np.setdiff1d(problem.clients, problem.priority):
+        free = np.setdiff1d(problem.clients, problem.priority)
+        ticks = itertools.count(1)
+        for k in free:
             model = self.model(strategy, seed, device).set_params(selector=Only(int(k)))
-            model.measure = self._local_measure(problem, device, held[[k]])
+            local = self._now_and_then(self._local_measure(problem, device, held[[k]]))
+            # All of the clients' rounds are one of the run's.
+            model.measure = self.ticking(local, lambda: next(ticks) % len(free) or tick())
             model.fit(problem.X, problem.y, clients=problem.clients)
             histories.append(model.history_)
-        for _ in range(self.n_rounds):
-            tick()
         mean = histories[0].copy()
         for column in ("test_accuracy", "local_accuracy"):
             mean[column] = np.mean([history[column] for history in histories], axis=0)
@@ -50,7 +54,20 @@ class WithLocalModels(Setting):
         usual = super().measures(problem, device)
         free = np.setdiff1d(problem.clients, problem.priority)
         local = self._local_measure(problem, device, held_labels(problem)[free])
+        local = self._now_and_then(local)
         return lambda net: usual(net) | local(net)
+
+    def _now_and_then(self, measure):
+        """Return ``measure``, NaN but every ``loss_every`` rounds and in each of the last."""
+        rounds = itertools.count()
+
+        def measured(net):
+            t = next(rounds)
+            if t % self.loss_every == 0 or t >= self.n_rounds - LAST:
+                return measure(net)
+            return {"test_accuracy": np.nan, "local_accuracy": np.nan}
+
+        return measured
 
     @staticmethod
     def _local_measure(problem: Problem, device: str, held: np.ndarray):

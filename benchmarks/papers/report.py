@@ -18,14 +18,18 @@ benchmarks.papers NAME` leaves. FedALIGN is Ravi and Shomorony's *Prioritized Fe
 Selection in Federated Learning* (arXiv:2010.01243, figures and tables as in its ICLR submission).
 
 A claim's figure is the mean over the seeds ± its standard error, a table's ± the standard
-deviation. A claim *holds* when the effect is at least as strong as the paper's, a standard error
-allowed; it *holds partly* when the effect is there, by more than a standard error, but weaker.
-Where the paper says higher, lower or faster without a figure, the claim holds when the difference
-is beyond its standard error, and partly when the strategies are as good as equal (half a point of
-accuracy, 5% of a loss or of rounds). In the end means over the last ten measurements. A run that
-never reaches a level counts as all its rounds where it is the yardstick.
-Seconds a round are those of this simulation, all clients of a cohort on one core; the papers'
-clients train side by side.
+deviation; a seed's seconds a round are its median, in this simulation, in which one core trains
+the whole cohort (the papers' clients train side by side). In the end is what was measured in the
+last ten rounds.
+
+Where the paper gives a figure, a claim *holds* when the effect is at least as strong, a standard
+error allowed, and *holds partly* when there is an effect, by more than a standard error, but a
+weaker one. Where it says more, less or faster, a claim holds when the difference is beyond its
+standard error, and partly when it is nothing, or wrong by no more than 0.5 points of accuracy, 0.02
+of a loss, 0.05 of a ratio, a skew or a logarithm. Where it says equal, a claim holds within a
+standard error, and partly within 1 point of accuracy or 0.05. A run that never reaches a level
+counts as all its rounds where it is the yardstick; else the claim does not hold. *Bound of our own*
+marks what we ask, not the paper.
 """
 
 
@@ -41,15 +45,10 @@ def tables_of(experiment: Experiment, tables: Tables) -> list[pd.DataFrame] | No
     return found
 
 
-def write(name: str, experiment: Experiment, tables: Tables, out: Path) -> bool:
-    """Write an experiment's picture and table; tell whether its results are complete."""
-    found = tables_of(experiment, tables)
-    if found is None:
-        return False
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "pictures").mkdir(exist_ok=True)
+def draw(name: str, experiment: Experiment, found: list[pd.DataFrame], out: Path) -> None:
+    """Draw an experiment's picture."""
+    (out / "pictures").mkdir(parents=True, exist_ok=True)
     experiment.draw(experiment, found).savefig(out / "pictures" / f"{name}.png")
-    return True
 
 
 def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Iterator[str]:
@@ -76,15 +75,25 @@ def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Ite
 
 
 def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> list[str]:
-    """Write RESULTS.md and the pictures of all complete experiments; return the names of others."""
+    """Write RESULTS.md and the pictures of all complete experiments; return the names of others.
+
+    Raises
+    ------
+    ValueError
+        If none is complete.
+    """
     lines, incomplete = [HEAD], []
     for name, experiment in experiments.items():
-        if not write(name, experiment, tables, out):
+        found = tables_of(experiment, tables)
+        if found is None:
             incomplete.append(name)
             continue
-        found = tables_of(experiment, tables)
-        assert found is not None
+        draw(name, experiment, found, out)
         lines += section(name, experiment, found)
+    if len(incomplete) == len(experiments):
+        raise ValueError(f"{tables.folder} has no complete experiment: run some first.")
+    if incomplete:
+        lines += ["## Not run", "", f"{', '.join(f'`{name}`' for name in incomplete)}.", ""]
     (out / "RESULTS.md").write_text("\n".join(lines).rstrip() + "\n")
     return incomplete
 
@@ -97,7 +106,7 @@ def _claims(experiment: Experiment, found: Sequence[pd.DataFrame]) -> Iterator[l
                 claim.words,
                 claim.place,
                 panel.title,
-                claim.claimed_words,
+                claim.paper,
                 finding.measured,
                 f"*{finding.verdict}*",
             ]
@@ -119,6 +128,7 @@ def _cell(column: Column, table: pd.DataFrame, strategy: str, baseline: str | No
     text = column.form.format(values.mean())
     if len(values) > 1:
         text += f" ± {column.form.format(values.std(ddof=1))}"
-    if baseline is not None:
-        text += f" ({values.mean() / np.mean(column.measure(table, baseline)):.2f})"
+    if baseline is not None and column.with_share:
+        shares = values / column.measure(table, baseline)
+        text += "" if np.isnan(shares).any() else f" ({shares.mean():.2f})"
     return text

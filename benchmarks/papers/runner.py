@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from threading import Event, Thread
@@ -22,14 +23,15 @@ _ticks: Any = None  # rounds finished by all workers
 class Tables:
     """The tables of results in a folder: one CSV a setting, a row a round, strategy and seed.
 
-    Beside each lies a JSON file that says what the results depend on.
+    Beside each lies a JSON file that says what the results depend on. A table is replaced as a
+    whole, so that it is complete runs at any moment.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def read(self, setting: Setting) -> pd.DataFrame:
-        """Return the complete runs of a setting; a run that was cut short does not count.
+        """Return the runs of a setting.
 
         Raises
         ------
@@ -40,35 +42,52 @@ class Tables:
         if not path.exists():
             return pd.DataFrame({"strategy": [], "seed": [], "round": []})
         self._check(setting)
-        table = pd.read_csv(path)
-        rounds = table.groupby(["strategy", "seed"])["round"].transform("size")
-        return table[rounds == setting.n_rounds]
-
-    def start(self, setting: Setting) -> set[tuple[str, int]]:
-        """Write down what the results depend on; return the runs that are there already."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        complete = self.read(setting)
-        self._note(setting).write_text(json.dumps(setting.describe(), indent=1))
-        if len(complete):
-            complete.to_csv(self._path(setting), index=False)
-        else:
-            self._path(setting).unlink(missing_ok=True)
-        return set(zip(complete["strategy"], complete["seed"].astype(int), strict=True))
+        return pd.read_csv(path)
 
     def append(self, setting: Setting, run: pd.DataFrame) -> None:
         """Add a finished run."""
-        path = self._path(setting)
-        if path.exists():  # runs need not have the same columns
-            columns = pd.read_csv(path, nrows=0).columns
-            if set(run.columns) <= set(columns):
-                run.reindex(columns=columns).to_csv(path, mode="a", header=False, index=False)
-                return
-            run = pd.concat([pd.read_csv(path), run])
-        run.to_csv(path, index=False)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        table = self.read(setting)
+        table = pd.concat([table, run]) if len(table) else run
+        self._replace(self._note(setting), json.dumps(setting.describe(), indent=1))
+        self._replace(self._path(setting), table.to_csv(index=False))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running what this one runs."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = self.folder / "running"
+        try:
+            other = int(lock.read_text())
+            os.kill(other, 0)
+        except (FileNotFoundError, ValueError, ProcessLookupError):
+            pass  # nobody, or somebody who was killed
+        else:
+            raise ValueError(
+                f"process {other} is filling the tables in {self.folder}: wait for it, or give "
+                "another --out."
+            )
+        lock.write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            lock.unlink()
+
+    @staticmethod
+    def _replace(path: Path, text: str) -> None:
+        aside = path.with_name(path.name + ".new")
+        aside.write_text(text)
+        aside.replace(path)
 
     def _check(self, setting: Setting) -> None:
-        old, new = json.loads(self._note(setting).read_text()), setting.describe()
-        pairs = [(key, old[key], new[key]) for key in new if key != "strategies"]
+        note = self._note(setting)
+        if not note.exists():
+            raise ValueError(
+                f"{note} is missing, so nobody knows what {self._path(setting)} depends on: put it "
+                "back, or move the table away."
+            )
+        old, new = json.loads(note.read_text()), setting.describe()
+        pairs = [(key, old.get(key), new[key]) for key in new if key != "strategies"]
         pairs += [
             (name, told, new["strategies"][name])
             for name, told in old["strategies"].items()
@@ -94,34 +113,51 @@ Run = tuple[Setting, str, int]
 def run_missing(
     tables: Tables, wanted: Iterable[Run], *, jobs: int | None = None, device: str = "cpu"
 ) -> None:
-    """Run what the tables lack, ``jobs`` at a time; None is one a core, or one on a GPU."""
-    by_setting: dict[str, tuple[Setting, list[tuple[str, int]]]] = {}
-    for setting, strategy, seed in wanted:
-        by_setting.setdefault(setting.name, (setting, []))[1].append((strategy, seed))
-    missing: list[Run] = []
-    for setting, runs in by_setting.values():
-        there = tables.start(setting)
-        missing += [(setting, *run) for run in dict.fromkeys(runs) if run not in there]
-    if not missing:
-        return
+    """Run what the tables lack, ``jobs`` at a time; None is one a core, or one on a GPU.
+
+    A run that fails does not keep the others from being written down; the first failure is raised
+    after them.
+    """
     if jobs is None:
         jobs = len(os.sched_getaffinity(0)) if device == "cpu" else 1
-    context = get_context("spawn")
-    counter = context.Value("q", 0)
-    total = sum(setting.n_rounds for setting, _, _ in missing)
-    with (
-        _Progress(counter, total),
-        ProcessPoolExecutor(
-            min(jobs, len(missing)), mp_context=context, initializer=_begin, initargs=(counter,)
-        ) as pool,
-    ):
-        futures = {pool.submit(_work, *run, device): run for run in missing}
-        try:
+    with tables.locked():
+        missing = _missing(tables, wanted)
+        if not missing:
+            return
+        context = get_context("spawn")
+        counter = context.Value("q", 0)
+        total = sum(setting.n_rounds for setting, _, _ in missing)
+        failures = []
+        with (
+            _Progress(counter, total),
+            ProcessPoolExecutor(
+                min(jobs, len(missing)), mp_context=context, initializer=_begin, initargs=(counter,)
+            ) as pool,
+        ):
+            futures = {pool.submit(_work, *run, device): run for run in missing}
             for future in as_completed(futures):
-                tables.append(futures[future][0], future.result())
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+                setting, strategy, seed = futures[future]
+                if error := future.exception():
+                    error.add_note(f"in {setting.name}: {strategy}, seed {seed}")
+                    failures.append(error)
+                else:
+                    tables.append(setting, future.result())
+        if failures:
+            raise failures[0]
+
+
+def _missing(tables: Tables, wanted: Iterable[Run]) -> list[Run]:
+    """Return the runs that are not there yet, each once."""
+    by_setting: dict[str, list[Run]] = {}
+    for run in wanted:
+        by_setting.setdefault(run[0].name, []).append(run)
+    missing = []
+    for runs in by_setting.values():
+        table = tables.read(runs[0][0])
+        there = set(zip(table["strategy"], table["seed"], strict=True))
+        named = {run[1:]: run for run in runs}
+        missing += [run for key, run in named.items() if key not in there]
+    return missing
 
 
 def _begin(counter: Any) -> None:

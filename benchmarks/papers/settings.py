@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from skorch import NeuralNetClassifier
 
+from benchmarks.papers.claims import LAST
 from benchmarks.papers.problems import Problem
 from skfed import FederatedClassifier
 
@@ -73,7 +74,7 @@ class Setting:
     n_rounds : int
         Rounds of a run.
     loss_every : int, default=1
-        F(w), over all training rows, is measured every so many rounds.
+        F(w), over all training rows, is measured every so many rounds, and in each of the last.
     with_cohorts : bool, default=False
         Whether the results say who was in the cohort.
     """
@@ -118,7 +119,7 @@ class Setting:
         def measure(net: NeuralNetClassifier) -> dict[str, float]:
             loss, accuracy = evaluate(net, *test)
             t = next(rounds)
-            due = t % self.loss_every == 0 or t == self.n_rounds - 1
+            due = t % self.loss_every == 0 or t >= self.n_rounds - LAST
             F = evaluate(net, *whole)[0] if due else float("nan")
             return {"test_accuracy": accuracy, "test_loss": loss, "global_loss": F}
 
@@ -157,6 +158,7 @@ class Setting:
         )
         return {
             "n_rounds": self.n_rounds,
+            "loss_every": self.loss_every,
             "problem": str(named),
             "net": str({k: v for k, v in net.items() if k.split("__")[0] in _OF_THE_NET}),
             "training": str(dict(self.training)),

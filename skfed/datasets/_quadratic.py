@@ -15,8 +15,9 @@ _ROWS = 1000  # of a client at most
 def make_quadratic(n_clients: int = 30, n_dims: int = 5, *, random_state=None) -> Bunch:
     """Make clients with F_k(w) = 1/2 h_k |w - e_k / h_k|^2, for :class:`skfed.modules.Quadratic`.
 
-    h_k is drawn from U(1, 20). The paper calls e_k arbitrary; here its entries are standard
-    normal. A client's rows are all the same, (h_k, e_k); their number follows the power law
+    h_k is drawn from U(1, 20). The paper calls e_k arbitrary; here it is such that the entries of
+    the local optima e_k / h_k are drawn from N(2, 1), away from w = 0, where training starts. A
+    client's rows are all the same, (h_k, e_k); their number follows the power law
     P(x; 3) = 3 x^2 on [0, 1], in thousandths, at least 1, and says p_k.
 
     Parameters
@@ -61,12 +62,12 @@ def make_quadratic(n_clients: int = 30, n_dims: int = 5, *, random_state=None) -
     check_scalar(n_dims, "n_dims", Integral, min_val=1)
     rng = check_random_state(random_state)
     h = rng.uniform(1, 20, n_clients)
-    e = rng.normal(size=(n_clients, n_dims))
+    local_optima = rng.normal(2, 1, (n_clients, n_dims))
+    e = h[:, None] * local_optima
     # The distribution function of the power law is x^a.
     sizes = np.maximum(1, _ROWS * rng.uniform(size=n_clients) ** (1 / _EXPONENT)).astype(int)
     p = sizes / sizes.sum()
     optimum = (p @ e) / (p @ h)
-    local_optima = e / h[:, None]
     minimum = p @ (h / 2 * ((optimum - local_optima) ** 2).sum(axis=1))
     return Bunch(
         X=np.column_stack([h, e]).repeat(sizes, axis=0),

@@ -1,4 +1,7 @@
-"""FedALIGN's experiments on images: 60 clients with shards of one class each."""
+"""FedALIGN's experiments on images: 60 clients with shards of images sorted by class.
+
+Where the classes are not whole numbers of shards (MNIST, CIFAR-10), a shard at a border has two.
+"""
 
 from functools import partial
 
@@ -10,7 +13,7 @@ from benchmarks.papers.problems import shards
 from benchmarks.papers.settings import Setting
 from skfed import FedAlignSelector
 from skfed.modules import MLP, ConvNet, SoftmaxRegression
-from skfed.schedules import LinearDecay
+from skfed.schedules import ExponentialDecay, LinearDecay, StepDecay
 
 N_ROUNDS, WARMUP = 200, 0.1
 PRIORITY, ALL = "priority only", "all"
@@ -18,6 +21,8 @@ BY_ACCURACY, BY_LOSS = "FedALIGN by accuracy, eps 0.2", "FedALIGN by loss, eps 0
 BY_LOSS_04 = "FedALIGN by loss, eps 0.4"
 BY_ACCURACY_TO_0 = "FedALIGN by accuracy, eps 0.2 to 0"
 BY_LOSS_TO_0 = "FedALIGN by loss, eps 0.2 to 0"
+STEPWISE = "FedALIGN by accuracy, eps halved every 30 rounds"
+EXPONENTIAL = "FedALIGN by accuracy, eps 0.2 x 0.98^t"
 MAIN = (PRIORITY, ALL, BY_ACCURACY, BY_LOSS)
 
 
@@ -32,6 +37,8 @@ def strategies(participation: float = 1.0) -> dict[str, dict]:
         BY_LOSS_04: {"selector": align(eps=0.4)},
         BY_ACCURACY_TO_0: {"selector": align(eps=LinearDecay(0.2), match="accuracy")},
         BY_LOSS_TO_0: {"selector": align(eps=LinearDecay(0.2))},
+        STEPWISE: {"selector": align(eps=StepDecay(0.2, 0.5, 30), match="accuracy")},
+        EXPONENTIAL: {"selector": align(eps=ExponentialDecay(0.2, 0.98), match="accuracy")},
     }
 
 

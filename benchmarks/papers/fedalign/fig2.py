@@ -2,8 +2,9 @@
 
 from functools import partial
 
-from benchmarks.papers.claims import Claim, in_the_end
+from benchmarks.papers.claims import Claim, Direction, in_the_end
 from benchmarks.papers.experiment import ACCURACY, LOSS, MODELS, Experiment, Panel, mean_of
+from benchmarks.papers.fedalign._claims import ends_higher
 from benchmarks.papers.fedalign._images import (
     ALL,
     BY_ACCURACY,
@@ -39,13 +40,15 @@ def setting(noise: str, **factors: float) -> Setting:
 
 def lower_loss(by: str, than: str) -> Claim:
     """Claim that FedALIGN's final training loss is lower."""
-    return Claim(
-        f"{by}: lower training loss in the end than {than} (ratio)",
-        "Figure 2",
-        lambda table: in_the_end(table, by, "global_loss") / in_the_end(table, than, "global_loss"),
-        claimed=1.0,
-        neutral=1.05,
-        strict=True,
+    return Direction(
+        words=f"{by}: lower training loss in the end than {than} (ratio)",
+        place="Figure 2",
+        measure=lambda table: (
+            in_the_end(table, by, "global_loss") / in_the_end(table, than, "global_loss")
+        ),
+        more=False,
+        neutral=1,
+        tolerance=0.05,
         form="{:.3f}",
         paper="lower",
     )
@@ -56,7 +59,10 @@ def panel(title: str, noise: str, **factors: float) -> Panel:
         title,
         setting(noise, **factors),
         [PRIORITY, ALL, BY_ACCURACY, BY_LOSS, BY_LOSS_04, BY_LOSS_TO_0],
-        [lower_loss(NAMED[noise], than) for than in (PRIORITY, ALL)],
+        [
+            *(lower_loss(NAMED[noise], than) for than in (PRIORITY, ALL)),
+            *(ends_higher("Figure 2", NAMED[noise], than) for than in (PRIORITY, ALL)),
+        ],
     )
 
 
@@ -64,7 +70,7 @@ EXPERIMENT = Experiment(
     title="FedALIGN, Figure 2: Synthetic(1, 1) with noisy free clients",
     panels=[
         *(panel(f"{noise} noise", noise) for noise in SKEWS),
-        panel("low noise, factors 0.5", "low", **MILD),
+        *(panel(f"{noise} noise, factors 0.5", noise, **MILD) for noise in SKEWS),
     ],
     columns=[LOSS, ACCURACY, mean_of("n_trained", "clients trained"), MODELS],
     draw=curves(
@@ -73,7 +79,7 @@ EXPERIMENT = Experiment(
     n_seeds=5,
     note=(
         "The paper names the noise generator's factors (2.5 for labels, 1 for irrelevant rows) and "
-        "does not define it; in the definition taken, that of `make_prioritized_synthetic`, they "
-        "leave hardly a free client whose loss matches. A last panel has both factors at 0.5."
+        "does not define it; the definition taken is that of `make_prioritized_synthetic`. What "
+        "was tried besides: both factors at 0.5."
     ),
 )

@@ -1,19 +1,19 @@
 """Figure 4: FedALIGN on top of FedProx, four priority clients."""
 
 from benchmarks.papers.experiment import ACCURACY, LOSS, MODELS, Experiment, Panel, mean_of
-from benchmarks.papers.fedalign._claims import main_claims
+from benchmarks.papers.fedalign._claims import advantage
 from benchmarks.papers.fedalign._images import MAIN, WARMUP, fashion_mnist, mnist
 from benchmarks.papers.pictures import curves
 
 EXPERIMENT = Experiment(
     title="FedALIGN, Figure 4: on top of FedProx (mu=1), four priority clients",
     panels=[
-        Panel("Fashion-MNIST", fashion_mnist(4, proximal_mu=1.0), MAIN, main_claims("Figure 4")),
+        Panel("Fashion-MNIST", fashion_mnist(4, proximal_mu=1.0), MAIN, advantage("Figure 4")),
         Panel(
             "MNIST for EMNIST, 5 shards",
             mnist(4, proximal_mu=1.0),
             MAIN,
-            main_claims("Figure 4"),
+            advantage("Figure 4"),
         ),
     ],
     columns=[ACCURACY, LOSS, mean_of("n_trained", "clients trained"), MODELS],

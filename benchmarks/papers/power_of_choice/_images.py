@@ -5,7 +5,16 @@ from functools import partial
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from benchmarks.papers.claims import Claim, gain_in_the_end, ratio_to
+from benchmarks.papers.claims import (
+    Claim,
+    Direction,
+    Equal,
+    Figure,
+    gain_in_the_end,
+    gain_over,
+    of_seeds,
+    ratio_to,
+)
 from benchmarks.papers.problems import dirichlet
 from benchmarks.papers.settings import Setting
 from skfed import ActiveFLSelector, PowerOfChoice, RandomSelector
@@ -102,62 +111,77 @@ def mnist(alpha: float, lr: float) -> Setting:
 
 def more_accurate(place: str, strategy: str, points: float, than: str = RAND) -> Claim:
     """Claim that a strategy ends with an accuracy higher by so many points."""
-    return Claim(
-        f"{strategy}: accuracy above {than}'s",
-        place,
-        gain_in_the_end(strategy, than, "test_accuracy", 100),
+    return Figure(
+        words=f"{strategy}: accuracy above {than}'s",
+        place=place,
+        measure=gain_in_the_end(strategy, than, "test_accuracy", 100),
         claimed=points,
-        neutral=0,
         form=POINTS,
+        paper=POINTS.format(points),
     )
 
 
 def higher(place: str, strategy: str, than: str = RAND) -> Claim:
     """Claim that a strategy ends with a higher accuracy."""
-    return Claim(
-        f"{strategy}: higher accuracy than {than}",
-        place,
-        gain_in_the_end(strategy, than, "test_accuracy", 100),
-        claimed=0,
-        neutral=-0.5,
-        strict=True,
+    return Direction(
+        words=f"{strategy}: higher accuracy than {than}",
+        place=place,
+        measure=gain_in_the_end(strategy, than, "test_accuracy", 100),
+        tolerance=0.5,
         form=POINTS,
         paper="higher",
     )
 
 
 def as_good(place: str, strategy: str, than: str) -> Claim:
-    """Claim that a strategy is as good as another."""
-    return Claim(
-        f"{strategy}: as accurate as {than}",
-        place,
-        gain_in_the_end(strategy, than, "test_accuracy", 100),
-        claimed=0,
-        neutral=-1,
+    """Claim that two strategies are equally accurate."""
+    return Equal(
+        words=f"{strategy}: as accurate as {than}",
+        place=place,
+        measure=gain_in_the_end(strategy, than, "test_accuracy", 100),
+        tolerance=1.0,
         form=POINTS,
         paper="equal",
     )
 
 
-def fewer_rounds(place: str, strategy: str, share: float, than: str) -> Claim:
+def faster_loss(place: str, strategy: str, than: str = RAND) -> Claim:
+    """Claim that a strategy's training loss falls faster: its mean over the rounds is lower."""
+    return Direction(
+        words=f"{strategy}: training loss below {than}'s, mean over all rounds",
+        place=place,
+        measure=gain_over(strategy, than, "global_loss", 0, 1),
+        more=False,
+        tolerance=0.02,
+        form="{:+.3f}",
+        paper="lower",
+    )
+
+
+def fewer_rounds(
+    place: str, strategy: str, share: float, than: str, paper: str | None = None
+) -> Claim:
     """Claim that a strategy needs that share of another's rounds to an accuracy of 60%."""
-    return Claim(
-        f"{strategy}: rounds to 60% over those of {than}",
-        place,
-        ratio_to(strategy, than, "test_accuracy", 0.6),
+    return Figure(
+        words=f"{strategy}: rounds to 60% over those of {than}",
+        place=place,
+        measure=ratio_to(strategy, than, "test_accuracy", 0.6),
         claimed=share,
         neutral=1,
+        paper=f"{share:.2f}" if paper is None else paper,
     )
 
 
-def no_gain(place: str, strategy: str, than: str = RAND) -> Claim:
-    """Claim that a strategy is no more accurate than another."""
-    return Claim(
-        f"{strategy}: no more accurate than {than}",
-        place,
-        gain_in_the_end(strategy, than, "test_accuracy", 100),
-        claimed=0,
+def less_time(place: str, strategy: str, share: float, than: str = RAND_10) -> Claim:
+    """Claim that a round takes that share of another strategy's time."""
+    return Figure(
+        words=f"{strategy}: seconds a round over those of {than}",
+        place=place,
+        measure=lambda table: (
+            of_seeds(table, strategy, "seconds").median().to_numpy()
+            / of_seeds(table, than, "seconds").median().to_numpy()
+        ),
+        claimed=share,
         neutral=1,
-        form=POINTS,
-        paper="equal",
+        paper=f"{share:.2f}",
     )

@@ -48,9 +48,10 @@ class SkewSetting(QuadraticSetting):
         )
 
     def _grid(self, seed: int, data) -> np.ndarray:
-        """Return points at distances from w* up to thrice the spread of the local optima."""
+        """Return points at distances from w* up to the farthest of the local optima and 0."""
         rng = np.random.default_rng(seed)
         directions = rng.normal(size=(self.n_rounds, len(data.optimum)))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        spread = np.linalg.norm(data.local_optima - data.optimum, axis=1).std()
-        return data.optimum + directions * np.linspace(0, 3 * spread, self.n_rounds)[:, None]
+        points = np.vstack([data.local_optima, np.zeros_like(data.optimum)])
+        farthest = np.linalg.norm(points - data.optimum, axis=1).max()
+        return data.optimum + directions * np.linspace(0, farthest, self.n_rounds)[:, None]

@@ -1,4 +1,4 @@
-"""Figures 6, 11, 13 and 15 compare all variants; 12 and 14 show some of the same runs."""
+"""What the figures on images have in common: panels by alpha and learning rate."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,7 +15,6 @@ def figure(
     strategies: Sequence[str],
     claims: Mapping[float, Sequence[Claim]],
     *,
-    rates: Sequence[float] = (LR, LOWER_LR),
     note: str = "",
 ) -> Experiment:
     """Return a figure with a panel for each alpha that ``claims`` names and each learning rate.
@@ -26,7 +25,7 @@ def figure(
         title=title,
         panels=[
             Panel(f"alpha={alpha:g}, lr={lr:g}", setting(alpha, lr), strategies, claims[alpha])
-            for lr in rates
+            for lr in (LR, LOWER_LR)
             for alpha in claims
         ],
         columns=[TO_60, ACCURACY, LOSS, SECONDS, MODELS],

@@ -5,6 +5,7 @@ from benchmarks.papers.power_of_choice._images import (
     RAND,
     as_good,
     cpowd,
+    higher,
     mnist,
     powd,
     rpowd,
@@ -17,7 +18,7 @@ EXPERIMENT = figure(
     mnist,
     [RAND, powd(30), cpowd(30), rpowd(250), AFL],
     {
-        2: [as_good(PLACE, cpowd(30), powd(30))],
+        2: [as_good(PLACE, cpowd(30), powd(30)), higher(PLACE, powd(30), rpowd(250))],
         0.3: [as_good(PLACE, name, powd(30)) for name in (cpowd(30), rpowd(250))],
     },
     note="EMNIST cannot be had here; its set-up is run on MNIST's digits.",

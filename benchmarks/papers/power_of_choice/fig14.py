@@ -5,9 +5,9 @@ from functools import partial
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     RAND,
+    as_good,
     fashion_mnist,
-    higher,
-    no_gain,
+    more_accurate,
     powd,
 )
 from benchmarks.papers.power_of_choice._variants import figure
@@ -18,7 +18,7 @@ EXPERIMENT = figure(
     partial(fashion_mnist, batch_size=64, tau=100),
     [RAND, powd(6), powd(9), powd(15), AFL],
     {
-        2: [higher(PLACE, powd(6)), higher(PLACE, powd(6), AFL)],
-        0.3: [no_gain(PLACE, powd(6))],
+        2: [more_accurate(PLACE, powd(6), 10)],
+        0.3: [as_good(PLACE, powd(6), RAND)],
     },
 )

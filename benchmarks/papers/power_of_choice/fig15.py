@@ -5,10 +5,10 @@ from functools import partial
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     RAND,
+    as_good,
     cpowd,
     fashion_mnist,
     higher,
-    no_gain,
     powd,
     rpowd,
 )
@@ -21,6 +21,6 @@ EXPERIMENT = figure(
     [RAND, powd(6), cpowd(6), rpowd(50), AFL],
     {
         2: [higher(PLACE, name) for name in (powd(6), cpowd(6), rpowd(50))],
-        0.3: [no_gain(PLACE, powd(6))],
+        0.3: [as_good(PLACE, powd(6), RAND)],
     },
 )

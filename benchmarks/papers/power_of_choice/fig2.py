@@ -2,59 +2,92 @@
 
 import numpy as np
 
-from benchmarks.papers.claims import Claim, in_the_end, of_seeds
+from benchmarks.papers.claims import Claim, Direction, Equal, Figure, in_the_end, of_seeds
 from benchmarks.papers.experiment import Column, Experiment, Panel, end_of
 from benchmarks.papers.pictures import curves
 from benchmarks.papers.power_of_choice._quadratic import ADAPOWD, FEW, MANY, RAND, powd
 
+PLACE = "Figure 2"
+
 
 def early(table, strategy):
-    """Return each seed's mean log gap over the first fifth of the rounds."""
+    """Return each seed's mean of log(F - F*) over the first tenth of the rounds."""
     values = np.log(of_seeds(table, strategy, "global_gap"))
-    return values.iloc[: len(values) // 5].mean().to_numpy()
+    return values.iloc[: len(values) // 10].mean().to_numpy()
 
 
 def faster(strategy: str, than: str) -> Claim:
-    return Claim(
-        f"{strategy}: converges faster than {than} (mean log gap over the first fifth)",
-        "Figure 2",
-        lambda table: early(table, strategy) - early(table, than),
-        claimed=0,
-        neutral=0.05,
-        strict=True,
+    """Claim that a strategy converges faster at first."""
+    return Direction(
+        words=f"{strategy}: faster than {than} (mean log gap over the first tenth of the rounds)",
+        place=PLACE,
+        measure=lambda table: early(table, strategy) - early(table, than),
+        more=False,
+        tolerance=0.05,
         form="{:+.3f}",
         paper="faster",
     )
 
 
-def floor(strategy: str, than: str, above: bool) -> Claim:
-    """Claim that a strategy's error floor is above another's, or is not."""
-    return Claim(
-        f"{strategy}: error floor {'above' if above else 'not above'} {than}'s (ratio)",
-        "Figure 2",
-        lambda table: (
+def as_fast(strategy: str, than: str) -> Claim:
+    """Claim that two strategies are equally fast at first."""
+    return Equal(
+        words=f"{strategy}: as fast as {than} (mean log gap over the first tenth of the rounds)",
+        place=PLACE,
+        measure=lambda table: early(table, strategy) - early(table, than),
+        tolerance=0.05,
+        form="{:+.3f}",
+        paper="nearly identical",
+    )
+
+
+def higher_floor(strategy: str, than: str) -> Claim:
+    """Claim that a strategy's error floor is above another's."""
+    return Direction(
+        words=f"{strategy}: higher error floor than {than} (log of the ratio)",
+        place=PLACE,
+        measure=lambda table: np.log(
             in_the_end(table, strategy, "global_gap") / in_the_end(table, than, "global_gap")
         ),
-        claimed=1.0,
-        neutral=0.95 if above else 1.5,
-        strict=above,
-        paper="above" if above else "the same",
+        tolerance=0.05,
+        form="{:+.2f}",
+        paper="above",
+    )
+
+
+def bias_gone(most: str) -> Claim:
+    """Claim that adapow-d loses the bias that power-of-choice ends with."""
+
+    def left(table):
+        rand = in_the_end(table, RAND, "global_gap")
+        biased = in_the_end(table, most, "global_gap") - rand
+        return (in_the_end(table, ADAPOWD, "global_gap") - rand) / biased
+
+    return Figure(
+        words=f"{ADAPOWD}: share left of the bias that {most} ends with",
+        place=PLACE,
+        measure=left,
+        claimed=0.01,
+        neutral=1,
+        form="{:.4f}",
+        paper="none",
     )
 
 
 def panel(title, setting, candidates):
-    most = candidates[-1]
+    """Return one K."""
+    least, most = powd(candidates[0]), powd(candidates[-1])
     return Panel(
         title,
         setting,
         [RAND, *map(powd, candidates), ADAPOWD],
         [
             *(faster(powd(d), RAND) for d in candidates),
-            faster(powd(most), powd(candidates[0])),
-            faster(ADAPOWD, RAND),
-            floor(powd(most), RAND, above=True),
-            floor(powd(most), powd(candidates[0]), above=True),
-            floor(ADAPOWD, RAND, above=False),
+            faster(most, least),
+            as_fast(ADAPOWD, most),
+            higher_floor(most, RAND),
+            higher_floor(most, least),
+            bias_gone(most),
         ],
     )
 
@@ -63,8 +96,9 @@ EXPERIMENT = Experiment(
     title="Power-of-choice, Figure 2: quadratic objectives, C=0.1",
     panels=[panel("K=30", FEW, (6, 15, 30)), panel("K=100", MANY, (15, 30, 100))],
     columns=[
-        Column("mean log gap, first fifth", early, "{:.3f}"),
+        Column("mean log gap, first tenth", early, "{:.3f}"),
         end_of("global_gap", "F - F* in the end", form="{:.5f}"),
     ],
     draw=curves(("global_gap", "F(w) - F*"), log=True),
+    note="Arbitrary in the paper, the local optima here are N(2, 1) in each of 5 dimensions.",
 )

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from benchmarks.papers.claims import Claim
+from benchmarks.papers.claims import Direction, Figure
 from benchmarks.papers.experiment import Column, Experiment, Panel
 from benchmarks.papers.pictures import profile, selected
 from benchmarks.papers.power_of_choice._quadratic import FEW, RAND, powd
@@ -37,20 +37,22 @@ EXPERIMENT = Experiment(
             FEW,
             [RAND, powd(6), powd(15)],
             [
-                Claim(
-                    f"{RAND}: selections reflect data sizes (correlation)",
-                    PLACE,
-                    lambda table: correlation(table, RAND),
-                    claimed=1,
-                    neutral=0,
+                Figure(
+                    words=f"{RAND}: selections reflect data sizes (correlation)",
+                    place=PLACE,
+                    measure=lambda table: correlation(table, RAND),
+                    claimed=0.99,
+                    form="{:.3f}",
                     paper="proportional",
                 ),
-                Claim(
-                    f"{powd(15)}: selections are not proportional to data sizes (correlation)",
-                    PLACE,
-                    lambda table: correlation(table, powd(15)),
-                    claimed=0.9,
-                    neutral=1,
+                Direction(
+                    words=f"{powd(15)}: selections not proportional to data sizes (correlation)",
+                    place=PLACE,
+                    measure=lambda table: correlation(table, powd(15)),
+                    more=False,
+                    neutral=0.9,
+                    tolerance=0.05,
+                    form="{:.3f}",
                     paper="not proportional",
                 ),
             ],

@@ -1,17 +1,22 @@
 """Figure 9: how many candidates, EMNIST's set-up (K=500, m=15) on MNIST."""
 
-from benchmarks.papers.power_of_choice._images import AFL, RAND, higher, mnist, powd
+from benchmarks.papers.power_of_choice._images import (
+    AFL,
+    RAND,
+    as_good,
+    faster_loss,
+    higher,
+    mnist,
+    powd,
+)
 from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Figure 9"
-CLAIMS = [
-    *(higher(PLACE, powd(d)) for d in (30, 45, 75)),
-    higher(PLACE, powd(30), AFL),
-]
+CLAIMS = [higher(PLACE, powd(d)) for d in (30, 45, 75)]
 EXPERIMENT = figure(
     "Power-of-choice, Figure 9: K=500, EMNIST's set-up on MNIST",
     mnist,
     [RAND, powd(30), powd(45), powd(75), AFL],
-    {2: CLAIMS, 0.3: CLAIMS},
+    {2: [*CLAIMS, as_good(PLACE, AFL, powd(30)), faster_loss(PLACE, powd(30), AFL)], 0.3: CLAIMS},
     note="EMNIST cannot be had here; its set-up is run on MNIST's digits.",
 )
