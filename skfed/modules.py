@@ -88,10 +88,10 @@ class ConvNet(nn.Module):
     """The network that FedALIGN trains on CIFAR-10.
 
     Two convolutions of 5 x 5 (32 and 64 channels, padding 2), each followed by ReLU and a pooling
-    by 2, the second with batch normalisation before them; then fully connected layers of 512 and 128 units with batch
-    normalisation and ReLU, and the logits. Weights are initialised after Kaiming. The running
-    statistics of a batch normalisation are buffers of the model: like its weights they are sent,
-    and averaged over the cohort.
+    by 2, the second with batch normalisation before them; then fully connected layers of 512 and
+    128 units with batch normalisation and ReLU, and the logits. Weights are initialised after
+    Kaiming. The running statistics of a batch normalisation are buffers of the model: like its
+    weights they are sent, and averaged over the cohort.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ def test_the_papers_networks_have_their_sizes():
     assert n_parameters(SoftmaxRegression(784, 10)) == 7850
     assert n_parameters(MLP(784, (64, 30), 10, dropout=0.5)) == 50_240 + 1950 + 310
     assert n_parameters(MLP(784, (200, 200), 47)) == 157_000 + 40_200 + 9447
-    convolutions = (3 * 25 + 1) * 32 + 64 + (32 * 25 + 1) * 64 + 128
+    convolutions = (3 * 25 + 1) * 32 + (32 * 25 + 1) * 64 + 128
     connected = (4096 + 1) * 512 + 1024 + (512 + 1) * 128 + 256 + (128 + 1) * 10
     assert n_parameters(ConvNet()) == convolutions + connected
 
@@ -56,7 +56,7 @@ def test_running_statistics_are_averaged_as_weights_are():
     fitted = model.net_.module_.layers
     expected = []
     for k in range(2):
-        own = fitted[0](torch.from_numpy(X[clients == k])).detach()
+        own = fitted[:4](torch.from_numpy(X[clients == k])).detach()
         expected.append(0.1 * own.mean((0, 2, 3)))  # momentum 0.1, from zero
-    torch.testing.assert_close(fitted[1].running_mean, sum(expected) / 2, atol=1e-5, rtol=1e-4)
-    assert fitted[1].num_batches_tracked == 1
+    torch.testing.assert_close(fitted[4].running_mean, sum(expected) / 2, atol=1e-5, rtol=1e-4)
+    assert fitted[4].num_batches_tracked == 1

@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 
 from benchmarks.papers.claims import (
-    Claim,
+    Direction,
+    Equal,
+    Figure,
     gain_in_the_end,
     gain_over,
     in_the_end,
@@ -61,32 +63,71 @@ def test_gains_are_by_seed():
     np.testing.assert_allclose(middle, [0.575 - 0.4, 0.6 - 0.25])
 
 
+def verdict(claim, *values, **given):
+    made = claim(words="", place="", paper="", measure=lambda _: np.array(values), **given)
+    return made.check(RUNS).verdict
+
+
 @pytest.mark.parametrize(
-    ("values", "strict", "verdict"),
+    ("values", "expected"),
     [
-        ([12, 12], False, "holds"),
-        ([9, 11], False, "holds"),  # 10 ± 1 for 10
-        ([8, 9], False, "holds partly"),  # 8.5 ± 0.5
-        ([-1, 1], False, "does not hold"),
-        ([-5, -4], False, "does not hold"),
-        ([np.nan, 12], False, "does not hold"),
-        ([12, 12], True, "holds"),
-        ([9, 11], True, "holds partly"),  # not beyond 10 by more than its error
-        ([-1, 0], True, "does not hold"),
+        ([12, 12], "holds"),
+        ([9, 11], "holds"),  # 10 ± 1 for 10
+        ([8, 9], "holds partly"),  # 8.5 ± 0.5
+        ([-1, 1], "does not hold"),
+        ([-5, -4], "does not hold"),
+        ([np.nan, 12], "does not hold"),
     ],
 )
-def test_verdicts_on_ten_more(values, strict, verdict):
-    claim = Claim("", "", lambda _: np.array(values), claimed=10, neutral=0, strict=strict)
-    assert claim.check(RUNS).verdict == verdict
+def test_a_figure_of_ten_more(values, expected):
+    assert verdict(Figure, *values, claimed=10) == expected
 
 
-def test_a_claim_may_be_of_less():
-    def check(*values):
-        claim = Claim("", "", lambda _: np.array(values), claimed=0.5, neutral=1)
-        return claim.check(RUNS)
+def test_a_figure_may_be_of_less():
+    share = {"claimed": 0.5, "neutral": 1}
+    assert verdict(Figure, 0.4, 0.4, **share) == "holds"
+    assert verdict(Figure, 0.7, 0.8, **share) == "holds partly"
+    assert verdict(Figure, 0.9, 1.2, **share) == "does not hold"
 
-    assert check(0.4, 0.4).verdict == "holds"
-    assert check(0.7, 0.8).verdict == "holds partly"
-    assert check(0.9, 1.2).verdict == "does not hold"
-    assert check(0.7, 0.8).measured == "0.75 ± 0.05"
-    assert check(np.nan, 0.8).measured == "not reached in 1 of 2 runs"
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([2, 3], "holds"),
+        ([0, 0], "holds partly"),  # identical runs are no gain
+        ([-1, 2], "holds partly"),  # 0.5 ± 1.5
+        ([-0.4, -0.4], "holds partly"),
+        ([-0.6, -0.6], "does not hold"),
+    ],
+)
+def test_a_direction_must_be_beyond_the_error(values, expected):
+    assert verdict(Direction, *values, tolerance=0.5) == expected
+    mirrored = [-value for value in values]
+    assert verdict(Direction, *mirrored, more=False, tolerance=0.5) == expected
+
+
+def test_equal_is_two_sided():
+    assert verdict(Equal, -1, 1.5, tolerance=1) == "holds"
+    assert verdict(Equal, 0, 0, tolerance=1) == "holds"
+    for value in (0.9, -0.9):
+        assert verdict(Equal, value, value, tolerance=1) == "holds partly"
+    for value in (10, -10):
+        assert verdict(Equal, value, value, tolerance=1) == "does not hold"
+
+
+def test_what_was_measured_is_told():
+    def measured(*values):
+        claim = Equal(words="", place="", paper="", measure=lambda _: np.array(values), tolerance=1)
+        return claim.check(RUNS).measured
+
+    assert measured(0.7, 0.8) == "0.75 ± 0.05"
+    assert measured(0.7) == "0.70"
+    assert measured(np.nan, 0.8) == "not reached in 1 of 2 runs"
+
+
+def test_a_seed_that_diverges_is_not_hidden_and_hides_no_other():
+    mixed = table(a=[[1.0] * 20, [1.0] * 12 + [np.nan] * 8])
+    np.testing.assert_array_equal(rounds_to(mixed, "a", "accuracy", 1.0), [1, 1])
+    assert in_the_end(mixed, "a", "accuracy")[0] == 1
+    gone = table(a=[[1.0] * 20, [1.0] * 10 + [np.nan] * 10])
+    np.testing.assert_array_equal(in_the_end(gone, "a", "accuracy"), [1, np.nan])

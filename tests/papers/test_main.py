@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.papers.__main__ import main
 from benchmarks.papers.catalogue import experiments, shortened
 
@@ -52,28 +54,43 @@ def test_seeds_and_rounds_can_be_chosen():
 
 
 def test_a_table_makes_a_picture_again_without_a_run(tmp_path):
-    told = run("power-of-choice-fig4", "--seeds", 1, "--rounds", 30, "--out", tmp_path)
+    short = "--seeds", 1, "--rounds", 30, "--out", tmp_path
+    told = run("power-of-choice-fig4", *short)
     assert "minutes" in told.stderr + told.stdout
     assert "rounds to loss 0.7" in told.stdout
     picture = tmp_path / "pictures" / "power-of-choice-fig4.png"
     before = picture.read_bytes()
     picture.unlink()
-    run("power-of-choice-fig4", "--seeds", 1, "--rounds", 30, "--out", tmp_path, "--report")
+    again = run("power-of-choice-fig4", *short, "--report")
     assert picture.read_bytes() == before
-    results = (tmp_path / "RESULTS.md").read_text()
-    assert "](pictures/power-of-choice-fig4.png)" in results
+    assert "rounds to loss 0.7" in again.stdout
+    assert not (tmp_path / "RESULTS.md").exists()
 
 
 def test_everything_quickly(data_home, tmp_path):
     run("all", "--quick", "--out", tmp_path)
-    for name in experiments():
+    names = [name for name, one in experiments().items() if not one.needs or one.needs()]
+    for name in names:
         assert 0 < (tmp_path / "pictures" / f"{name}.png").stat().st_size < 200_000
-    run("all", "--quick", "--out", tmp_path, "--report")
+    run("--quick", "--out", tmp_path, "--report")
     results = (tmp_path / "RESULTS.md").read_text()
-    assert all(f"benchmarks.papers {name}`" in results for name in experiments())
+    assert all(f"benchmarks.papers {name}`" in results for name in names)
+    assert all(f"](pictures/{name}.png)" in results for name in names)
 
 
-def test_a_report_names_what_is_missing(tmp_path, capsys):
-    assert main(["--report", "--out", str(tmp_path)]) == 0
-    assert "left out: fedalign-fig1" in capsys.readouterr().out
-    assert not (tmp_path / "pictures").exists()
+def test_results_are_not_overwritten_by_nothing(tmp_path, capsys):
+    (tmp_path / "RESULTS.md").write_text("all that was found")
+    with pytest.raises(ValueError, match="no complete experiment: run some first"):
+        main(["--report", "--out", str(tmp_path)])
+    assert main(["fedalign-fig1", "--report", "--out", str(tmp_path)]) == 1
+    assert "fedalign-fig1 has not been run" in capsys.readouterr().err
+    assert (tmp_path / "RESULTS.md").read_text() == "all that was found"
+
+
+def test_experiments_without_their_data_are_left_out(monkeypatch, tmp_path, capsys):
+    known = experiments()
+    assert known["fedalign-fig1-cifar10"].needs is not None
+    monkeypatch.setenv("SKFED_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match="run some first"):
+        main(["--report", "--out", str(tmp_path)])
+    assert "fedalign-fig1-cifar10" in capsys.readouterr().err

@@ -133,8 +133,11 @@ def test_free_clients_are_tested_on_the_labels_they_hold():
 def test_local_models_know_their_own_labels_alone():
     setting = WithLocalModels(
         name="", problem=tiny, net=lambda: softmax_regression(4, 4), training={"local_steps": 50},
-        strategies={LOCAL: {}}, n_rounds=3,
+        strategies={LOCAL: {}}, n_rounds=14, loss_every=3,
     )  # fmt: skip
-    run = setting.run(LOCAL, 0)
+    ticks = []
+    run = setting.run(LOCAL, 0, tick=lambda: ticks.append(1))
+    assert len(ticks) == 14
+    assert run["local_accuracy"].notna().tolist() == [True, False, False] + [True] * 11
     assert run["local_accuracy"].iloc[-1] == 1
     assert run["test_accuracy"].iloc[-1] == 0.5
