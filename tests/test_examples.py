@@ -5,8 +5,10 @@ import re
 import runpy
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import sklearn
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -38,11 +40,24 @@ def test_fedalign_ends_above_both_baselines_over_5_seeds(quickstart):
     quickstart.plot(fits).canvas.draw()
 
 
-def test_the_selector_of_ones_own_passes_its_checks_and_runs(monkeypatch, capsys):
+NEEDS_DATA = "plot_wisdm_pipeline"
+EXAMPLES = sorted(p for p in ROOT.glob("examples/*/plot_*.py") if p.stem != "plot_quickstart")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(path, monkeypatch, capsys, request):
+    if path.stem == NEEDS_DATA:
+        request.getfixturevalue("data_home")
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
-    runpy.run_path(ROOT / "examples" / "selection" / "plot_own_selector.py", run_name="__main__")
-    assert "AboveAverage passes every check" in capsys.readouterr().out
+    monkeypatch.setattr(plt, "show", lambda: None)
+    with sklearn.config_context():  # an example may turn metadata routing on
+        runpy.run_path(str(path), run_name="__main__")
+    assert plt.get_fignums(), "an example ends in a picture"
+    plt.close("all")
+    assert SAID.get(path.stem, "") in capsys.readouterr().out
+
+
+SAID = {"plot_own_selector": "AboveAverage passes every check"}
 
 
 def test_the_readmes_first_two_commands():
@@ -51,7 +66,7 @@ def test_the_readmes_first_two_commands():
     assert (
         blocks[0] == f'{install} ".[plot]" && python examples/getting_started/plot_quickstart.py\n'
     )
-    assert blocks[1] == f'{install} ".[test]" && python -m pytest\n'
+    assert blocks[1] == f'{install} ".[test]" && python -m pytest -n 2\n'
 
 
 def test_the_readmes_python_runs(monkeypatch):

@@ -54,7 +54,7 @@ net = NeuralNetClassifier(
     callbacks=[EarlyStopping(patience=8)],  # counts rounds, and stops the federation
 )
 model = FederatedClassifier(
-    net, selector=RandomSelector(5), n_rounds=25, local_epochs=2, random_state=0
+    net, selector=RandomSelector(5), n_rounds=20, random_state=0
 )
 model.fit(images, y, clients=phones, X_val=images_val, y_val=y_val)
 print(f"{model.n_rounds_} rounds by the {model.engine_} engine on {model.net_.device}")

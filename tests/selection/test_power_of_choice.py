@@ -87,7 +87,7 @@ def test_rpow_d_asks_nobody_and_prefers_who_was_never_selected(make_round):
         (StepDecay(20, 3 / 20, [0.5]), [20] * 4 + [3] * 4),
         (lambda t: 20 - 2.6 * t, [20, 17, 15, 12, 10, 7, 4, 3]),
     ],
-    ids=repr,
+    ids=["every two rounds", "at half of the rounds", "callable"],
 )
 def test_adapow_d_takes_d_from_K_to_m(make_round, d, expected):
     selector = PowerOfChoice(d=d, clients_per_round=3)
