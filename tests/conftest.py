@@ -5,8 +5,13 @@ import os
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from skfed.selection._imagined import imagine_round
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
+    torch.set_num_threads(1)
+    threadpool_limits(1)
 
 
 @pytest.fixture(scope="session")

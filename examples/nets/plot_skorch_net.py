@@ -53,9 +53,7 @@ net = NeuralNetClassifier(
     device="cuda" if torch.cuda.is_available() else "cpu",
     callbacks=[EarlyStopping(patience=8)],  # counts rounds, and stops the federation
 )
-model = FederatedClassifier(
-    net, selector=RandomSelector(5), n_rounds=20, random_state=0
-)
+model = FederatedClassifier(net, selector=RandomSelector(5), n_rounds=20, random_state=0)
 model.fit(images, y, clients=phones, X_val=images_val, y_val=y_val)
 print(f"{model.n_rounds_} rounds by the {model.engine_} engine on {model.net_.device}")
 print(f"accuracy: {model.score(images_val, y_val):.3f}")

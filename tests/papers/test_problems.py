@@ -91,11 +91,11 @@ def test_a_poll_of_one_row_of_a_quadratic_client_tells_its_whole_loss():
 
 
 def test_skews_have_a_row_a_point():
-    setting = replace(SKEWS.panels[0].setting, n_rounds=2)
+    setting = replace(SKEWS.panels[0].setting, n_rounds=5)
     run = setting.run("rand", 0)
-    assert len(run) == 2
+    assert len(run) == 5
     # Random selection by size is unbiased.
-    assert run["at_optimum"].to_numpy() == pytest.approx(1, abs=0.05)
+    assert run["at_optimum"].to_numpy() == pytest.approx(1, abs=0.1)
 
 
 X = np.eye(4, dtype=np.float32)

@@ -38,7 +38,7 @@ class SkewSetting(QuadraticSetting):
             np.zeros(self.n_clients),
             losses(data.optimum),
             sizes=sizes,
-            n_draws=N_DRAWS,
+            n_draws=N_DRAWS * self.n_rounds // N_POINTS,  # fewer where a run is shortened
             random_state=seed,
         )
         for _ in range(self.n_rounds):
