@@ -1,0 +1,26 @@
+.DEFAULT_GOAL := help
+.PHONY: help install run test lint bench papers
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install:  ## install skfed with all that its development needs
+	python -m pip install -c constraints.txt -e ".[test]" ruff mypy pandas-stubs
+
+run:  ## the quickstart: 10 seconds, no download
+	python examples/getting_started/plot_quickstart.py
+
+test:  ## tests, docstring and gallery examples, on two cores
+	python -m pytest -n 2
+
+lint:  ## lint, format and types
+	ruff check .
+	ruff format --check .
+	mypy
+
+bench:  ## timings, against floors and other packages
+	python -m pytest benchmarks
+
+papers:  ## every figure and table of both papers again: hours
+	python -m benchmarks.papers all
+	python -m benchmarks.papers --report
