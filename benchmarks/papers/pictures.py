@@ -91,7 +91,7 @@ def _columns_of_axes(n_measures: int, n_panels: int) -> tuple[Figure, list[np.nd
     side_by_side = -(-n_panels // n_blocks)
     n_rows = n_blocks * n_measures
     size = (max(3.2 * side_by_side, 5.0), 2.4 * n_rows + 0.6)
-    figure = Figure(figsize=size, dpi=90, layout="constrained")
+    figure = Figure(figsize=size, dpi=90 if n_blocks == 1 else 65, layout="constrained")
     axes = figure.subplots(n_rows, side_by_side, squeeze=False)
     for ax in axes.flat:
         ax.tick_params(labelsize=8)
