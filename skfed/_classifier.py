@@ -103,7 +103,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Rounds trained.
     n_features_in_ : int
         Number of features seen in fit (the size of X's second dimension).
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (``n_features_in_``,)
         Names of features, where X has string column names.
 
     References

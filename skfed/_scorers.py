@@ -25,12 +25,15 @@ class ClientScorer:
     ----------
     name : str
         Its name in :mod:`skfed.metrics`.
+    meaning : str
+        What it says; the docstring of this one scorer.
     score : callable
         (model, its federated step, X, y, clients) to a number, larger is better.
     """
 
-    def __init__(self, name: str, score: Score):
+    def __init__(self, name: str, meaning: str, score: Score):
         self.name = name
+        self.__doc__ = meaning
         self._score_of = score
 
     def __call__(self, estimator: Any, X: Any, y: Any, clients: Any = None) -> float:
@@ -128,9 +131,19 @@ def _priority_neg_log_loss(model, step, X, y, clients):
     return -float(log_loss(y, model.predict_proba(X), labels=step.classes_))
 
 
-#: Accuracy over the rows of the priority clients.
-priority_accuracy = ClientScorer("priority_accuracy", _priority_accuracy)
-#: The lowest accuracy that any client has on its own rows.
-worst_client_accuracy = ClientScorer("worst_client_accuracy", _worst_client_accuracy)
-#: Minus the mean cross-entropy over the rows of the priority clients: F up to its sign.
-priority_neg_log_loss = ClientScorer("priority_neg_log_loss", _priority_neg_log_loss)
+priority_accuracy = ClientScorer(
+    "priority_accuracy",
+    "Accuracy over the rows of the priority clients, a scorer for ``scoring=``.",
+    _priority_accuracy,
+)
+worst_client_accuracy = ClientScorer(
+    "worst_client_accuracy",
+    "The lowest accuracy that any client has on its own rows, a scorer for ``scoring=``.",
+    _worst_client_accuracy,
+)
+priority_neg_log_loss = ClientScorer(
+    "priority_neg_log_loss",
+    "Minus the mean cross-entropy over the rows of the priority clients, F up to its sign, a "
+    "scorer for ``scoring=``.",
+    _priority_neg_log_loss,
+)

@@ -15,6 +15,15 @@ from sklearn.base import BaseEstimator
 from skfed._federation import Federation
 from skfed.utils._sklearn import Interval
 
+__all__ = [
+    "AlternatingHalves",
+    "Always",
+    "BaseAvailability",
+    "Dropout",
+    "IndependentAvailability",
+    "TraceAvailability",
+]
+
 _SHARE = Interval(Real, 0, 1, closed="both")
 
 

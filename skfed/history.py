@@ -1,10 +1,43 @@
-"""What a round costs, and the table of all rounds.
+"""What a round costs, and the table of all rounds, ``history_``.
 
 Every round is charged what a real federation would pay. A model is the bytes of its parameters
 and buffers, a scalar 8 bytes. There are two exchanges a round: the poll (the model down, a scalar
 up) and the training (the model up; it is not sent down again to who was just polled). A client
-drawn twice gets one model and returns two. The training loss travels with the update and is not
-charged.
+drawn twice gets one model and returns two. SCAFFOLD's variates are one more model each way. The
+training loss travels with the update and is not charged.
+
+The columns of ``history_``, a row a round:
+
+``round``
+    t, from 0.
+``objective``
+    F(w_t) over the priority clients in reach, before the round, where all of them were polled for
+    their loss; else NaN.
+``train_loss``
+    Mean of the cohort's training losses, weighted as their updates.
+``val_loss``, ``val_score``
+    On the validation data of the priority clients, after the round; there with ``X_val`` only.
+``lr``
+    The learning rate of the round's first local iteration.
+``eps``, ``d``
+    The selector's scheduled values, where it has them.
+``models_down``, ``models_up``
+    Models sent to clients, and by them.
+``scalars_down``, ``scalars_up``
+    Numbers sent to clients (the bound that FedALIGN sends along), and by them (answers to a poll).
+``bytes_down``, ``bytes_up``
+    Both of the above in bytes.
+``samples_evaluated``, ``samples_trained``
+    Rows that clients evaluated for polls, and rows that they trained on, once for each pass.
+``n_polled``, ``n_trained``, ``n_aggregated``, ``n_failed``
+    Clients asked, trained, aggregated, and failed: chosen without an answer, or with an exception,
+    a loss or an update that is not finite.
+``polled``, ``cohort``, ``failed``
+    The ids of those polled, aggregated and failed, as tuples; a repeated draw stands twice.
+``causes``
+    Why those in ``failed`` failed.
+``select_seconds``, ``train_seconds``, ``round_seconds``
+    Wall time; selection includes its polls.
 """
 
 from collections.abc import Hashable
@@ -80,23 +113,5 @@ class Ledger:
 
 
 def to_frame(rows: list[dict[str, Hashable]]) -> pd.DataFrame:
-    """Return the history as a table, one row a round.
-
-    Columns
-    -------
-    round : t, from 0.
-    objective : F(w_t) over the priority clients in reach, where all were polled, else NaN.
-    train_loss : mean of the cohort's training losses, weighted as their updates.
-    val_loss, val_score : on the validation data of the priority clients, after the round.
-    lr : the learning rate of the round's first local iteration.
-    eps, d : the selector's scheduled values, where it has them.
-    models_down, models_up, scalars_down, scalars_up, bytes_down, bytes_up : what was sent.
-    samples_evaluated, samples_trained : rows that clients evaluated and trained on.
-    n_polled, n_trained, n_aggregated, n_failed : clients asked, trained, aggregated, and failed:
-        chosen without an answer, or with an exception, a loss or an update that is not finite.
-    polled, cohort, failed : ids of those polled, aggregated and failed; a repeated draw stands
-        twice.
-    causes : why those in ``failed`` failed.
-    select_seconds, train_seconds, round_seconds : wall time; selection includes its polls.
-    """
+    """Return the history as a table, one row a round, with the columns named above."""
     return pd.DataFrame(rows)

@@ -14,6 +14,11 @@ from sklearn.utils import check_random_state, check_scalar
 
 from skfed._federation import Federation, make_federation
 
+__all__ = [
+    "LeaveClientsOut",
+    "WithinClientKFold",
+]
+
 
 class _FederatedSplitter(BaseCrossValidator):
     """Splits by client; a subclass says which fold each row is tested in."""

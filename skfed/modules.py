@@ -6,6 +6,15 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+__all__ = [
+    "MLP",
+    "ConvNet",
+    "LinearRegression",
+    "MeanOutput",
+    "Quadratic",
+    "SoftmaxRegression",
+]
+
 
 class SoftmaxRegression(nn.Module):
     """One linear layer, zero-initialised: multinomial logistic regression.
@@ -127,7 +136,7 @@ class ConvNet(nn.Module):
 
 
 class Quadratic(nn.Module):
-    """F_k(w) = 1/2 h_k |w - e_k / h_k|^2 for rows (h_k, e_k) of ``make_quadratic``.
+    """``F_k(w) = 1/2 h_k |w - e_k / h_k|^2`` for rows (h_k, e_k) of ``make_quadratic``.
 
     It returns the objective itself, so its criterion is :class:`MeanOutput`.
 

@@ -14,6 +14,16 @@ from sklearn.base import BaseEstimator
 
 from skfed.utils._sklearn import Interval
 
+__all__ = [
+    "BaseSchedule",
+    "Constant",
+    "CosineDecay",
+    "ExponentialDecay",
+    "InverseTimeDecay",
+    "LinearDecay",
+    "StepDecay",
+]
+
 _NON_NEGATIVE = Interval(Real, 0, None, closed="both")
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 

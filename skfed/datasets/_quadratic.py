@@ -13,7 +13,7 @@ _ROWS = 1000  # of a client at most
 
 
 def make_quadratic(n_clients: int = 30, n_dims: int = 5, *, random_state=None) -> Bunch:
-    """Make clients with F_k(w) = 1/2 h_k |w - e_k / h_k|^2, for :class:`skfed.modules.Quadratic`.
+    """Make clients of ``F_k(w) = 1/2 h_k |w - e_k / h_k|^2`` for ``skfed.modules.Quadratic``.
 
     h_k is drawn from U(1, 20). The paper calls e_k arbitrary; here it is such that the entries of
     the local optima e_k / h_k are drawn from N(2, 1), away from w = 0, where training starts. A

@@ -21,7 +21,7 @@ class FedAlignSelector(BaseSelector):
     After the warm-up, the priority clients are polled for F(w_t), the mean of their losses
     weighted by size. Each available free client then gets the model and the bound F(w_t) + eps;
     above the bound it stays silent, and of those that answer with F_k(w_t) the server takes who
-    passes |F_k(w_t) - F(w_t)| < eps (the indicator of Theorem 1, which is strict; Algorithm 1
+    passes ``|F_k(w_t) - F(w_t)| < eps`` (the indicator of Theorem 1, which is strict; Algorithm 1
     prints <=). The outcome is that of Algorithm 1; the cost is lower, since a client dropped by
     the lower test sends a scalar instead of a model.
 

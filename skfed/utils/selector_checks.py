@@ -17,6 +17,11 @@ from sklearn.base import clone
 from skfed.selection import BaseSelector, Cohort
 from skfed.selection._imagined import ImaginedRound, imagine_round
 
+__all__ = [
+    "check_selector",
+    "parametrize_with_selector_checks",
+]
+
 _N_CLIENTS = 12
 _N_DRAWS = 600
 _SIGMAS = 5.0  # how far a frequency may be from what it should be, in standard errors
