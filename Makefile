@@ -1,17 +1,20 @@
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint bench papers
+.PHONY: help install run test docs lint bench papers
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install:  ## install skfed with all that its development needs
-	python -m pip install -c constraints.txt -e ".[test]" ruff mypy pandas-stubs
+	python -m pip install -c constraints.txt -e ".[docs,test]" ruff mypy pandas-stubs
 
 run:  ## the quickstart: 10 seconds, no download
 	python examples/getting_started/plot_quickstart.py
 
 test:  ## tests, docstring and gallery examples, on two cores
 	python -m pytest -n 2
+
+docs:  ## this site in doc/_build/html; SPHINXOPTS="-D plot_gallery=0" skips the examples
+	python -m sphinx -W --keep-going -n -q $(SPHINXOPTS) doc doc/_build/html
 
 lint:  ## lint, format and types
 	ruff check .

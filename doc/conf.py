@@ -1,0 +1,60 @@
+"""How the site is built: ``make docs``."""
+
+import os
+import sys
+from pathlib import Path
+
+import skfed
+
+sys.path.append(str(Path(__file__).parent / "_ext"))
+
+project = "skfed"
+author = copyright = "The skfed developers"
+release = version = skfed.__version__
+
+extensions = [
+    "mathml",
+    "myst_parser",  # for the changelog
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst"]
+templates_path = ["_templates"]
+
+# The docstrings say the types in words.
+autodoc_typehints = "none"
+autosummary_ignore_module_all = False
+numpydoc_show_class_members = False  # the class template shows them
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "backreferences_dir": "api/backreferences",
+    "doc_module": "skfed",
+    "reference_url": {"skfed": None},
+    "reset_modules": ("matplotlib", "gallery.reset"),
+    "show_memory": False,
+    "write_computation_times": False,
+    "run_stale_examples": True,  # what they show depends on skfed too
+    # Without the real data, the example that needs them is shown but not run.
+    "filename_pattern": "/plot_" if "SKFED_DATA" in os.environ else "/plot_(?!wisdm)",
+}
+
+# Names of other projects are links where their sites can be asked for them, and text elsewhere.
+intersphinx_mapping = {
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "pandas": ("https://pandas.pydata.org/docs", None),
+    "python": ("https://docs.python.org/3", None),
+    "skorch": ("https://skorch.readthedocs.io/en/stable", None),
+    "sklearn": ("https://scikit-learn.org/stable", None),
+}
+if os.environ.get("SKFED_INTERSPHINX") == "1":
+    extensions.append("sphinx.ext.intersphinx")
+nitpick_ignore_regex = [("py:.*", rf"(?!{project}\b).*")]
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"skfed {release}"
+html_show_sourcelink = False
+html_theme_options = {"show_prev_next": False, "secondary_sidebar_items": ["page-toc"]}
