@@ -36,6 +36,10 @@ sphinx_gallery_conf = {
     "reference_url": {"skfed": None},
     "reset_modules": ("matplotlib", "gallery.reset"),
     "show_memory": False,
+    "subsection_order": [
+        *(f"../examples/{topic}" for topic in ("getting_started", "fedalign", "search")),
+        "*",
+    ],
     "write_computation_times": False,
     "run_stale_examples": True,  # what they show depends on skfed too
     # Without the real data, the example that needs them is shown but not run.
@@ -52,7 +56,7 @@ intersphinx_mapping = {
 }
 if os.environ.get("SKFED_INTERSPHINX") == "1":
     extensions.append("sphinx.ext.intersphinx")
-nitpick_ignore_regex = [("py:.*", rf"(?!{project}\b).*")]
+nitpick_ignore_regex = [("py:.*", r"(matplotlib|numpy|pandas|sklearn|skorch|torch)\..*")]
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"skfed {release}"
