@@ -92,7 +92,7 @@ def summarise(model):
 
 
 table = pd.DataFrame({f"eps={eps}": summarise(model) for eps, model in by_eps.items()}).T
-print(table.to_string(float_format="{:.2f}".format))
+print(table.to_string(float_format="{:.2g}".format))
 
 # %%
 # Round by round, black is who trained. Free users are in the order of their wrong labels.
