@@ -62,8 +62,12 @@ class RoundCallbacks:
             self.data = {"dataset_train": datasets[0], "dataset_valid": datasets[1]}
 
     def begin(self) -> None:
-        """Start a fit."""
-        self._notify("on_train_begin", X=None, y=None)
+        """Start the training; a warm start or another partial_fit goes on with it.
+
+        skorch would begin anew, and an LRScheduler then take a step more at each beginning.
+        """
+        if not self.net.history:
+            self._notify("on_train_begin", X=None, y=None)
 
     def begin_round(self) -> None:
         """Start a round."""
