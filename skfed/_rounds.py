@@ -34,6 +34,9 @@ class Server:
     variates: Variates = field(default_factory=Variates)
     rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round
     told: set[tuple] = field(default_factory=set)  # failures that were logged
+    stopped: bool = False  # by a callback
+    succeeded: bool = False  # some client, in some round of this fit
+    reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file
 
     @property
     def round(self) -> int:
@@ -79,27 +82,32 @@ def run_rounds(
     until: int,
     validate: Callable[[NeuralNet], dict[str, float]],
     watchers: Sequence[Watcher],
+    keep: Callable[[bool], None] | None = None,
 ) -> None:
     """Run rounds until the server has finished ``until`` of them, or a watcher stops.
 
-    ``validate`` measures the global model after a round. Where every client failed in every round,
+    ``validate`` measures the global model after a round; ``keep`` writes the server to disk, told
+    whether the round is the last. Where every client failed in every round, nothing is written and
     the first cause is raised.
     """
     reported = np.full(len(federation), np.inf)
     if server.reported:
         for k in range(len(federation)):
             reported[k] = server.reported.get(federation.digest(k), np.inf)
-    first, some_good, stopped = None, False, False
-    while server.round < until and not stopped:
+    first = None
+    while server.round < until and not server.stopped:
         for watcher in watchers:
             watcher.begin_round()
         row, failures, some_succeeded = _run_round(
             server, federation, engine, rules, reported, validate
         )
-        stopped = any([watcher.end_round(row) for watcher in watchers])  # each sees each round
+        # Each watcher sees each round.
+        server.stopped = any([watcher.end_round(row) for watcher in watchers])
         first = first or next(iter(failures.causes.items()), None)
-        some_good = some_good or some_succeeded
-    if first is not None and not some_good:
+        server.succeeded = server.succeeded or some_succeeded
+        if keep is not None and server.succeeded:
+            keep(server.stopped or server.round == until)
+    if first is not None and not server.succeeded:
         k, cause = first
         cause.add_note(f"client {federation.names([k])[0]!r}; every client failed in every round")
         raise cause
