@@ -4,6 +4,7 @@ Batch-level hooks act on every client's batches instead (``_nets.Workbench``).
 """
 
 import warnings
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,7 @@ def memory_of(net: NeuralNet) -> dict[str, dict[str, Any]]:
     memory: dict[str, dict[str, Any]] = {}
     left_out = []
     for name, callback in _of_rounds(net):
-        params = callback.get_params(deep=False)
+        params = signature(type(callback)).parameters  # skorch's get_params has more
         memory[name] = {}
         for attribute, value in vars(callback).items():
             value = value.state_dict() if _has_state(value) else value

@@ -113,7 +113,7 @@ def to_json(value: Any, tensors: Tensors) -> Any:
         return {type(value).__name__: [to_json(one, tensors) for one in members]}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
-    if isinstance(value, torch.Tensor | np.ndarray):
+    if isinstance(value, torch.Tensor) or _is_array(value):
         return _array_to_json(value, tensors)
     if isinstance(value, pd.Timestamp):
         zone = None if value.tz is None else str(value.tz)
@@ -169,6 +169,10 @@ def _from_kind(kind: str, content: Any, tensors: Tensors) -> Any:
         text, unit = content
         return pd.Timedelta(text).as_unit(unit)
     raise KeyError(kind)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biufUO"
 
 
 def _array_to_json(value: torch.Tensor | np.ndarray, tensors: Tensors) -> dict[str, Any]:
