@@ -4,13 +4,17 @@ Batch-level hooks act on every client's batches instead (``_nets.Workbench``).
 """
 
 import warnings
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from skorch import NeuralNet
 from skorch.callbacks import Callback, EpochScoring, LRScheduler
+from skorch.history import History
 
+from skfed._files import to_json
 from skfed.utils._seeding import torch_seeded
+from skfed.utils._warnings import warn
 
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -51,19 +55,30 @@ class RoundCallbacks:
 
     def __init__(self, net: NeuralNet, train: Rows, valid: Rows | None):
         self.net = net
-        own = {name for name, _ in net.get_default_callbacks()}
-        given = [cb for name, cb in net.callbacks_ if name not in own and acts_on_rounds(cb)]
-        # skorch's own keep the scores that the others look at; its log is ours to print.
-        defaults = [cb for name, cb in net.callbacks_ if name in own - {"print_log", "epoch_timer"}]
-        self.callbacks = [*defaults, *given] if given else []
+        self.callbacks = _of_rounds(net)
         self.n_valid = 0 if valid is None else len(valid[1])
-        if given:
+        if self.callbacks:
             datasets = [None if rows is None else net.get_dataset(*rows) for rows in (train, valid)]
             self.data = {"dataset_train": datasets[0], "dataset_valid": datasets[1]}
 
-    def begin(self) -> None:
-        """Start a fit."""
+    def begin(self, remembered: dict[str, Any] | None = None) -> None:
+        """Start the training; a warm start or another partial_fit goes on with it.
+
+        skorch would begin anew, and an LRScheduler then take a step more at each beginning. With
+        what another process ``remembered``, the training goes on from there.
+        """
+        if remembered is None:
+            if not self.net.history:
+                self._notify("on_train_begin", X=None, y=None)
+            return
+        rates = [dict(group) for group in self.net.optimizer_.param_groups]
+        history, self.net.history = self.net.history, History()
         self._notify("on_train_begin", X=None, y=None)
+        self.net.history = history
+        for name, callback in self.callbacks:
+            _remind(callback, remembered.get(name, {}))
+        for group, rate in zip(self.net.optimizer_.param_groups, rates, strict=True):
+            group.update(rate)  # which schedulers set when they begin
 
     def begin_round(self) -> None:
         """Start a round."""
@@ -109,7 +124,57 @@ class RoundCallbacks:
             ):
                 # Clients take the optimizer's steps, not the global net.
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-                for callback in self.callbacks:
+                for _, callback in self.callbacks:
                     getattr(callback, hook)(self.net, **given)
         finally:
             self.net.use_caching = caching
+
+
+def _of_rounds(net: NeuralNet) -> list[tuple[str, Callback]]:
+    """Return the callbacks that are told of rounds: none, unless the user has given some."""
+    own = {name for name, _ in net.get_default_callbacks()}
+    given = [(name, cb) for name, cb in net.callbacks_ if name not in own and acts_on_rounds(cb)]
+    # skorch's own keep the scores that the others look at; its log is ours to print.
+    kept = own - {"print_log", "epoch_timer"}
+    defaults = [(name, callback) for name, callback in net.callbacks_ if name in kept]
+    return [*defaults, *given] if given else []
+
+
+def memory_of(net: NeuralNet) -> dict[str, dict[str, Any]]:
+    """Return what a net's callbacks remember, by callback and attribute, for another process.
+
+    That are their plain attributes, beyond their parameters, and the state of what has a
+    ``state_dict``. A warning names what else they keep.
+    """
+    memory: dict[str, dict[str, Any]] = {}
+    left_out = []
+    for name, callback in _of_rounds(net):
+        params = signature(type(callback)).parameters  # skorch's get_params has more
+        memory[name] = {}
+        for attribute, value in vars(callback).items():
+            value = value.state_dict() if _has_state(value) else value
+            try:
+                to_json(value, {})
+            except TypeError:
+                left_out += [] if attribute in params or callable(value) else [(name, attribute)]
+            else:
+                memory[name] |= {} if attribute in params else {attribute: value}
+    if left_out:
+        warn(
+            "estimator's callbacks keep what cannot be saved and begins anew when the training "
+            f"goes on from a file: {', '.join('.'.join(pair) for pair in left_out)}."
+        )
+    return memory
+
+
+def _remind(callback: Callback, memory: dict[str, Any]) -> None:
+    for name, value in memory.items():
+        current: Any = getattr(callback, name, None)
+        if _has_state(current):
+            current.load_state_dict(value)
+        else:
+            setattr(callback, name, value)
+
+
+def _has_state(value: Any) -> bool:
+    return hasattr(value, "load_state_dict") and not isinstance(value, type)

@@ -73,6 +73,13 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     n_jobs : int, default=None
         Chunks of clients that train side by side, through joblib: in threads, unless
         ``joblib.parallel_config`` says otherwise. The result does not depend on it.
+    checkpoint : str or path, default=None
+        Directory in which ``fit`` writes after every ``checkpoint_every`` rounds all that it needs
+        to go on, in safetensors and JSON (``skfed.checkpoint``). A fit with the same parameters
+        and data goes on from there, bit for bit as if it had not been stopped; n_jobs, verbose and,
+        with ``warm_start``, n_rounds may differ. Candidates of a search may share the directory.
+    checkpoint_every : int, default=1
+        Rounds from one checkpoint to the next.
     warm_start : bool, default=False
         Let ``fit`` go on from the fitted model until ``n_rounds`` in total.
     random_state : int, RandomState instance or None, default=None

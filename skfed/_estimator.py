@@ -2,8 +2,10 @@
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from numbers import Integral, Real
+from os import PathLike
 from typing import Self
 
 import numpy as np
@@ -14,10 +16,12 @@ from skorch import NeuralNet
 
 from skfed._callbacks import RoundCallbacks
 from skfed._federation import Federation, make_federation
+from skfed._fingerprint import describe_data, describe_parameters
 from skfed._fitted import fitted, so_far
 from skfed._nets import Workbench, cast
 from skfed._progress import Progress
 from skfed._rounds import Rules, Server, run_rounds
+from skfed._saving import load, save
 from skfed._sklearn_callbacks import (
     CallbackSupportMixin,
     SklearnCallbacks,
@@ -27,6 +31,7 @@ from skfed._sklearn_callbacks import (
 from skfed._validation import Validation, no_validation, priority_rows
 from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
+from skfed.checkpoint import Run, opened
 from skfed.engines import Draws, LocalTraining, batch_size, make_engine
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector, RandomSelector
@@ -69,6 +74,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         "engine": [StrOptions({"auto", "stacked", "loop"})],
         "memory_budget": [_POSITIVE_INT],
         "n_jobs": [Integral, None],
+        "checkpoint": [str, PathLike, None],
+        "checkpoint_every": [_POSITIVE_INT],
         "warm_start": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -93,6 +100,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
+        checkpoint=None,
+        checkpoint_every=1,
         warm_start=False,
         random_state=None,
         verbose=0,
@@ -113,6 +122,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self.engine = engine
         self.memory_budget = memory_budget
         self.n_jobs = n_jobs
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
@@ -145,7 +156,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         ------
         ValueError
             If a parameter is out of range, ``clients`` does not fit X, or ``priority`` is empty or
-            names an unknown client; if every update is not finite in every round.
+            names an unknown client; if every update is not finite in every round; if the run in
+            ``checkpoint`` has been damaged.
+        OSError
+            If ``checkpoint`` cannot be written to.
         """
         self._validate_params()
         given = X, y
@@ -153,15 +167,71 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         with self._kept_on_failure(resume):
             X, y = self._check_training_data(X, y, reset=not resume)
             federation = self._federation(clients, len(X))
-            server = self._server if resume else self._start(X)
-            if server.round >= self.n_rounds:
-                self._check_more_rounds(server.round)
+            server = self._resumed() if resume else self._start(X)
+            if resume and server.round == self.n_rounds:
+                warn(
+                    f"n_rounds={self.n_rounds} rounds are trained already (warm_start=True), so "
+                    "fit adds none: raise n_rounds."
+                )
                 return self
             validation = self._validation(X_val, y_val, clients_val, federation, server)
-            callbacks = SklearnCallbacks(
-                self, given, self.n_rounds - server.round, lambda: so_far(server, federation, X)
-            )
-            return self._advance(server, federation, X, y, self.n_rounds, validation, [callbacks])
+            with self._on_disk(server, federation, X, y, validation) as run:
+                self._check_more_rounds(server.round)
+                callbacks = SklearnCallbacks(
+                    self, given, self.n_rounds - server.round, lambda: so_far(server, federation, X)
+                )
+                return self._advance(
+                    server, federation, X, y, self.n_rounds, validation, [callbacks], run
+                )
+
+    def save(self, path) -> None:
+        """Write what fit has learned to a file of safetensors and JSON.
+
+        Parameters
+        ----------
+        path : str or path
+            The file; one that is there is replaced as a whole.
+
+        Raises
+        ------
+        NotFittedError
+            If there has been no fit.
+        OSError
+            If the file cannot be written.
+        TypeError
+            If classes, client ids or the state of a callback are not plain: numbers, strings,
+            timestamps, and tuples of them are.
+        """
+        save(self, path)
+
+    def load(self, path) -> Self:
+        """Take what an estimator has learned from a file that ``save`` has written.
+
+        Nothing in the file is executed, so it holds no parameters, and no net's class: call this
+        on an estimator with the parameters of the one that was saved. It predicts as that one
+        does, and ``partial_fit`` and, with ``warm_start``, ``fit`` go on from it.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        self
+            The estimator, fitted.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read.
+        ValueError
+            If it was not written by ``save``, has been damaged, or is of another net.
+        """
+        self._validate_params()
+        with self._kept_on_failure(resume=False):
+            load(self, path)
+        return self
 
     def _partial_fit(self, X, y, clients, classes=None) -> Self:
         """Train for one more round."""
@@ -170,7 +240,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         with self._kept_on_failure(resume):
             X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
             federation = self._federation(clients, len(X))
-            server = self._server if resume else self._start(X)
+            server = self._resumed() if resume else self._start(X)
             return self._advance(server, federation, X, y, server.round + 1)
 
     @contextmanager
@@ -244,16 +314,27 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         seed = draw_seed(self.random_state)
         return Server(self._make_net(X, seed), seed)
 
+    def _resumed(self) -> Server:
+        """Return the server of the last fit, ready for more rounds."""
+        self._server.stopped = self._server.succeeded = False
+        return self._server
+
     def _check_more_rounds(self, done: int) -> None:
         if self.n_rounds < done:
             raise ValueError(
                 f"n_rounds={self.n_rounds} is less than the {done} rounds already trained with "
                 "warm_start=True: n_rounds counts all rounds; raise it, or set warm_start=False."
             )
-        warn(
-            f"n_rounds={self.n_rounds} rounds are trained already (warm_start=True), so fit adds "
-            "none: raise n_rounds."
-        )
+
+    def _on_disk(self, server, federation, X, y, validation):
+        """Open the run of this fit in the checkpoint directory, if there is one."""
+        if self.checkpoint is None:
+            return nullcontext()
+        held_out = (None, None) if validation is None else validation.rows
+        arrays = {"X": X, "y": y, "X_val": held_out[0], "y_val": held_out[1]}
+        about = describe_parameters(self)
+        about |= describe_data(arrays, federation, getattr(self, "classes_", None))
+        return opened(self.checkpoint, self.checkpoint_every, about, server, self.verbose)
 
     def _validation(self, X_val, y_val, clients_val, federation, server) -> Validation | None:
         """Check validation data; return what measures a net on the rows that count."""
@@ -284,6 +365,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         until: int,
         validation: Validation | None = None,
         more: Sequence[SklearnCallbacks] = (),
+        run: Run | None = None,
     ) -> Self:
         """Run rounds up to ``until`` and publish the result."""
         X = cast(server.net, X)
@@ -295,13 +377,12 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         )
         rules = self._rules(server.net)
         valid = None if validation is None else validation.rows
-        callbacks: list[RoundCallbacks | SklearnCallbacks] = [
-            RoundCallbacks(server.net, (X, y), valid),
-            *more,
-        ]
+        round_callbacks = RoundCallbacks(server.net, (X, y), valid)
         progress = Progress(server.round, until, shown=bool(self.verbose))
         try:
-            for one in callbacks:
+            round_callbacks.begin(server.reminder)
+            server.reminder = None
+            for one in more:
                 one.begin()
             run_rounds(
                 server,
@@ -310,9 +391,11 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                 rules,
                 until=until,
                 validate=validation or no_validation,
-                watchers=[progress, *callbacks],
+                watchers=[progress, round_callbacks, *more],
+                keep=None if run is None else partial(run.keep, server),
             )
-            for one in callbacks:
+            round_callbacks.end()
+            for one in more:
                 one.end()
         finally:
             progress.close()

@@ -1,11 +1,13 @@
 """One round after another: poll, select, train, aggregate, record."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from skorch import NeuralNet, NeuralNetClassifier
 
 from skfed._exchanges import Failures, Poll, Returns, in_words
@@ -32,6 +34,9 @@ class Server:
     variates: Variates = field(default_factory=Variates)
     rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round
     told: set[tuple] = field(default_factory=set)  # failures that were logged
+    stopped: bool = False  # by a callback
+    succeeded: bool = False  # some client, in some round of this fit
+    reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file
 
     @property
     def round(self) -> int:
@@ -77,27 +82,32 @@ def run_rounds(
     until: int,
     validate: Callable[[NeuralNet], dict[str, float]],
     watchers: Sequence[Watcher],
+    keep: Callable[[bool], None] | None = None,
 ) -> None:
     """Run rounds until the server has finished ``until`` of them, or a watcher stops.
 
-    ``validate`` measures the global model after a round. Where every client failed in every round,
+    ``validate`` measures the global model after a round; ``keep`` writes the server to disk, told
+    whether the round is the last. Where every client failed in every round, nothing is written and
     the first cause is raised.
     """
     reported = np.full(len(federation), np.inf)
     if server.reported:
         for k in range(len(federation)):
             reported[k] = server.reported.get(federation.digest(k), np.inf)
-    first, some_good, stopped = None, False, False
-    while server.round < until and not stopped:
+    first = None
+    while server.round < until and not server.stopped:
         for watcher in watchers:
             watcher.begin_round()
         row, failures, some_succeeded = _run_round(
             server, federation, engine, rules, reported, validate
         )
-        stopped = any([watcher.end_round(row) for watcher in watchers])  # each sees each round
+        # Each watcher sees each round.
+        server.stopped = any([watcher.end_round(row) for watcher in watchers])
         first = first or next(iter(failures.causes.items()), None)
-        some_good = some_good or some_succeeded
-    if first is not None and not some_good:
+        server.succeeded = server.succeeded or some_succeeded
+        if keep is not None and server.succeeded:
+            keep(server.stopped or server.round == until)
+    if first is not None and not server.succeeded:
         k, cause = first
         cause.add_note(f"client {federation.names([k])[0]!r}; every client failed in every round")
         raise cause
@@ -138,37 +148,65 @@ def _run_round(
     _charge(ledger, chosen, answers, asked, returns, rules)
     trained = perf_counter()
 
-    optimizer_state = server.optimizer_state
-    if len(cohort.clients) and rules.server_optimizer is not None:
-        aggregate, optimizer_state = rules.server_optimizer.step(
-            model, aggregate, order.parameters, optimizer_state
-        )
-    try:
-        set_model(server.net, aggregate if len(cohort.clients) else model)
+    with _all_or_nothing(server, model):
+        if len(cohort.clients):
+            _move(server, federation, rules, order, aggregate, returns)
         measured = validate(server.net)
-    except BaseException:  # an interrupted round has not been
-        set_model(server.net, model)
-        raise
-    row = {
-        "round": t,
-        "objective": asked.objective if np.isfinite(asked.objective) else poll.objective(view),
-        "train_loss": _train_loss(returns.losses, asked, returns.good),
-        **measured,
-        "lr": _rate(server, order.training),
-        **scheduled,
-        **ledger.totals(),
-        **_who(federation, ledger, chosen, answers, cohort, returns),
-        "select_seconds": selected - started,
-        "train_seconds": trained - selected,
-        "round_seconds": perf_counter() - started,
-    }
-    server.optimizer_state = optimizer_state
-    if len(cohort.clients) and rules.aggregator.uses_variates:
-        _move_variates(server, federation, asked, returns)
-    for k, loss in zip(asked.clients, returns.losses.tolist(), strict=True):
-        reported[k] = server.reported[federation.digest(k)] = loss
-    server.rows.append(row)
+        losses = dict(zip(asked.clients.tolist(), returns.losses.tolist(), strict=True))
+        server.reported = server.reported | {federation.digest(k): v for k, v in losses.items()}
+        reported[list(losses)] = list(losses.values())
+        row = {
+            "round": t,
+            "objective": asked.objective if np.isfinite(asked.objective) else poll.objective(view),
+            "train_loss": _train_loss(returns.losses, asked, returns.good),
+            **measured,
+            "lr": _rate(server, order.training),
+            **scheduled,
+            **ledger.totals(),
+            **_who(federation, ledger, chosen, answers, cohort, returns),
+            "select_seconds": selected - started,
+            "train_seconds": trained - selected,
+            "round_seconds": perf_counter() - started,
+        }
+        server.rows.append(row)
     return row, failures, bool(returns.good.any()) or not failures.causes
+
+
+@contextmanager
+def _all_or_nothing(server: Server, model: Model) -> Iterator[None]:
+    """Put back what the server remembers, if a round is interrupted before its row is written."""
+    t = server.round
+    before = server.optimizer_state, server.variates, server.reported
+    try:
+        yield
+    except BaseException:
+        if server.round == t:
+            set_model(server.net, model)
+            server.optimizer_state, server.variates, server.reported = before
+        raise
+
+
+def _move(
+    server: Server,
+    federation: Federation,
+    rules: Rules,
+    order: Order,
+    aggregate: Model,
+    returns: Returns,
+) -> None:
+    """Move the global model, and with it the server optimizer's state and SCAFFOLD's variates."""
+    if rules.server_optimizer is not None:
+        aggregate, server.optimizer_state = rules.server_optimizer.step(
+            order.model, aggregate, order.parameters, server.optimizer_state
+        )
+    if not all(torch.isfinite(aggregate[name]).all() for name in order.parameters):
+        raise ValueError(
+            f"the global model is not finite after round {server.round}, though the updates were: "
+            "lower the server's learning rate (server_optimizer__lr), or the clients'."
+        )
+    set_model(server.net, aggregate)
+    if rules.aggregator.uses_variates:
+        server.variates = server.variates.moved(_new_variates(federation, returns), len(federation))
 
 
 def _order(
@@ -291,15 +329,13 @@ def _corrections(
     return [server.variates.correction(federation.digest(k)) for k in cohort.clients]
 
 
-def _move_variates(
-    server: Server, federation: Federation, cohort: Cohort, returns: Returns
-) -> None:
-    """Take over SCAFFOLD's new c_k of a cohort, and move c."""
+def _new_variates(federation: Federation, returns: Returns) -> dict[bytes, list[Model]]:
+    """Return SCAFFOLD's new c_k of a cohort, one a copy of a client."""
     new: dict[bytes, list[Model]] = {}
-    for k, variate in zip(cohort.clients, returns.variates, strict=True):
+    for k, variate in zip(returns.clients, returns.variates, strict=True):
         if variate is not None:
             new.setdefault(federation.digest(k), []).append(variate)
-    server.variates.move(new, len(federation))
+    return new
 
 
 def _train_loss(losses: np.ndarray, cohort: Cohort, good: np.ndarray) -> float:

@@ -16,6 +16,8 @@ from skorch.callbacks import (
 from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+from skfed.aggregation import Scaffold
+from skfed.aggregation._scaffold import Variates
 
 EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
 
@@ -128,6 +130,19 @@ def test_a_scheduler_of_epochs_sets_the_clients_rate(blobs):
     torch.testing.assert_close(model.net_.module_.weight, by_hand.net_.module_.weight)
 
 
+def test_a_scheduler_goes_on_from_call_to_call(blobs):
+    X, y, clients = blobs
+    step = LRScheduler("StepLR", step_size=1, gamma=0.5)
+    net = NeuralNetClassifier(Softmax, criterion=nn.CrossEntropyLoss, lr=0.1, callbacks=[step])
+    warm = FederatedClassifier(net, n_rounds=2, warm_start=True, random_state=0)
+    warm.fit(X, y, clients=clients).set_params(n_rounds=4).fit(X, y, clients=clients)
+    one_by_one = FederatedClassifier(net, random_state=0)
+    for _ in range(4):
+        one_by_one.partial_fit(X, y, clients=clients)
+    for model in (warm, one_by_one):
+        assert model.history_["lr"].tolist() == [0.1, 0.05, 0.025, 0.0125]
+
+
 def test_a_plateau_is_seen(blobs):
     policy = LRScheduler(
         torch.optim.lr_scheduler.ReduceLROnPlateau, monitor="valid_loss", patience=0, threshold=10.0
@@ -202,6 +217,26 @@ def test_ctrl_c_while_a_round_is_measured_undoes_it(blobs, monkeypatch):
         model.fit(X, y, clients=clients, X_val=X, y_val=y)
     two = FederatedClassifier(n_rounds=2, random_state=0).fit(X, y, clients=clients)
     np.testing.assert_array_equal(model.predict_proba(X), two.predict_proba(X))
+
+
+def test_ctrl_c_while_variates_move_undoes_the_round(blobs, monkeypatch):
+    X, y, clients = blobs
+    real, calls = Variates.moved, []
+
+    def interrupted(self, new, n_clients):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self, new, n_clients)
+
+    model = FederatedClassifier(aggregator=Scaffold(), n_rounds=4, random_state=0)
+    whole = clone(model).fit(X, y, clients=clients)
+    with monkeypatch.context() as patch:
+        patch.setattr(Variates, "moved", interrupted)
+        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="2 of 4"):
+            model.fit(X, y, clients=clients)
+    model.set_params(warm_start=True).fit(X, y, clients=clients)
+    np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
 
 
 def test_ctrl_c_before_any_round_leaves_an_earlier_fit(blobs):

@@ -126,6 +126,12 @@ def test_adam_moves_by_its_learning_rate_at_first(blobs):
     torch.testing.assert_close(weights(model).abs(), torch.full((18,), 0.1), rtol=1e-2, atol=0)
 
 
+def test_a_step_beyond_all_numbers_is_told(blobs):
+    huge = ServerOptimizer(torch.optim.SGD, lr=3e38)
+    with pytest.raises(ValueError, match="not finite after round 0.*server_optimizer__lr"):
+        fit(blobs, server_optimizer=huge, lr_schedule=100.0)
+
+
 def test_the_servers_learning_rate_is_searched_and_its_state_goes_on(blobs, same_model):
     X, y, clients = blobs
     adam = ServerOptimizer(torch.optim.Adam, lr=0.1)

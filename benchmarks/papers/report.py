@@ -77,25 +77,36 @@ def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Ite
 def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> list[str]:
     """Write RESULTS.md and the pictures of all complete experiments; return the names of others.
 
+    An experiment whose tables are not here keeps the section that RESULTS.md has of it.
+
     Raises
     ------
     ValueError
         If none is complete.
     """
-    lines, incomplete = [HEAD], []
+    path = out / "RESULTS.md"
+    kept = _sections(path.read_text()) if path.exists() else {}
+    parts, incomplete = [HEAD], []
     for name, experiment in experiments.items():
         found = tables_of(experiment, tables)
         if found is None:
             incomplete.append(name)
+            parts += [kept[experiment.title]] if experiment.title in kept else []
             continue
         draw(name, experiment, found, out)
-        lines += section(name, experiment, found)
+        parts.append("\n".join(section(name, experiment, found)))
     if len(incomplete) == len(experiments):
         raise ValueError(f"{tables.folder} has no complete experiment: run some first.")
-    if incomplete:
-        lines += ["## Not run", "", f"{', '.join(f'`{name}`' for name in incomplete)}.", ""]
-    (out / "RESULTS.md").write_text("\n".join(lines).rstrip() + "\n")
+    not_run = [f"`{name}`" for name in incomplete if experiments[name].title not in kept]
+    if not_run:
+        parts.append(f"## Not run\n\n{', '.join(not_run)}.")
+    path.write_text("\n\n".join(part.strip() for part in parts) + "\n")
     return incomplete
+
+
+def _sections(text: str) -> dict[str, str]:
+    """Return the sections of a RESULTS.md by title."""
+    return {part.partition("\n")[0]: f"## {part}" for part in text.split("\n## ")[1:]}
 
 
 def _claims(experiment: Experiment, found: Sequence[pd.DataFrame]) -> Iterator[list[str]]:

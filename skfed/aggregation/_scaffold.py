@@ -5,6 +5,7 @@ Algorithm 1 with option II.
 """
 
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 
@@ -35,7 +36,7 @@ def new_variate(model: Model, trained: Model, correction: Model, distance: float
     return {n: m - correction[n] if n in correction else m for n, m in moved.items()}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Variates:
     """What SCAFFOLD remembers between rounds; missing variates are zero."""
 
@@ -48,15 +49,17 @@ class Variates:
             return dict(self.server)
         return {name: c - self.clients[client][name] for name, c in self.server.items()}
 
-    def move(self, new: dict[bytes, list[Model]], n_clients: int) -> None:
-        """Take over the new c_k of a round (one a copy of a client), and move c."""
+    def moved(self, new: dict[bytes, list[Model]], n_clients: int) -> Self:
+        """Return them with the new c_k of a round (one a copy of a client), and c moved."""
+        server, clients = dict(self.server), dict(self.clients)
         for client, copies in new.items():
             mean = {
                 name: torch.stack([copy[name] for copy in copies]).mean(dim=0) for name in copies[0]
             }
-            old = self.clients.get(client, {})
+            old = clients.get(client, {})
             for name, value in mean.items():
                 change = value - old[name] if name in old else value
                 share = change / n_clients
-                self.server[name] = self.server[name] + share if name in self.server else share
-            self.clients[client] = mean
+                server[name] = server[name] + share if name in server else share
+            clients[client] = mean
+        return type(self)(server, clients)

@@ -1,13 +1,18 @@
 """Warnings that point at the caller's line, however deep in skfed they arise."""
 
+import contextlib
 import sys
 import warnings
 from pathlib import Path
 
 import sklearn.callback
 
-# scikit-learn wraps fit in a function of its own.
-_INSIDE = str(Path(__file__).parents[1]), str(Path(sklearn.callback.__file__).parent)
+# scikit-learn wraps fit in a function of its own; context managers leave through contextlib.
+_INSIDE = (
+    str(Path(__file__).parents[1]),
+    str(Path(sklearn.callback.__file__).parent),
+    contextlib.__file__,
+)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -77,6 +77,13 @@ def test_everything_quickly(data_home, tmp_path):
     assert all(f"benchmarks.papers {name}`" in results for name in names)
     assert all(f"](pictures/{name}.png)" in results for name in names)
 
+    # Without an experiment's tables, its section stays, at its place.
+    for table in (tmp_path / "tables").glob("fedalign-*"):
+        table.unlink()
+    told = run("--quick", "--out", tmp_path, "--report")
+    assert "left as they were: fedalign-fig1, " in told.stdout
+    assert (tmp_path / "RESULTS.md").read_text() == results
+
 
 def test_results_are_not_overwritten_by_nothing(tmp_path, capsys):
     (tmp_path / "RESULTS.md").write_text("all that was found")

@@ -1,0 +1,91 @@
+"""
+A fit that is killed goes on
+============================
+
+With ``checkpoint=`` a fit writes after every round, or every few, all that it needs to go on. Here
+a training script is killed, as by a power cut or a cluster's scheduler. Run again as it is, it
+picks up its run, and the result is that of a script that nobody killed, bit for bit. ``save`` and
+``load`` keep what a fit has learned.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_digits
+
+from skfed import FederatedClassifier, PowerOfChoice
+
+# %%
+# The script. It knows nothing of being killed: the run in the directory is found by its
+# parameters and data. ``verbose=1`` says what was found, and shows a bar.
+
+SCRIPT = """
+import numpy as np
+from sklearn.datasets import load_digits
+from skfed import FederatedClassifier, PowerOfChoice
+
+X, y = load_digits(return_X_y=True)
+model = FederatedClassifier(
+    selector=PowerOfChoice(d=8, clients_per_round=2),
+    n_rounds=300,
+    lr_schedule=0.1,
+    random_state=0,
+    checkpoint="runs",
+    checkpoint_every=10,
+    verbose=1,
+)
+model.fit(X / 16, y, clients=y * 2 + np.arange(len(y)) % 2)  # each user writes one digit
+model.save("model.safetensors")
+"""
+
+folder = Path(tempfile.mkdtemp())
+command = [sys.executable, "-c", SCRIPT]
+victim = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
+while not list(folder.glob("runs/*/state.safetensors")):  # its first checkpoint
+    time.sleep(0.05)
+time.sleep(0.2)
+victim.kill()
+print("killed with exit code", victim.wait())
+
+# %%
+# Once more:
+
+again = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+print(again.stdout)
+n_before = int(again.stdout.split("after round ")[1].split()[0])
+
+# %%
+# What it learned is loaded into an estimator with the same parameters: nothing in the file is
+# executed, so the code brings the parameters and the file the rest. The model is that of a fit in
+# one piece.
+
+X, y = load_digits(return_X_y=True)
+X, users = X / 16, y * 2 + np.arange(len(y)) % 2
+params = {
+    "selector": PowerOfChoice(d=8, clients_per_round=2),
+    "n_rounds": 300,
+    "lr_schedule": 0.1,
+    "random_state": 0,
+}
+resumed = FederatedClassifier(**params).load(folder / "model.safetensors")
+whole = FederatedClassifier(**params).fit(X, y, clients=users)
+assert np.array_equal(resumed.predict_proba(X), whole.predict_proba(X))
+assert list(resumed.history_["cohort"]) == list(whole.history_["cohort"])
+
+# %%
+# The history has the rounds of both processes, as one.
+
+fig, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
+before = resumed.history_["round"] < n_before
+for part, label in ((before, "before the kill"), (~before, "after it")):
+    rows = resumed.history_[part]
+    ax.plot(rows["round"], rows["train_loss"], ".", label=label)
+ax.plot(whole.history_["round"], whole.history_["train_loss"], "k-", lw=0.5, label="never killed")
+ax.set(xlabel="round", ylabel="training loss of the cohort")
+ax.legend(frameon=False)
+plt.show()

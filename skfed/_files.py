@@ -1,0 +1,208 @@
+"""Values in files: JSON and tensors in one safetensors file, checksummed; reading executes nothing.
+
+A file is replaced as a whole, so that a crash at any instant leaves the one before.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+VERSION = 1
+
+_PLAIN = (type(None), bool, int, float, str)
+_SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "frozenset": frozenset, "set": set}
+
+Tensors = dict[str, torch.Tensor]
+
+
+def write(path: Path, value: Any) -> None:
+    """Write a value in place of what the file holds.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written to, or the disk is full; the file is then as before.
+    TypeError
+        If the value holds what is neither plain nor a tensor.
+    """
+    replace(path, _to_bytes(value))
+
+
+def read(path: Path) -> Any:
+    """Read a value.
+
+    Raises
+    ------
+    OSError
+        If there is no such file, or it cannot be read.
+    ValueError
+        If it was not written by ``write``, or has been damaged since.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    with open(path, "rb"):  # safetensors' own errors do not name the file
+        pass
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is no file of skfed's, or damaged: {error}") from error
+    text = metadata.get("skfed")
+    if text is None or metadata.get("sha256") != checksum(text, tensors):
+        raise ValueError(f"{path} is no file of skfed's, or damaged: its checksum does not fit.")
+    try:
+        version, value = json.loads(text)
+        if version == VERSION:
+            return from_json(value, tensors)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    raise ValueError(
+        f"{path} has version {version} of the format, this skfed reads {VERSION}: read it with the "
+        "skfed that wrote it."
+    )
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put bytes in the place of a file: written aside, flushed to disk, then renamed."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make names in a folder last through a power cut, where the system lets one."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def to_json(value: Any, tensors: Tensors) -> Any:
+    """Return a value as JSON has it, its tensors put into ``tensors`` under new names.
+
+    Objects are ``{"kind": content}``, so that types come back: tuples, bytes, keys of any type.
+    """
+    if isinstance(value, np.generic):
+        value = pd.Timestamp(value) if isinstance(value, np.datetime64) else value.item()
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, list):
+        return [to_json(one, tensors) for one in value]
+    if isinstance(value, dict):
+        return {"dict": [[to_json(k, tensors), to_json(v, tensors)] for k, v in value.items()]}
+    if type(value).__name__ in _SEQUENCES and isinstance(value, tuple | frozenset | set):
+        members = value if isinstance(value, tuple) else sorted(value, key=repr)
+        return {type(value).__name__: [to_json(one, tensors) for one in members]}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, torch.Tensor) or _is_array(value):
+        return _array_to_json(value, tensors)
+    if isinstance(value, pd.Timestamp):
+        zone = None if value.tz is None else str(value.tz)
+        return {"timestamp": [value.isoformat(), value.unit, zone]}
+    if isinstance(value, pd.Timedelta):
+        return {"timedelta": [value.isoformat(), value.unit]}
+    raise TypeError(
+        f"{value!r} is a {type(value).__name__}, which is not written to files: numbers, strings, "
+        "bytes, timestamps, and tuples, lists and sets of them are."
+    )
+
+
+def from_json(value: Any, tensors: Tensors) -> Any:
+    """Return what ``to_json`` was given.
+
+    Raises
+    ------
+    ValueError
+        If it was not made by ``to_json``.
+    """
+    if not isinstance(value, list | dict):
+        return value
+    if isinstance(value, list):
+        return [from_json(one, tensors) for one in value]
+    try:
+        ((kind, content),) = value.items()
+        return _from_kind(kind, content, tensors)
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise ValueError(f"no value can be read from {str(value)[:80]}: {error}") from error
+
+
+def _from_kind(kind: str, content: Any, tensors: Tensors) -> Any:
+    if kind == "dict":
+        return {from_json(k, tensors): from_json(v, tensors) for k, v in content}
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](from_json(one, tensors) for one in content)
+    if kind == "bytes":
+        return bytes.fromhex(content)
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "array":
+        return tensors[content].numpy()
+    if kind == "strings":
+        return np.array(content, dtype=np.str_)
+    if kind == "objects":
+        members = from_json(content, tensors)
+        return np.fromiter(members, dtype=object, count=len(members))
+    if kind == "timestamp":
+        text, unit, zone = content
+        stamp = pd.Timestamp(text).as_unit(unit)
+        return stamp if zone is None else stamp.tz_convert(zone)
+    if kind == "timedelta":
+        text, unit = content
+        return pd.Timedelta(text).as_unit(unit)
+    raise KeyError(kind)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biufUO"
+
+
+def _array_to_json(value: torch.Tensor | np.ndarray, tensors: Tensors) -> dict[str, Any]:
+    if isinstance(value, np.ndarray) and value.dtype.kind == "U":
+        return {"strings": value.tolist()}
+    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+        return {"objects": [to_json(one, tensors) for one in value]}
+    kind = "tensor" if isinstance(value, torch.Tensor) else "array"
+    name = str(len(tensors))
+    # Cloned, since safetensors refuses tensors that share memory.
+    tensors[name] = torch.as_tensor(value).detach().cpu().contiguous().clone()
+    return {kind: name}
+
+
+def _to_bytes(value: Any) -> bytes:
+    try:
+        from safetensors.torch import save
+    except ImportError as error:
+        raise ImportError(
+            "saving needs safetensors: pip install 'skfed[save]', or 'pip install safetensors'."
+        ) from error
+    tensors: Tensors = {}
+    text = json.dumps([VERSION, to_json(value, tensors)])
+    return save(tensors, metadata={"skfed": text, "sha256": checksum(text, tensors)})
+
+
+def checksum(text: str, tensors: Tensors) -> str:
+    """Return 64 hexadecimal digits that stand for a text and named tensors."""
+    digest = sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,60 @@
+"""A fitted estimator in one file of safetensors and JSON; its parameters stay in the code."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from skfed import _files
+from skfed._rounds import Server
+from skfed._state import restore, state_of
+from skfed.history import to_frame
+
+if TYPE_CHECKING:
+    from skfed._estimator import BaseFederated
+
+_SHAPES = "_sample_shape", "_target_shape"
+_MADE_ANEW = {"net_", "history_", "n_rounds_"}
+
+
+def save(model: "BaseFederated", path: str | os.PathLike) -> None:
+    """Write what fit has learned."""
+    check_is_fitted(model)
+    fitted = {
+        "kind": type(model).__name__,
+        "attributes": {n: v for n, v in vars(model).items() if _is_kept(n)},
+        "state": state_of(model._server),
+        "rows": model._server.rows,
+    }
+    _files.write(Path(path), fitted)
+
+
+def load(model: "BaseFederated", path: str | os.PathLike) -> None:
+    """Give an estimator what another of the same parameters has learned."""
+    fitted = _files.read(Path(path))
+    try:
+        kind, attributes = fitted["kind"], fitted["attributes"]
+        state, rows = fitted["state"], fitted["rows"]
+        sample = np.zeros((1, *attributes["_sample_shape"]), dtype=np.int64)
+        seed = state["seed"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no fitted estimator: {error!r}.") from error
+    if kind != type(model).__name__:
+        raise ValueError(f"{path} holds a {kind}: load it with one.")
+    model.__dict__.update({n: v for n, v in attributes.items() if _is_kept(n)})
+    server = Server(model._make_net(sample, seed), seed)
+    try:
+        restore(server, state, rows)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    told: dict[str, Any] = {"history_": to_frame(rows), "n_rounds_": server.round}
+    model.__dict__.update(told, _server=server, net_=server.net)
+
+
+def _is_kept(name: str) -> bool:
+    """Tell whether an attribute is in the file by itself, and not made of the server's state."""
+    if name in _SHAPES:
+        return True
+    return name.endswith("_") and not name.startswith("_") and name not in _MADE_ANEW

@@ -1,0 +1,76 @@
+"""What the server remembers, as plain values and tensors: to be written, and taken up again."""
+
+from typing import Any
+
+import torch
+from skorch.history import History
+
+from skfed._callbacks import memory_of
+from skfed._files import checksum
+from skfed._nets import Model, get_model, set_model
+from skfed._rounds import Server
+from skfed.aggregation._scaffold import Variates
+
+
+def state_of(server: Server) -> dict[str, Any]:
+    """Return all but the rows of the history."""
+    return {
+        "model": get_model(server.net),
+        "seed": server.seed,
+        "reported": server.reported,
+        "optimizer_state": server.optimizer_state,
+        "variates": [server.variates.server, server.variates.clients],
+        "told": sorted(server.told),
+        "stopped": server.stopped,
+        # What the wrapped net's callbacks have seen and changed.
+        "net_history": server.net.history.to_list(),
+        "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
+        "callbacks": server.reminder or memory_of(server.net),
+    }
+
+
+def restore(server: Server, state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Bring a server, whose net is newly initialised, to a state.
+
+    Raises
+    ------
+    ValueError
+        If the state is of another net, or is none.
+    """
+    try:
+        _check_fits(get_model(server.net), state["model"])
+        variates = Variates(*state["variates"])
+        told = set(state["told"])
+        groups = zip(server.net.optimizer_.param_groups, state["net_rates"], strict=True)
+        set_model(server.net, state["model"])
+        for group, rates in groups:
+            group.update(rates)
+        server.net.history = History(state["net_history"])
+        server.seed, server.rows = state["seed"], rows
+        server.reported, server.optimizer_state = state["reported"], state["optimizer_state"]
+        server.variates, server.told = variates, told
+        server.stopped, server.reminder = state["stopped"], state["callbacks"]
+        server.succeeded = True  # else nothing would have been written
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it is no state of a federation: {error!r}") from error
+
+
+def position(model: Model, seed: int, n_rounds: int) -> str:
+    """Return in words where a server stands: the same for the same model, seed and round."""
+    return f"round {n_rounds}, seed {seed}, model {checksum('', model)[:32]}"
+
+
+def _rates(group: dict[str, Any]) -> dict[str, float]:
+    return {name: float(group[name]) for name in ("lr", "initial_lr") if name in group}
+
+
+def _check_fits(model: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> None:
+    shapes, others = (
+        {name: tuple(tensor.shape) for name, tensor in one.items()} for one in (model, given)
+    )
+    if shapes != others:
+        wrong = sorted(name for name in shapes | others if shapes.get(name) != others.get(name))[0]
+        raise ValueError(
+            f"estimator's net has {wrong} of shape {shapes.get(wrong)}, what was saved "
+            f"{others.get(wrong)}: give the net that was saved."
+        )

@@ -1,0 +1,101 @@
+"""Kill a training process at random moments and let others go on; test_checkpoint.py runs this.
+
+``python tests/killing.py FOLDER N SEED`` prints, for each of N kills, the rounds that were on disk
+and whether the run then ended as one that was never stopped.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
+from skfed.aggregation import Scaffold, ServerOptimizer
+from skfed.availability import Dropout
+from skfed.checkpoint import Run
+
+N_ROUNDS, RESULT = 30, "result.txt"
+TIMES = ["select_seconds", "train_seconds", "round_seconds"]
+MODELS = (
+    FederatedClassifier(
+        selector=FedAlignSelector(eps=0.5, warmup=0.2),
+        priority=[0, 1],
+        server_optimizer=ServerOptimizer(torch.optim.Adam, lr=0.05),
+        n_rounds=N_ROUNDS,
+        random_state=0,
+    ),
+    FederatedClassifier(
+        selector=PowerOfChoice(d=6, clients_per_round=3, loss="reported"),
+        aggregator=Scaffold(),
+        availability=Dropout(0.3),
+        n_rounds=N_ROUNDS,
+        random_state=1,
+    ),
+)
+
+
+def train(which: int, directory: Path) -> None:
+    """Fit, and leave what came of it, but for the times."""
+    X, y = load_digits(return_X_y=True)
+    model = MODELS[which].set_params(checkpoint=directory)
+    model.fit(X[:300] / 16, y[:300], clients=np.arange(300) % 12)
+    told = model.history_.drop(columns=TIMES).to_json(double_precision=15, orient="split")
+    weights = [p.detach().numpy().tobytes().hex() for p in model.net_.module_.parameters()]
+    (directory / RESULT).write_text("\n".join([told, *weights]))
+
+
+def start(which: int, directory: Path) -> int:
+    """Train in a fork: a process of its own would spend its time on imports."""
+    child = os.fork()
+    if child == 0:
+        try:
+            train(which, directory)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def bytes_logged(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("*/history-*.jsonl"))
+
+
+def wait_until(directory: Path, n_bytes: float) -> None:
+    deadline = time.monotonic() + 60
+    while bytes_logged(directory) < n_bytes and time.monotonic() < deadline:
+        time.sleep(1e-3)
+
+
+def rounds_on_disk(directory: Path) -> int:
+    found = [Run(path.parent, 1).read() for path in directory.glob("*/state.safetensors")]
+    return len(found[0][1]) if found and found[0] else 0
+
+
+def main(folder: Path, n_kills: int, seed: int) -> None:
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(seed)
+    for which in range(len(MODELS)):
+        whole, started = folder / f"whole-{which}", time.perf_counter()
+        os.waitpid(start(which, whole), 0)
+        a_round = (time.perf_counter() - started) / N_ROUNDS
+        for i in range(which, n_kills, len(MODELS)):
+            directory = folder / f"run-{i}"
+            child = start(which, directory)
+            wait_until(directory, rng.uniform(0, 1) * bytes_logged(whole))
+            time.sleep(rng.uniform(0, a_round))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            done = rounds_on_disk(directory)
+            os.waitpid(start(which, directory), 0)
+            same = (directory / RESULT).read_text() == (whole / RESULT).read_text()
+            print(done, "same" if same else "differs", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

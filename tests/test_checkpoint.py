@@ -1,0 +1,268 @@
+"""A fit that is stopped goes on as if it had not been."""
+
+import os
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from filelock import FileLock
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback, EarlyStopping, LRScheduler
+from torch import nn
+
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
+from skfed.checkpoint import Run
+from skfed.schedules import LinearDecay
+
+TIMES = ["select_seconds", "train_seconds", "round_seconds"]
+
+
+def model(directory=None, **params):
+    given = {"n_rounds": 8, "random_state": 0, "checkpoint": directory} | params
+    return FederatedClassifier(**given)
+
+
+def fit(blobs, directory=None, **params):
+    X, y, clients = blobs
+    return model(directory, **params).fit(X, y, clients=clients)
+
+
+def stop_after(n_rounds, monkeypatch, fitting):
+    """Press Ctrl-C once a number of rounds has been kept."""
+    real = Run.keep
+
+    def keep(self, server, last):
+        real(self, server, last)
+        if server.round == n_rounds:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "keep", keep)
+        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="interrupted"):
+            fitting()
+
+
+def same_run(one, other):
+    a, b = (m.history_.drop(columns=TIMES) for m in (one, other))
+    pd.testing.assert_frame_equal(a, b, check_exact=True)
+    pairs = zip(one.net_.module_.parameters(), other.net_.module_.parameters(), strict=True)
+    return all(torch.equal(p, q) for p, q in pairs)
+
+
+def folders(directory):
+    return [path for path in Path(directory).iterdir() if path.is_dir()]
+
+
+def test_killed_processes_go_on_bit_for_bit(tmp_path):
+    """SKFED_KILLS=50 does it 50 times."""
+    n_kills = int(os.environ.get("SKFED_KILLS", 5))
+    script = Path(__file__).with_name("killing.py")
+    command = [sys.executable, script, tmp_path, str(n_kills), "0"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [line.split() for line in told.stdout.splitlines()]
+    assert [verdict for _, verdict in lines] == ["same"] * n_kills, told.stdout + told.stderr
+    assert any(0 < int(done) < 30 for done, _ in lines)
+
+
+def test_callbacks_schedules_and_validation_go_on(blobs, tmp_path, monkeypatch):
+    X, y, clients = blobs
+    net = NeuralNetClassifier(
+        nn.Linear(5, 3),
+        criterion=nn.CrossEntropyLoss,
+        lr=0.5,
+        callbacks=[
+            LRScheduler("StepLR", step_size=2, gamma=0.7),
+            EarlyStopping(monitor="val_loss", patience=2, threshold=0.05, load_best=True),
+        ],
+    )
+    eps = LinearDecay(2.0, 0.0)
+    given = {"estimator": net, "selector": FedAlignSelector(eps=eps), "priority": ["a", "b"]}
+    data = {"X": X, "y": y, "clients": clients, "X_val": X, "y_val": y, "clients_val": clients}
+    whole = model(n_rounds=30, **given).fit(**data)
+    assert 4 < whole.n_rounds_ < 30  # it stopped early
+    stop_after(4, monkeypatch, lambda: model(tmp_path, n_rounds=30, **given).fit(**data))
+    again = model(tmp_path, n_rounds=30, **given).fit(**data)
+    assert same_run(again, whole)
+    assert again.net_.history[:, "val_loss"] == whole.net_.history[:, "val_loss"]
+    # A finished run is not trained again, and its best weights are loaded again.
+    third = model(tmp_path, n_rounds=30, **given).fit(**data)
+    assert third.history_.equals(again.history_)
+    assert same_run(third, whole)
+
+
+def test_regressors_go_on(blobs, tmp_path, monkeypatch):
+    X, y, clients = blobs
+    one = FederatedRegressor(n_rounds=6, random_state=0, checkpoint=tmp_path)
+    stop_after(3, monkeypatch, lambda: clone(one).fit(X, y, clients=clients))
+    whole = clone(one).set_params(checkpoint=None).fit(X, y, clients=clients)
+    assert same_run(clone(one).fit(X, y, clients=clients), whole)
+
+
+def test_every_n_rounds(blobs, tmp_path, monkeypatch, capsys):
+    stop_after(6, monkeypatch, lambda: fit(blobs, tmp_path, checkpoint_every=4))
+    again = fit(blobs, tmp_path, checkpoint_every=4, verbose=1)
+    assert "goes on after round 4 of the run in" in capsys.readouterr().out
+    assert same_run(again, fit(blobs))
+    fit(blobs, tmp_path, checkpoint_every=5, verbose=1)
+    assert "after round 8" in capsys.readouterr().out  # the last one is always written
+
+
+def test_it_says_what_differs_and_keeps_runs_apart(blobs, tmp_path, capsys):
+    X, y, clients = blobs
+    fit(blobs, tmp_path, verbose=1)
+    assert "a new run in" in capsys.readouterr().out
+    fit(blobs, tmp_path, verbose=1, selector=RandomSelector(2))
+    told = capsys.readouterr().out
+    assert "nearest there differs in selector" in told and "now skfed.selection" in told
+    fit(blobs, tmp_path, selector=RandomSelector(3), verbose=1)
+    assert "selector__clients_per_round (2, now 3)" in capsys.readouterr().out
+    fit((X + 1, y, clients), tmp_path, verbose=1)
+    assert "differs in X (float32 of shape (140, 5)" in capsys.readouterr().out
+    fit((X, y, np.roll(clients, 1)), tmp_path, verbose=1)
+    assert "differs in clients (6 clients" in capsys.readouterr().out
+    fit(blobs, tmp_path, lr_schedule=lambda t: 0.1, verbose=1)
+    fit(blobs, tmp_path, lr_schedule=lambda t: 0.2, verbose=1)
+    assert capsys.readouterr().out.count("a new run in") == 2
+    fit(blobs, tmp_path, lr_schedule=lambda t: 0.2, verbose=2, n_jobs=2, checkpoint_every=3)
+    assert "goes on after round 8" in capsys.readouterr().out
+    assert len(folders(tmp_path)) == 7
+
+
+def test_rounds_may_be_added_with_warm_start(blobs, tmp_path):
+    fit(blobs, tmp_path, n_rounds=5, warm_start=True)
+    more = fit(blobs, tmp_path, n_rounds=8, warm_start=True)
+    assert same_run(more, fit(blobs))
+    X, y, clients = blobs
+    more.set_params(n_rounds=10).fit(X, y, clients=clients)  # its own run
+    assert len(folders(tmp_path)) == 1
+    with pytest.raises(ValueError, match=r"less than the 10 rounds already trained"):
+        fit(blobs, tmp_path, n_rounds=6, warm_start=True)
+
+
+def test_a_warm_start_from_elsewhere_is_a_run_of_its_own(blobs, tmp_path, monkeypatch):
+    X, y, clients = blobs
+
+    def begun():
+        first = fit((X + 1, y, clients), n_rounds=3, warm_start=True)
+        return first.set_params(checkpoint=tmp_path, n_rounds=8)
+
+    fit(blobs, tmp_path, warm_start=True)
+    stop_after(5, monkeypatch, lambda: begun().fit(X, y, clients=clients))
+    again = begun().fit(X, y, clients=clients)
+    whole = begun().set_params(checkpoint=None).fit(X, y, clients=clients)
+    assert same_run(again, whole)
+    assert again.n_rounds_ == 8 and len(folders(tmp_path)) == 2
+
+
+def test_candidates_of_a_search_share_a_directory(blobs, tmp_path):
+    X, y, _ = blobs
+    grid = {"selector__clients_per_round": [1, 3], "checkpoint": [tmp_path]}
+    search = GridSearchCV(model(selector=RandomSelector()), grid, cv=2, n_jobs=2)
+    search.fit(X, y, clients=np.arange(len(y)) % 3)
+    assert len(folders(tmp_path)) == 2 * 2 + 1
+    again = clone(search).fit(X, y, clients=np.arange(len(y)) % 3)
+    # Times and all: nothing was trained.
+    assert again.best_estimator_.history_.equals(search.best_estimator_.history_)
+    np.testing.assert_array_equal(
+        again.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"]
+    )
+
+
+def test_ids_of_many_types_come_back(blobs, tmp_path, monkeypatch):
+    X, y, clients = blobs
+    ids = [("a", 1), pd.Timestamp("2026-01-01", tz="UTC"), "a", 1, True, frozenset({1, "x"})]
+    clients = [ids["abcdef".index(client)] for client in clients]
+    stop_after(3, monkeypatch, lambda: fit((X, y, clients), tmp_path))
+    assert same_run(fit((X, y, clients), tmp_path), fit((X, y, clients)))
+    with pytest.raises(TypeError, match=r"Decimal.*not written to files"):
+        fit((X, y, [Decimal(str(client)) for client in np.arange(len(y)) % 3]), tmp_path)
+
+
+def test_what_lies_behind_the_last_checkpoint_is_cut_off(blobs, tmp_path, monkeypatch):
+    stop_after(3, monkeypatch, lambda: fit(blobs, tmp_path))
+    (folder,) = folders(tmp_path)
+    with open(folder / "history-0.jsonl", "ab") as log:
+        log.write(b'{"dict": [["round"')
+    (folder / ".state.safetensors.999").write_bytes(b"half of it")
+    assert same_run(fit(blobs, tmp_path), fit(blobs))
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "history-0.jsonl"])
+def test_damage_is_told(blobs, tmp_path, monkeypatch, name):
+    stop_after(3, monkeypatch, lambda: fit(blobs, tmp_path))
+    path = folders(tmp_path)[0] / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(ValueError, match=rf"{name}.*damaged"):
+        fit(blobs, tmp_path)
+    path.unlink()
+    if name == "history-0.jsonl":
+        with pytest.raises(ValueError, match=r"is damaged: FileNotFoundError.*delete it"):
+            fit(blobs, tmp_path)
+    else:  # then there is no checkpoint, and the run starts anew
+        assert same_run(fit(blobs, tmp_path), fit(blobs))
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_checkpoint_before(blobs, tmp_path, monkeypatch):
+    real, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(1)
+        if len(calls) > 12:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            fit(blobs, tmp_path)
+    found = Run(folders(tmp_path)[0], 1).read()
+    assert found is not None and 0 < len(found[1]) < 8
+    assert same_run(fit(blobs, tmp_path), fit(blobs))
+
+
+def test_directories_that_cannot_be(blobs, tmp_path):
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(OSError, match="file"):
+        fit(blobs, tmp_path / "file")
+    with pytest.raises(ValueError, match="'checkpoint' parameter"):
+        fit(blobs, 3)
+
+
+def test_two_fits_do_not_write_one_run(blobs, tmp_path):
+    fit(blobs, tmp_path)
+    with (
+        FileLock(folders(tmp_path)[0] / "lock"),
+        pytest.raises(BlockingIOError, match="at this very run"),
+    ):
+        fit(blobs, tmp_path)
+
+
+def test_a_run_in_which_all_fail_is_not_written(blobs, tmp_path):
+    X, y, clients = blobs
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not finite"):
+            fit((X * 1e20, y, clients), tmp_path, lr_schedule=1e30)
+    assert not list(tmp_path.glob("*/state.safetensors"))
+
+
+class Hoarder(Callback):
+    def on_epoch_end(self, net, **kwargs):
+        self.things = [object()]
+
+
+def test_callbacks_that_cannot_be_saved_are_named(blobs, tmp_path):
+    net = NeuralNetClassifier(
+        nn.Linear(5, 3), criterion=nn.CrossEntropyLoss, callbacks=[("hoarder", Hoarder())]
+    )
+    with pytest.warns(UserWarning, match=r"begins anew.*hoarder\.things"):
+        fit(blobs, tmp_path, estimator=net, n_rounds=1)

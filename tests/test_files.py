@@ -1,0 +1,116 @@
+import json
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save
+
+from skfed import _files
+
+EVERYTHING = {
+    "plain": [None, True, 3, 0.1, float("inf"), "text", -0.0],
+    ("tuple", 1): {1: (1, "1", 1.0), frozenset({"a", 2}): {b"bytes"}},
+    "tensors": [
+        torch.arange(3.0),
+        torch.tensor(True),
+        torch.zeros(0, 2),
+        torch.zeros(2).bfloat16(),
+    ],
+    "arrays": [np.arange(4, dtype=np.uint32).reshape(2, 2), np.array(["a", "bc"])],
+    "objects": np.array([1, "1", None, ("x", 2)], dtype=object),
+    "times": (pd.Timestamp("2026-03-01", tz="Europe/Berlin"), pd.Timedelta("90min")),
+}
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / "all.safetensors"
+    _files.write(path, EVERYTHING)
+    read = _files.read(path)
+    assert repr(read) == repr(EVERYTHING)
+    assert [type(one) for one in read["plain"]] == [type(one) for one in EVERYTHING["plain"]]
+    assert read["tensors"][3].dtype == torch.bfloat16
+    assert read["arrays"][0].dtype == np.uint32
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_numpy_scalars_become_python_ones(tmp_path):
+    _files.write(tmp_path / "x", [np.float64(0.1), np.int8(3), np.datetime64("2026-01-01")])
+    assert _files.read(tmp_path / "x") == [0.1, 3, pd.Timestamp("2026-01-01")]
+
+
+def test_other_objects_are_refused_and_the_file_stays(tmp_path):
+    path = tmp_path / "x"
+    _files.write(path, "before")
+    for value in (object(), [len], np.array(["2026-01-01"], dtype="M8[D]"), 1j):
+        with pytest.raises(TypeError, match="not written to files"):
+            _files.write(path, value)
+    assert _files.read(path) == "before"
+
+
+def test_any_flipped_byte_is_noticed(tmp_path):
+    path = tmp_path / "x"
+    _files.write(path, {"weights": torch.linspace(0, 1, 5), "round": 3})
+    data = path.read_bytes()
+    for i in range(len(data)):
+        for bits in (1, 0x80, 0xFF):
+            damaged = bytearray(data)
+            damaged[i] ^= bits
+            path.write_bytes(bytes(damaged))
+            with pytest.raises(ValueError, match=r"x is no file of skfed's, or damaged"):
+                _files.read(path)
+
+
+def test_cut_and_foreign_files_are_refused_by_name(tmp_path):
+    path = tmp_path / "x"
+    _files.write(path, torch.ones(10))
+    whole = path.read_bytes()
+    foreign = [whole[:n] for n in range(0, len(whole), 7)]
+    foreign += [b"", pickle.dumps({"a": 1}), save({"w": torch.ones(2)}), b"PK\3\4" + bytes(100)]
+    for data in foreign:
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"x is no file of skfed's, or damaged"):
+            _files.read(path)
+    with pytest.raises(FileNotFoundError):
+        _files.read(tmp_path / "none")
+    with pytest.raises(IsADirectoryError):
+        _files.read(tmp_path)
+
+
+NONSENSE = [
+    *("nonsense", "[1]", "3", "[1, {}]", "[" * 10**5),
+    *('[1, {"call": "os.system"}]', '[1, {"tensor": "9"}]', '[1, {"dict": 3}]'),
+    *('[1, {"timestamp": ["x", "s", null]}]', '[1, {"set": [[]]}]'),
+]
+
+
+@pytest.mark.parametrize("text", NONSENSE, ids=lambda text: text[:30])
+def test_what_fits_its_checksum_but_makes_no_sense_is_refused(tmp_path, text):
+    path = tmp_path / "x"
+    path.write_bytes(save({}, metadata={"skfed": text, "sha256": _files.checksum(text, {})}))
+    with pytest.raises(ValueError, match="x is damaged"):
+        _files.read(path)
+
+
+def test_a_later_format_is_named(tmp_path):
+    text = json.dumps([99, "value"])
+    data = save({}, metadata={"skfed": text, "sha256": _files.checksum(text, {})})
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(ValueError, match="version 99"):
+        _files.read(tmp_path / "x")
+
+
+def test_a_full_disk_leaves_the_file_before(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    _files.write(path, "before")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_files.os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            _files.write(path, "after")
+    assert _files.read(path) == "before"
+    assert list(tmp_path.iterdir()) == [path]
