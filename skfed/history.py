@@ -5,6 +5,42 @@ and buffers, a scalar 8 bytes. There are two exchanges a round: the poll (the mo
 up) and the training (the model up; it is not sent down again to who was just polled). A client
 drawn twice gets one model and returns two. The training loss travels with the update and is not
 charged.
+
+The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
+"X_val" means with validation data in fit; "FedALIGN" and "pow-d", with
+:class:`~skfed.FedAlignSelector` and :class:`~skfed.PowerOfChoice`.
+
+===================== ======= ======== ============================================================
+column                unit    there    what it is
+===================== ======= ======== ============================================================
+``round``             index   always   t, from 0
+``objective``         loss    always   F(w_t) over the priority clients in reach; NaN if not polled
+``train_loss``        loss    always   the cohort's mean, weighted as its updates; NaN without any
+``val_loss``          loss    X_val    of the model after the round, over the validation rows
+``val_score``         score   X_val    accuracy or R^2, likewise
+``lr``                rate    always   of the first local iteration
+``eps``               loss    FedALIGN eps_t; an error, 1 - accuracy, with match="accuracy"
+``d``                 clients pow-d    d_t, candidates
+``models_down``       models  always   sent to clients, SCAFFOLD's variates too
+``models_up``         models  always   sent by clients, SCAFFOLD's variates too
+``scalars_down``      scalars always   bounds sent with a poll
+``scalars_up``        scalars always   answers to polls
+``bytes_down``        bytes   always   of models and scalars down
+``bytes_up``          bytes   always   of models and scalars up
+``samples_evaluated`` rows    always   evaluated in polls
+``samples_trained``   rows    always   trained on, a row as often as it stood in a minibatch
+``n_polled``          clients always   asked for their loss or error
+``n_trained``         updates always   trained to the end; of a client drawn twice, two
+``n_aggregated``      updates always   aggregated; of a client drawn twice, two
+``n_failed``          clients always   that gave no answer, or failed in the poll or in training
+``polled``            ids     always   who was asked, in that order
+``cohort``            ids     always   whose updates were aggregated; a repeated draw stands twice
+``failed``            ids     always   who failed
+``causes``            texts   always   why, one for each in ``failed``
+``select_seconds``    seconds always   wall time of the selection and its polls
+``train_seconds``     seconds always   wall time of training and aggregation
+``round_seconds``     seconds always   wall time of the whole round, validation too
+===================== ======= ======== ============================================================
 """
 
 from collections.abc import Hashable
@@ -80,23 +116,5 @@ class Ledger:
 
 
 def to_frame(rows: list[dict[str, Hashable]]) -> pd.DataFrame:
-    """Return the history as a table, one row a round.
-
-    Columns
-    -------
-    round : t, from 0.
-    objective : F(w_t) over the priority clients in reach, where all were polled, else NaN.
-    train_loss : mean of the cohort's training losses, weighted as their updates.
-    val_loss, val_score : on the validation data of the priority clients, after the round.
-    lr : the learning rate of the round's first local iteration.
-    eps, d : the selector's scheduled values, where it has them.
-    models_down, models_up, scalars_down, scalars_up, bytes_down, bytes_up : what was sent.
-    samples_evaluated, samples_trained : rows that clients evaluated and trained on.
-    n_polled, n_trained, n_aggregated, n_failed : clients asked, trained, aggregated, and failed:
-        chosen without an answer, or with an exception, a loss or an update that is not finite.
-    polled, cohort, failed : ids of those polled, aggregated and failed; a repeated draw stands
-        twice.
-    causes : why those in ``failed`` failed.
-    select_seconds, train_seconds, round_seconds : wall time; selection includes its polls.
-    """
+    """Return the history as a table, one row a round; its columns are in the module's text."""
     return pd.DataFrame(rows)
