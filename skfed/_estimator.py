@@ -202,6 +202,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Validate X and y, set what they teach, and return X with encoded targets."""
 
     @abstractmethod
+    def _check_targets(self, y, name):
+        """Check the shape of targets, in words that name the parameter, and return them."""
+
+    @abstractmethod
     def _encode(self, y, name="y"):
         """Encode targets as the net takes them."""
 
@@ -261,6 +265,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             return None
         if X_val is None or y_val is None:
             raise ValueError("X_val and y_val go together: pass both or neither.")
+        y_val = self._check_targets(y_val, "y_val")
         X_val, y_val = validate_data(
             self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
         )

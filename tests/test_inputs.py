@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import DataConversionWarning
 from torch import nn
 
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
@@ -134,6 +135,23 @@ def test_images(blobs):
         assert model.predict(X).shape == y.shape
         with pytest.raises(ValueError, match=r"samples of shape \(1, 5, 5\).*fitted.*\(1, 6, 6\)"):
             model.predict(X[:, :, :5, :5])
+
+
+def test_a_column_of_labels_is_taken_with_a_warning_as_scikit_learn_does(blobs):
+    X, y, clients = blobs
+    model = FederatedClassifier(engine="loop", n_rounds=2, random_state=0)
+    plain = model.fit(X, y, clients=clients, X_val=X, y_val=y).history_
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        model.fit(X, y, clients=clients, X_val=X, y_val=y[:, None])
+    pd.testing.assert_series_equal(model.history_["val_loss"], plain["val_loss"])
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        model.fit(X, y[:, None], clients=clients)
+
+
+def test_one_hot_validation_labels_are_told(blobs):
+    X, y, clients = blobs
+    with pytest.raises(ValueError, match=r"y_val has shape \(140, 3\).*y_val.argmax\(axis=1\)"):
+        FederatedClassifier().fit(X, y, clients=clients, X_val=X, y_val=np.eye(3)[y])
 
 
 ARRAYS = """
