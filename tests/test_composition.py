@@ -156,6 +156,15 @@ def test_a_search_gives_the_same_in_parallel(routing):
     pd.testing.assert_series_equal(*frames)
 
 
+@pytest.mark.filterwarnings("ignore:One or more of the test scores")
+def test_a_scorer_that_gets_no_clients_leaves_no_score():
+    call = "GridSearchCV(model, grid, scoring=priority_accuracy).fit(X, y, clients=ids)"
+    assert "scores are NaN" in ROWS[call]["routing off"]
+    with pytest.warns(UserWarning, match="enable_metadata_routing=True.*score by hand"):
+        search = eval(call, names())
+    assert np.isnan(search.cv_results_["mean_test_score"]).all()
+
+
 def test_scores_by_row_without_routing_are_the_scorers_with_it():
     by_row, by_client = (
         "GridSearchCV(model, grid, scoring=by_row).fit(frame, y, clients=ids)",

@@ -249,11 +249,13 @@ def test_many_clients_are_counted_not_named(data):
 
 
 @pytest.mark.parametrize("kind", ["frequency", "rounds"])
-def test_clients_of_an_earlier_partial_fit_are_shown_without_a_share(data, kind):
+@pytest.mark.parametrize("priority", [None, ["user 0"]])
+def test_clients_of_an_earlier_partial_fit_are_shown_without_a_share(data, kind, priority):
     X, y, clients = data
     now = np.isin(clients, ["user 0", "user 1", "user 2"])
-    model = FederatedClassifier(selector=RandomSelector(9), engine="loop", random_state=0)
-    model.partial_fit(X, y, clients=clients)
+    model = FederatedClassifier(
+        selector=RandomSelector(9), priority=priority, engine="loop", random_state=0
+    ).partial_fit(X, y, clients=clients)
     earlier = {*model.history_["cohort"][0]} - {"user 0", "user 1", "user 2"}
     model.partial_fit(X[now], y[now], clients=clients[now])
     display = SelectionDisplay.from_estimator(model, kind=kind)
@@ -263,7 +265,8 @@ def test_clients_of_an_earlier_partial_fit_are_shown_without_a_share(data, kind)
     shares = dict(zip(display.counts, display.shares, strict=True))
     assert {name for name, share in shares.items() if np.isnan(share)} == earlier
     assert np.nansum(display.shares) == pytest.approx(1)
-    assert display.priority.all()
+    has_priority = [priority is None or name in priority for name in display.counts]
+    assert display.priority.tolist() == has_priority
     check_texts(display)
 
 
