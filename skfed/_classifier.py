@@ -2,6 +2,7 @@
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
@@ -139,6 +140,15 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             self._sample_shape = X.shape[1:]
         self._check_sample_shape(X)
         return X, self._encode(y)
+
+    def _check_targets(self, y, name):
+        shape = np.asarray(y).shape
+        if shape[1:] not in ((), (1,)):
+            raise ValueError(
+                f"{name} has shape {shape}, but labels are one a row: pass shape (n_samples,)"
+                f"; of one-hot rows, {name}.argmax(axis=1)."
+            )
+        return column_or_1d(y, warn=True)
 
     def _encode(self, y, name="y"):
         """Return each label's position in ``classes_``."""

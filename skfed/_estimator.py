@@ -36,7 +36,7 @@ from skfed.engines import Draws, LocalTraining, batch_size, make_engine
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector, RandomSelector
 from skfed.utils._seeding import draw_seed
-from skfed.utils._sklearn import Interval, StrOptions, safe_indexing
+from skfed.utils._sklearn import Interval, StrOptions, VisualBlock, safe_indexing
 from skfed.utils._warnings import warn
 
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
@@ -272,6 +272,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Validate X and y, set what they teach, and return X with encoded targets."""
 
     @abstractmethod
+    def _check_targets(self, y, name):
+        """Check the shape of targets, in words that name the parameter, and return them."""
+
+    @abstractmethod
     def _encode(self, y, name="y"):
         """Encode targets as the net takes them."""
 
@@ -342,6 +346,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             return None
         if X_val is None or y_val is None:
             raise ValueError("X_val and y_val go together: pass both or neither.")
+        y_val = self._check_targets(y_val, "y_val")
         X_val, y_val = validate_data(
             self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
         )
@@ -421,6 +426,22 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             n_rounds=self.n_rounds,
             drop_failing=self.on_client_error == "drop",
             min_clients=self.min_clients,
+        )
+
+    def _sk_visual_block_(self) -> VisualBlock:
+        """Nest net, selector and the like in the HTML; scikit-learn nests only what has fit."""
+        parts = {
+            name: part
+            for name, part in self.get_params(deep=False).items()
+            if isinstance(part, BaseEstimator | torch.nn.Module)
+        }
+        if not parts:
+            return VisualBlock("single", self, names=type(self).__name__, name_details=str(self))
+        return VisualBlock(
+            "parallel",
+            list(parts.values()),
+            names=[f"{name}: {type(part).__name__}" for name, part in parts.items()],
+            name_details=[str(part) for part in parts.values()],
         )
 
     def _check_X(self, X) -> np.ndarray:

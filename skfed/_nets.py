@@ -154,12 +154,13 @@ def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
 
 def _check_output(kind: Kind, output: torch.Tensor, n_outputs: int) -> None:
     """Check the output for one row, so that a misfit is told before any training."""
-    fits = output.ndim >= 2 and output.shape[1] == n_outputs
+    fits = output.ndim >= 2 and output.shape[1] == output.numel() == n_outputs
     squeezed = kind is REGRESSOR and n_outputs == 1 and output.shape == (1,)
     if not (fits or squeezed):
         raise ValueError(
             f"estimator returns shape {tuple(output.shape)} for one row of X, but there are "
-            f"{n_outputs} {kind.outputs}: give its module {n_outputs} outputs{kind.remedy}."
+            f"{n_outputs} {kind.outputs} in y: give its module {n_outputs} outputs, of shape "
+            f"(n_samples, {n_outputs}){kind.remedy}."
         )
 
 

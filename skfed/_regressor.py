@@ -51,7 +51,7 @@ feature_names_in_
         X, y = validate_data(
             self,
             X,
-            y,
+            self._check_targets(y, "y"),
             reset=reset,
             dtype="numeric",
             allow_nd=True,
@@ -62,6 +62,15 @@ feature_names_in_
             self._sample_shape, self._target_shape = X.shape[1:], y.shape[1:]
         self._check_sample_shape(X)
         return X, self._encode(y)
+
+    def _check_targets(self, y, name):
+        shape = np.asarray(y).shape
+        if len(shape) > 2:
+            raise ValueError(
+                f"{name} has shape {shape}, but targets are one or several numbers a row: "
+                "pass shape (n_samples,) or (n_samples, n_targets)."
+            )
+        return y
 
     def _encode(self, y, name="y"):
         """Return targets of shape (n_samples, n_targets)."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.metrics import log_loss
 from sklearn.utils.metadata_routing import MetadataRequest
 from sklearn.utils.validation import check_is_fitted
@@ -60,7 +61,7 @@ class ClientScorer:
         ValueError
             If ``clients`` is missing or does not fit X, or no row belongs to a priority client.
         TypeError
-            If the model has no federated step.
+            If the model has no federated step, or that is a regressor.
         """
         if clients is None:
             raise ValueError(
@@ -70,7 +71,14 @@ class ClientScorer:
                 "scorers no metadata; then score by hand: "
                 f"{self.name}(model, X, y, clients=...)."
             )
-        return self._score_of(estimator, federated_step(estimator), X, y, clients)
+        step = federated_step(estimator)
+        if not is_classifier(step):
+            raise TypeError(
+                f"{self.name} scores classifiers, and this is a {type(step).__name__}: score it by "
+                "its own score(X, y, clients=...), R^2 over the priority clients' rows; in a "
+                "search, set_score_request(clients=True) and no scoring."
+            )
+        return self._score_of(estimator, step, X, y, clients)
 
     def get_metadata_routing(self) -> MetadataRequest:
         """Return the request for ``clients``.

@@ -6,16 +6,46 @@ Experimental since scikit-learn 1.9: ``model.set_callbacks(ScoringMonitor(scorin
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 
-__all__ = ["CallbackSupportMixin", "SklearnCallbacks", "of_the_fit", "with_callbacks"]
+__all__ = [
+    "CallbackSupportMixin",
+    "SklearnCallbacks",
+    "monitored_rounds",
+    "of_the_fit",
+    "with_callbacks",
+]
 
+_BEFORE_SCORES = 6  # columns of a monitor's log
 _OF_THE_FIT = "_callback_fit_ctx", "_skl_callbacks_to_teardown"
 
 
 def of_the_fit(estimator: Any) -> dict[str, Any]:
     """Return what scikit-learn keeps on an estimator during fit, to tear its callbacks down."""
     return {name: vars(estimator)[name] for name in _OF_THE_FIT if name in vars(estimator)}
+
+
+def monitored_rounds(search: Any, monitor: Any) -> tuple[pd.DataFrame, list[str]]:
+    """Return each round of each fit of a search's candidates, and the names of its scores.
+
+    The columns are ``candidate`` (its place in ``cv_results_``), ``round`` and the scores. A task's
+    path is the search, its first or second part (candidates, refit), the number of the candidate
+    and fold, in a Pipeline the step, and the round.
+    """
+    runs = {log.estimator_name: log for log in monitor.get_logs("all")}  # the last of each kind
+    kind = type(search).__name__
+    if kind not in runs or "iter" in search.cv_results_:  # successive halving has other paths
+        raise ValueError(
+            f"search is a {kind}, and monitor has seen runs of {sorted(runs)}: pass a GridSearchCV "
+            "or RandomizedSearchCV, and the ScoringMonitor that its model had."
+        )
+    table = runs[kind].data_as_pandas
+    paths = table["task_id_path"]
+    table = table[(table["task_name"] == "round") & (paths.str[1] == 0)]
+    fits = paths.str[2]
+    told = {"candidate": fits // search.n_splits_, "round": table["task_id"]}
+    return table.assign(**told), [*table.columns[_BEFORE_SCORES:]]
 
 
 class SklearnCallbacks:

@@ -3,41 +3,44 @@
 Every round is charged what a real federation would pay. A model is the bytes of its parameters
 and buffers, a scalar 8 bytes. There are two exchanges a round: the poll (the model down, a scalar
 up) and the training (the model up; it is not sent down again to who was just polled). A client
-drawn twice gets one model and returns two. SCAFFOLD's variates are one more model each way. The
-training loss travels with the update and is not charged.
+drawn twice gets one model and returns two. The training loss travels with the update and is not
+charged.
 
-The columns of ``history_``, a row a round:
+The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
+"X_val" means with validation data in fit; "FedALIGN" and "pow-d", with
+:class:`~skfed.FedAlignSelector` and :class:`~skfed.PowerOfChoice`.
 
-``round``
-    t, from 0.
-``objective``
-    F(w_t) over the priority clients in reach, before the round, where all of them were polled for
-    their loss; else NaN.
-``train_loss``
-    Mean of the cohort's training losses, weighted as their updates.
-``val_loss``, ``val_score``
-    On the validation data of the priority clients, after the round; there with ``X_val`` only.
-``lr``
-    The learning rate of the round's first local iteration.
-``eps``, ``d``
-    The selector's scheduled values, where it has them.
-``models_down``, ``models_up``
-    Models sent to clients, and by them.
-``scalars_down``, ``scalars_up``
-    Numbers sent to clients (the bound that FedALIGN sends along), and by them (answers to a poll).
-``bytes_down``, ``bytes_up``
-    Both of the above in bytes.
-``samples_evaluated``, ``samples_trained``
-    Rows that clients evaluated for polls, and rows that they trained on, once for each pass.
-``n_polled``, ``n_trained``, ``n_aggregated``, ``n_failed``
-    Clients asked, trained, aggregated, and failed: chosen without an answer, or with an exception,
-    a loss or an update that is not finite.
-``polled``, ``cohort``, ``failed``
-    The ids of those polled, aggregated and failed, as tuples; a repeated draw stands twice.
-``causes``
-    Why those in ``failed`` failed.
-``select_seconds``, ``train_seconds``, ``round_seconds``
-    Wall time; selection includes its polls.
+===================== ======= ======== ============================================================
+column                unit    there    what it is
+===================== ======= ======== ============================================================
+``round``             index   always   t, from 0
+``objective``         loss    always   F(w_t) over the priority clients in reach; NaN if not polled
+``train_loss``        loss    always   the cohort's mean, weighted as its updates; NaN without any
+``val_loss``          loss    X_val    of the model after the round, over the validation rows
+``val_score``         score   X_val    accuracy or R^2, likewise
+``lr``                rate    always   of the first local iteration
+``eps``               loss    FedALIGN eps_t; an error, 1 - accuracy, with match="accuracy"
+``d``                 clients pow-d    d_t, candidates
+``models_down``       models  always   sent to clients, SCAFFOLD's variates too
+``models_up``         models  always   sent by clients, SCAFFOLD's variates too
+``scalars_down``      scalars always   bounds sent with a poll
+``scalars_up``        scalars always   answers to polls
+``bytes_down``        bytes   always   of models and scalars down
+``bytes_up``          bytes   always   of models and scalars up
+``samples_evaluated`` rows    always   evaluated in polls
+``samples_trained``   rows    always   trained on, a row as often as it stood in a minibatch
+``n_polled``          clients always   asked for their loss or error
+``n_trained``         updates always   trained to the end; of a client drawn twice, two
+``n_aggregated``      updates always   aggregated; of a client drawn twice, two
+``n_failed``          clients always   that gave no answer, or failed in the poll or in training
+``polled``            ids     always   who was asked, in that order
+``cohort``            ids     always   whose updates were aggregated; a repeated draw stands twice
+``failed``            ids     always   who failed
+``causes``            texts   always   why, one for each in ``failed``
+``select_seconds``    seconds always   wall time of the selection and its polls
+``train_seconds``     seconds always   wall time of training and aggregation
+``round_seconds``     seconds always   wall time of the whole round, validation too
+===================== ======= ======== ============================================================
 """
 
 from collections.abc import Hashable
@@ -113,5 +116,5 @@ class Ledger:
 
 
 def to_frame(rows: list[dict[str, Hashable]]) -> pd.DataFrame:
-    """Return the history as a table, one row a round, with the columns named above."""
+    """Return the history as a table, one row a round; its columns are in the module's text."""
     return pd.DataFrame(rows)

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_random_state, check_scalar
 
@@ -20,8 +21,11 @@ __all__ = [
 ]
 
 
-class _FederatedSplitter(BaseCrossValidator):
-    """Splits by client; a subclass says which fold each row is tested in."""
+class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
+    """Splits by client; a subclass says which fold each row is tested in.
+
+    A ``BaseEstimator``, so that a search shows and sets its parameters (``cv__n_splits``).
+    """
 
     __metadata_request__split = {"groups": "clients"}
 

@@ -2,15 +2,12 @@
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import sklearn
 import torch
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -98,59 +95,6 @@ def test_nothing_that_is_passed_in_is_changed(blobs, net):
     if isinstance(net, NeuralNetClassifier):
         assert not net.initialized_
         assert repr(net) == repr(before[4])
-
-
-VARIANTS = {
-    "string labels": lambda X, y, c: (X, np.array(["red", "green", "blue"])[y], c),
-    "string ids of objects": lambda X, y, c: (X, y, c.astype(object)),
-    "mixed ids": lambda X, y, c: (X, y, [1 if k == "a" else k for k in c]),
-    "float64": lambda X, y, c: (X.astype(np.float64), y, c),
-    "int32 labels": lambda X, y, c: (X, y.astype(np.int32), c),
-    "DataFrame and Series": lambda X, y, c: (pd.DataFrame(X), pd.Series(y), pd.Series(c)),
-    "lists": lambda X, y, c: (X.tolist(), y.tolist(), c.tolist()),
-    "tensors": lambda X, y, c: (torch.from_numpy(X), torch.from_numpy(y), c),
-    "not writable": lambda X, y, c: (np.lib.stride_tricks.as_strided(X, writeable=False), y, c),
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_inputs_of_many_kinds_give_the_same_model(blobs, same_model, variant):
-    X, y, clients = variant(*blobs)
-    model = FederatedClassifier(n_rounds=3, random_state=0, selector=RandomSelector(1.0, "uniform"))
-    model.fit(X, y, clients=clients)
-    assert model.n_features_in_ == 5
-    assert set(model.predict(X)) <= set(model.classes_)
-    if variant not in (VARIANTS["mixed ids"], VARIANTS["string labels"]):
-        plain = clone(model).fit(*blobs[:2], clients=blobs[2])
-        assert same_model(model, plain)
-        assert (plain.predict(blobs[0]) == model.predict(X)).all()
-
-
-def test_string_labels_are_predicted_and_int32_features_are_cast():
-    X = np.array([[0], [1], [8], [9]] * 5, dtype=np.int32)
-    y = np.array(["low", "low", "up", "up"] * 5)
-    model = FederatedClassifier(n_rounds=300, random_state=0).fit(X, y, clients=list("abcde") * 4)
-    assert model.classes_.tolist() == ["low", "up"]
-    assert (model.predict(X) == y).all()
-
-
-def test_integers_stay_integers_in_front_of_an_embedding():
-    X = np.arange(40).reshape(-1, 2) % 7
-    y = X[:, 0] % 2
-    module = nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(6, 2))
-    model = FederatedClassifier(module, n_rounds=2).fit(X, y, clients=np.arange(20) % 4)
-    assert model.predict(X).shape == (20,)
-
-
-def test_images(blobs):
-    _, y, clients = blobs
-    X = np.random.default_rng(0).normal(size=(len(y), 1, 6, 6))
-    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3))
-    for net in (module, None):
-        model = FederatedClassifier(net, n_rounds=2).fit(X, y, clients=clients)
-        assert model.predict(X).shape == y.shape
-        with pytest.raises(ValueError, match=r"samples of shape \(1, 5, 5\).*fitted.*\(1, 6, 6\)"):
-            model.predict(X[:, :, :5, :5])
 
 
 @pytest.mark.parametrize(
@@ -328,30 +272,6 @@ def test_a_module_that_cannot_be_built_says_what_to_pass(blobs):
     X, y, clients = blobs
     with pytest.raises(TypeError, match="built without arguments: pass an instance, or a skorch"):
         FederatedClassifier(nn.Linear).fit(X, y, clients=clients)
-
-
-ARRAYS = """
-import warnings
-warnings.simplefilter("error")
-import numpy as np, pandas as pd
-from skfed import FederatedClassifier, PowerOfChoice
-rng = np.random.default_rng(0)
-X, y = rng.normal(size=(40, 4)).astype("float32"), rng.integers(0, 2, 40)
-frozen = X.copy()
-frozen.flags.writeable = False
-clients = np.arange(40) % 4
-model = FederatedClassifier(selector=PowerOfChoice(d=4), n_rounds=2, random_state=0)
-expected = model.fit(X, y, clients=clients, X_val=X, y_val=y).predict_proba(X)
-for other in (pd.DataFrame(X), frozen, np.asfortranarray(X), X[::-1][::-1]):
-    model.fit(other, y, clients=clients, X_val=other, y_val=y)
-    assert (model.predict_proba(other) == expected).all(), type(other)
-model.fit(X[::-1, ::-1], y[::-1], clients=clients).predict(X[::-1, ::-1])
-"""
-
-
-def test_read_only_and_reversed_arrays_in_a_fresh_process():
-    """torch warns of a read-only array once a process, so that another test could hide it."""
-    subprocess.run([sys.executable, "-c", ARRAYS], check=True)
 
 
 def test_a_pipeline_transforms_validation_data_with_routing_on(blobs):

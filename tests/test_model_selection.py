@@ -79,4 +79,4 @@ def test_they_are_scikit_learn_splitters():
     assert splitter.get_n_splits(X, groups=CLIENTS) == 3
     assert "LeaveClientsOut(n_splits=3" in repr(splitter)
     assert splitter.get_metadata_routing().split.requests == {"groups": "clients"}
-    assert clone(splitter, safe=False).priority == ["a"]
+    assert clone(splitter).priority == ["a"]

@@ -22,7 +22,9 @@ def test_the_papers_networks_have_their_sizes():
 
 
 def test_dropout_is_after_the_last_hidden_layer_and_off_in_evaluation():
-    module = MLP(4, (5, 3), 2, dropout=0.5)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # in one of eight draws all three units are dead
+        module = MLP(4, (5, 3), 2, dropout=0.5)
     X = torch.randn(6, 2, 2)
     module.eval()
     expected = module.out(module.hidden(X.flatten(1)))

@@ -1,5 +1,7 @@
 """FederatedRegressor as users of scikit-learn meet it."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,41 @@ def test_several_targets(data):
         model.fit(X, y, clients=clients, X_val=X, y_val=y[:, 0])
     with pytest.raises(ValueError, match=r"returns shape \(1, 1\).*2 targets"):
         FederatedRegressor(nn.Linear(5, 1)).fit(X, y, clients=clients)
+
+
+class Block(nn.Module):
+    """Predicts an array of a shape for each row."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, int(np.prod(shape))), nn.Unflatten(1, shape))
+
+    def forward(self, X):
+        return self.layers(X)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (3,)])
+def test_a_module_of_another_shape_than_y_is_told(data, shape):
+    X, y, clients = data
+    returned = re.escape(str((1, *shape)))
+    match = rf"returns shape {returned} for.*2 targets in y: give.*shape \(n_samples, 2\)"
+    with pytest.raises(ValueError, match=match):
+        FederatedRegressor(Block(*shape)).fit(X, y, clients=clients)
+
+
+def test_a_module_with_y_s_numbers_in_more_dimensions_trains(data):
+    X, y, clients = data
+    model = FederatedRegressor(Block(2, 1), n_rounds=2).fit(X, y, clients=clients)
+    assert model.predict(X).shape == y.shape
+
+
+def test_targets_of_three_dimensions_are_told(data):
+    X, y, clients = data
+    model = FederatedRegressor()
+    with pytest.raises(ValueError, match=r"^y has shape \(240, 2, 1\).*\(n_samples, n_targets\)"):
+        model.fit(X, y[:, :, None], clients=clients)
+    with pytest.raises(ValueError, match=r"^y_val has shape \(240, 2, 1\)"):
+        model.fit(X, y, clients=clients, X_val=X, y_val=y[:, :, None])
 
 
 def test_selectors_of_both_papers(data):

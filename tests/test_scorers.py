@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, PowerOfChoice
 from skfed.metrics import priority_accuracy, priority_neg_log_loss, worst_client_accuracy
 from skfed.model_selection import LeaveClientsOut, WithinClientKFold
 
@@ -133,6 +133,20 @@ def test_scorers_are_single_objects(scorer):
     assert pickle.loads(pickle.dumps(scorer)) is scorer
     assert repr(scorer).startswith("skfed.metrics.")
     assert scorer.get_metadata_routing().score.requests == {"clients": True}
+
+
+@pytest.mark.parametrize("scorer", SCORERS, ids=repr)
+def test_a_regressor_is_told_what_to_use(blobs, scorer, routing):
+    X, y, clients = blobs
+    model = FederatedRegressor(priority=["b", "d"], engine="loop", n_rounds=2, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), model).fit(X, y, clients=clients)
+    with pytest.raises(TypeError, match=r"a FederatedRegressor: score.*set_score_request\(clients"):
+        scorer(pipeline, X, y, clients=clients)
+    # As it says:
+    model.set_score_request(clients=True)
+    search = GridSearchCV(model, {"n_rounds": [1, 2]}, cv=FOLDS).fit(X, y, clients=clients)
+    own = np.isin(clients, ["b", "d"])
+    assert search.score(X, y, clients=clients) == search.best_estimator_.score(X[own], y[own])
 
 
 def test_scoring_in_parallel(blobs, model, routing):

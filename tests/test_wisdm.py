@@ -13,6 +13,8 @@ from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed.datasets import load_wisdm
+from skfed.metrics import priority_accuracy
+from skfed.model_selection import WithinClientKFold
 
 PAYING = [1, 2, 3, 6, 8, 12]
 SEARCHES = {
@@ -57,6 +59,29 @@ def test_searches_without_a_pipeline_and_cross_val_score(wisdm, routing):
         scores = cross_val_score(model, X, wisdm.y, cv=folds, params={"clients": wisdm.clients})
     assert len(search.best_estimator_.clients_) == 36
     assert scores == pytest.approx(search.cv_results_["mean_test_score"][1], abs=0.1)
+
+
+def test_a_search_over_both_papers_selectors_is_scored_by_the_paying_users(wisdm):
+    """With routing on by clients=; with routing off a scorer finds the user by X's index."""
+    federated = FederatedClassifier(priority=PAYING, n_rounds=3, random_state=0)
+    pipeline = make_pipeline(SimpleImputer(), StandardScaler(), federated)
+    step = "federatedclassifier__"
+    grid = [
+        {f"{step}selector": [FedAlignSelector()], f"{step}selector__eps": [0.1, 0.5]},
+        {f"{step}selector": [PowerOfChoice(d=2)], f"{step}selector__d": [4, 12]},
+    ]
+    by_row = lambda model, X, y: priority_accuracy(model, X, y, wisdm.clients[X.index])  # noqa: E731
+    folds = WithinClientKFold(2, random_state=0)
+    given = {"cv": folds, "refit": False}
+    off = GridSearchCV(pipeline, grid, scoring=by_row, **given)
+    off.fit(wisdm.X, wisdm.y, groups=wisdm.clients, **{f"{step}clients": wisdm.clients})
+    with sklearn.config_context(enable_metadata_routing=True):
+        on = GridSearchCV(pipeline, grid, scoring=priority_accuracy, **given)
+        on.fit(wisdm.X, wisdm.y, clients=wisdm.clients)
+    for name in ("mean_test_score", "rank_test_score"):
+        np.testing.assert_array_equal(off.cv_results_[name], on.cv_results_[name])
+    assert len(set(on.cv_results_["mean_test_score"])) > 2
+    assert (on.cv_results_["mean_test_score"] > 1 / 6).all()
 
 
 class MLP(nn.Sequential):

@@ -1,6 +1,6 @@
 """What the displays have in common: axes to draw on, colours, and labels that do not overlap."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,8 @@ def name_clients(axis: Any, names: Sequence, label: str) -> None:
         axis.set_ticks([])
         axis.set_label_text(f"{len(names)} {label}")
         return
-    axis.set_ticks(np.arange(len(names)), [_short(name) for name in names])
+    # Ids are no formulas, whatever dollars they hold.
+    axis.set_ticks(np.arange(len(names)), [_short(name) for name in names], parse_math=False)
     axis.set_label_text(label)
     if axis.axis_name == "x":
         axis.set_tick_params(rotation=90)
@@ -56,7 +57,15 @@ def legend(ax: Any, **given: Any) -> None:
     handles, labels = ax.get_legend_handles_labels()
     if labels:
         shown = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
-        ax.legend(handles, [_short(text, 40) for text in labels], **shown | given)
+        drawn = ax.legend(handles, [_short(text, 40) for text in labels], **shown | given)
+        for text in drawn.get_texts():
+            text.set_parse_math(False)
+
+
+def in_words(params: Mapping[str, Any]) -> str:
+    """Name a candidate of a search by its parameters, without their steps."""
+    words = ", ".join(f"{name.rpartition('__')[2]}={value}" for name, value in params.items())
+    return " ".join(words.split())  # a long value prints over several lines
 
 
 def _short(name: Any, longest: int = _LONGEST) -> str:

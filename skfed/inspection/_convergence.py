@@ -1,13 +1,22 @@
 """How a model gets better: by round, by what was sent, or by time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from skfed.inspection._axes import COLOURS, STYLES, axes_of, in_whole_rounds, legend, tidy
+from skfed._sklearn_callbacks import monitored_rounds
+from skfed.inspection._axes import (
+    COLOURS,
+    STYLES,
+    axes_of,
+    in_whole_rounds,
+    in_words,
+    legend,
+    tidy,
+)
 from skfed.selection import FedAlignSelector
 from skfed.utils._sklearn import StrOptions
 
@@ -21,9 +30,9 @@ _LABELS = {
 
 
 class ConvergenceDisplay:
-    """Curves of a column of ``history_``.
+    """Curves of a column of ``history_``, or of a score that a search monitored.
 
-    Use :meth:`from_estimator` or :meth:`from_estimators`.
+    Use :meth:`from_estimator`, :meth:`from_estimators` or :meth:`from_search`.
 
     Parameters
     ----------
@@ -32,7 +41,7 @@ class ConvergenceDisplay:
     x : {"round", "bytes", "seconds"}
         What is on the horizontal axis.
     y : str
-        The column on the vertical one.
+        The column on the vertical one, or what else it shows.
     warmups : dict of str to float, default=None
         Where FedALIGN's warm-up ends, on the horizontal axis.
 
@@ -142,6 +151,51 @@ class ConvergenceDisplay:
                 warmups[name] = position[ended - 1]
         return cls(curves, x=x, y=y, warmups=warmups).plot(ax)
 
+    @classmethod
+    def from_search(
+        cls, search: Any, monitor: Any, *, score: str | None = None, ax: Any = None
+    ) -> Self:
+        """Draw how each candidate of a search got better, round by round.
+
+        A search keeps none of its models but the best, so its federated estimator has to be
+        watched: ``model.set_callbacks(monitor)`` before the search, with scikit-learn's
+        ``ScoringMonitor`` (experimental), which scores each round on the rows that it trains on.
+
+        Parameters
+        ----------
+        search : GridSearchCV or RandomizedSearchCV
+            A fitted search.
+        monitor : sklearn.callback.ScoringMonitor
+            What watched it; of several searches of this kind, the last counts.
+        score : str, default=None
+            Which of several scores; None: the first.
+        ax : matplotlib axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        ConvergenceDisplay
+            The picture: a curve a candidate, the mean over folds.
+
+        Raises
+        ------
+        ValueError
+            If the monitor has not seen such a search, or has no such score.
+        """
+        check_is_fitted(search)
+        rounds, known = monitored_rounds(search, monitor)
+        score = known[0] if score is None else score
+        if score not in known:
+            raise ValueError(f"score={score!r} was not monitored; there is {known}.")
+        means = rounds.groupby(["candidate", "round"], as_index=False)[score].mean()
+        curves = {
+            in_words(search.cv_results_["params"][candidate]): pd.DataFrame(
+                {"x": curve["round"] + 1, "y": curve[score]}
+            )
+            for candidate, curve in means.groupby("candidate")
+        }
+        return cls(curves, y=f"training {score}, mean over folds").plot(ax)
+
     def plot(self, ax: Any = None) -> Self:
         """Draw.
 
@@ -162,8 +216,12 @@ class ConvergenceDisplay:
             self.lines_ += self.ax_.plot(
                 curve["x"], curve["y"], style, color=colour, label=name, linewidth=1.5
             )
-        for end in dict.fromkeys((self.warmups or {}).values()):
-            self.ax_.axvline(end, color="grey", linestyle=":", label="end of the warm-up")
+        for end, names in self._ends_of_warmups():
+            whose = "end of the warm-up"
+            if len(self.curves) > 1:
+                whose = f"warm-up ends: {', '.join(names)}"
+            colour = self.lines_[[*self.curves].index(names[0])].get_color()
+            self.ax_.axvline(end, color=colour if len(names) == 1 else "grey", ls=":", label=whose)
         self.ax_.set_xlabel(_X[self.x])
         if self.x == "round":
             in_whole_rounds(self.ax_)
@@ -172,6 +230,12 @@ class ConvergenceDisplay:
         if len(self.curves) > 1 or self.warmups:
             legend(self.ax_)
         return self
+
+    def _ends_of_warmups(self) -> Iterator[tuple[float, list[str]]]:
+        """Yield where warm-ups end, and whose."""
+        warmups = self.warmups or {}
+        for end in dict.fromkeys(warmups.values()):
+            yield end, [name for name, other in warmups.items() if other == end]
 
 
 def _common_column(histories: Mapping[str, pd.DataFrame]) -> str:

@@ -1,5 +1,6 @@
 """Who was selected: how often, and when."""
 
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from skfed.inspection._axes import (
     name_clients,
     tidy,
 )
+from skfed.utils._ids import canonical
 from skfed.utils._sklearn import StrOptions
 
 _KINDS = StrOptions({"frequency", "rounds"})
@@ -30,7 +32,7 @@ class SelectionDisplay:
     counts : DataFrame of shape (n_rounds, n_clients)
         How often each client, by column, was in the cohort of a round.
     shares : ndarray of shape (n_clients,)
-        Their shares of all data.
+        Their shares of all data; NaN for clients of earlier calls of ``partial_fit``.
     priority : ndarray of shape (n_clients,), dtype=bool
         Who has priority.
 
@@ -47,7 +49,7 @@ class SelectionDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, kind: str = "frequency", ax: Any = None) -> Self:
-        """Draw the selections of a model.
+        """Draw the selections of a model, those of earlier ``partial_fit`` with other clients too.
 
         Parameters
         ----------
@@ -69,14 +71,19 @@ class SelectionDisplay:
             If ``kind`` is unknown.
         """
         check_is_fitted(estimator)
-        ids = estimator.clients_.tolist()
-        place = {client: k for k, client in enumerate(ids)}
-        counts = np.zeros((len(estimator.history_), len(ids)), dtype=int)
-        for t, cohort in enumerate(estimator.history_["cohort"]):
-            np.add.at(counts[t], [place[client] for client in cohort], 1)
-        shares = estimator.sizes_ / estimator.sizes_.sum()
-        table = pd.DataFrame(counts, columns=pd.Index(ids, tupleize_cols=False))
-        return cls(table, shares, estimator.priority_).plot(ax, kind=kind)
+        cohorts = estimator.history_["cohort"]
+        ever = [*estimator.clients_.tolist(), *chain.from_iterable(cohorts)]
+        ids = {canonical(client): client for client in ever}
+        place = {key: k for k, key in enumerate(ids)}
+        counts = np.zeros((len(cohorts), len(ids)), dtype=int)
+        for t, cohort in enumerate(cohorts):
+            np.add.at(counts[t], [place[canonical(client)] for client in cohort], 1)
+        table = pd.DataFrame(counts, columns=pd.Index([*ids.values()], tupleize_cols=False))
+        n_gone = len(ids) - len(estimator.clients_)
+        shares = np.append(estimator.sizes_ / estimator.sizes_.sum(), np.full(n_gone, np.nan))
+        # Who has priority by name is among the clients of every call.
+        priority = np.append(estimator.priority_, np.full(n_gone, estimator.priority is None))
+        return cls(table, shares, priority).plot(ax, kind=kind)
 
     def plot(self, ax: Any = None, *, kind: str = "frequency") -> Self:
         """Draw.

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from skfed.inspection._axes import COLOURS, axes_of, legend, tidy
+from skfed.inspection._axes import COLOURS, axes_of, in_words, legend, tidy
 
 
 class TradeoffDisplay:
@@ -17,7 +17,8 @@ class TradeoffDisplay:
     Parameters
     ----------
     points : DataFrame
-        Columns ``value``, ``score``, ``spread`` and ``series``, one row a candidate.
+        Columns ``value``, ``score``, ``spread`` and ``series``, one row a candidate; an infinite
+        value is drawn at the right.
     param : str
         The parameter.
     score : str, default="score"
@@ -44,8 +45,8 @@ class TradeoffDisplay:
             A fitted search.
         param : str
             A parameter of the candidates, or its end: "eps" for "selector__eps". Candidates that
-            lack it, or have no number there, are left out; a curve for each combination of the
-            other parameters.
+            lack it, or have no number there, or no score, are left out; a curve for each
+            combination of the other parameters.
         metric : str, default="score"
             Which of several scorers.
         ax : matplotlib axes, default=None
@@ -72,13 +73,14 @@ class TradeoffDisplay:
                 "value": float(given[name]),
                 "score": results[f"mean_test_{metric}"][i],
                 "spread": results[f"std_test_{metric}"][i],
-                "series": _others(given, name),
+                "series": in_words({k: v for k, v in given.items() if k != name}),
             }
             for i, given in enumerate(results["params"])
             if isinstance(given.get(name), int | float | np.number)
+            and np.isfinite(results[f"mean_test_{metric}"][i])
         ]
         if not rows:
-            raise ValueError(f"param={param!r} is no number in any candidate.")
+            raise ValueError(f"param={param!r} is no number in any candidate that has a score.")
         return cls(pd.DataFrame(rows), name, metric).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
@@ -96,7 +98,10 @@ class TradeoffDisplay:
         """
         self.ax_, self.figure_ = axes_of(ax)
         several = self.points["series"].nunique() > 1
-        for i, (series, points) in enumerate(self.points.groupby("series", sort=False)):
+        finite = self.points["value"][np.isfinite(self.points["value"])]
+        far = _beyond(finite)
+        places = self.points.assign(value=self.points["value"].clip(upper=far))
+        for i, (series, points) in enumerate(places.groupby("series", sort=False)):
             points = points.sort_values("value")
             self.ax_.errorbar(
                 points["value"],
@@ -107,6 +112,8 @@ class TradeoffDisplay:
                 color=COLOURS[i % len(COLOURS)],
                 label=series if several else None,
             )
+        if len(finite) < len(self.points):
+            _mark_infinity(self.ax_, finite, far)
         self.ax_.set_xlabel(self.param.rpartition("__")[2])
         self.ax_.set_ylabel(f"test {self.score}, mean and deviation over folds")
         tidy(self.ax_)
@@ -123,6 +130,17 @@ def _full_name(param: str, known: set[str]) -> str:
     return found.pop()
 
 
-def _others(given: dict[str, Any], name: str) -> str:
-    parts = [f"{k.rpartition('__')[2]}={v}" for k, v in given.items() if k != name]
-    return ", ".join(parts)
+def _beyond(finite: pd.Series) -> float:
+    """Return where infinity is drawn: well beyond all other values."""
+    if finite.empty:
+        return 0.0
+    return finite.max() + (0.25 * (finite.max() - finite.min()) or 1.0)
+
+
+def _mark_infinity(ax: Any, finite: pd.Series, far: float) -> None:
+    """Call a place infinity, and leave ticks only there and among the finite values."""
+    if finite.nunique() < 2:
+        ticks = finite.unique().tolist()
+    else:
+        ticks = [t for t in ax.get_xticks() if finite.min() <= t <= finite.max()]
+    ax.set_xticks([*ticks, far], [*(f"{tick:g}" for tick in ticks), "∞"])

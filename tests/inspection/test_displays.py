@@ -5,8 +5,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 import sklearn
+from sklearn.callback import ScoringMonitor
 from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -142,6 +146,78 @@ def test_what_is_not_there_is_told(data):
         ConvergenceDisplay.from_estimator(FederatedRegressor())
 
 
+def test_each_warm_up_says_whose_it_is(data):
+    X, y, clients = data
+    early, late = FedAlignSelector(warmup=2), FedAlignSelector(warmup=4)
+    selectors = {"early": early, "late": late, "late too": late, "none": RandomSelector(2)}
+    models = {
+        name: FederatedClassifier(
+            selector=selector, priority=["user 1"], n_rounds=8, engine="loop", random_state=0
+        ).fit(X, y, clients=clients)
+        for name, selector in selectors.items()
+    }
+    display = ConvergenceDisplay.from_estimators(models)
+    ends = {
+        line.get_label(): line.get_xdata()[0]
+        for line in display.ax_.lines
+        if line not in display.lines_
+    }
+    assert ends == {"warm-up ends: early": 2, "warm-up ends: late, late too": 4}
+    check_texts(display)
+
+
+@pytest.fixture(scope="module")
+def monitored(data):
+    """Return a search over both papers' selectors in a Pipeline, and what watched its rounds."""
+    X, y, clients = data
+    monitor = ScoringMonitor(scoring=["accuracy", "neg_log_loss"])
+    model = FederatedClassifier(priority=["user 3"], n_rounds=3, engine="loop", random_state=0)
+    step = "federatedclassifier__selector"
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), model.set_callbacks(monitor)),
+        [
+            {step: [FedAlignSelector(warmup=0)], f"{step}__eps": [0.1, 0.5]},
+            {step: [PowerOfChoice(d=2)], f"{step}__d": [2, 4]},
+        ],
+        cv=KFold(2, shuffle=True, random_state=0),
+    )
+    return search.fit(X, y, federatedclassifier__clients=clients), monitor
+
+
+def test_curves_of_a_searchs_candidates(data, monitored):
+    X, y, clients = data
+    search, monitor = monitored
+    display = ConvergenceDisplay.from_search(search, monitor)
+    assert len(display.lines_) == 4
+    assert display.lines_[3].get_label() == "selector=PowerOfChoice(d=2), d=4"
+    np.testing.assert_array_equal(display.lines_[3].get_xdata(), [1, 2, 3])
+    # The mean over the folds of accuracy on the rows trained on, after the last round.
+    last = []
+    for train, _ in search.cv.split(X):
+        model = sklearn.base.clone(search.estimator).set_params(**search.cv_results_["params"][3])
+        model.fit(X[train], y[train], federatedclassifier__clients=clients[train])
+        last.append(model.score(X[train], y[train]))
+    assert display.lines_[3].get_ydata()[-1] == pytest.approx(np.mean(last))
+    check_texts(display)
+    other = ConvergenceDisplay.from_search(search, monitor, score="neg_log_loss")
+    assert other.ax_.get_ylabel() == "training neg_log_loss, mean over folds"
+    assert (np.diff(other.lines_[3].get_ydata()) > 0).all()
+
+
+def test_a_monitor_of_something_else_is_told(data, monitored):
+    X, y, clients = data
+    search, monitor = monitored
+    with pytest.raises(ValueError, match=r"score='f1' was not monitored.*\['accuracy', 'neg_log"):
+        ConvergenceDisplay.from_search(search, monitor, score="f1")
+    alone = ScoringMonitor(scoring="accuracy")
+    model = FederatedClassifier(n_rounds=1, engine="loop").set_callbacks(alone)
+    model.fit(X, y, clients=clients)
+    with pytest.raises(ValueError, match=r"a GridSearchCV.*of \['FederatedClassifier'\]: pass a"):
+        ConvergenceDisplay.from_search(search, alone)
+    with pytest.raises(sklearn.exceptions.NotFittedError):
+        ConvergenceDisplay.from_search(GridSearchCV(LogisticRegression(), {}), monitor)
+
+
 def test_frequencies_are_those_of_the_history(model):
     display = SelectionDisplay.from_estimator(model)
     assert display.counts.to_numpy().sum() == model.history_["n_aggregated"].sum()
@@ -169,6 +245,53 @@ def test_many_clients_are_counted_not_named(data):
         display = SelectionDisplay.from_estimator(model, kind=kind)
         labels = display.ax_.get_xlabel() + display.ax_.get_ylabel()
         assert "60 clients" in labels
+        check_texts(display)
+
+
+@pytest.mark.parametrize("kind", ["frequency", "rounds"])
+@pytest.mark.parametrize("priority", [None, ["user 0"]])
+def test_clients_of_an_earlier_partial_fit_are_shown_without_a_share(data, kind, priority):
+    X, y, clients = data
+    now = np.isin(clients, ["user 0", "user 1", "user 2"])
+    model = FederatedClassifier(
+        selector=RandomSelector(9), priority=priority, engine="loop", random_state=0
+    ).partial_fit(X, y, clients=clients)
+    earlier = {*model.history_["cohort"][0]} - {"user 0", "user 1", "user 2"}
+    model.partial_fit(X[now], y[now], clients=clients[now])
+    display = SelectionDisplay.from_estimator(model, kind=kind)
+    assert set(display.counts) == earlier | {"user 0", "user 1", "user 2"}
+    assert display.counts.to_numpy().sum() == model.history_["n_aggregated"].sum()
+    assert (display.counts.iloc[1, 3:] == 0).all()
+    shares = dict(zip(display.counts, display.shares, strict=True))
+    assert {name for name, share in shares.items() if np.isnan(share)} == earlier
+    assert np.nansum(display.shares) == pytest.approx(1)
+    has_priority = [priority is None or name in priority for name in display.counts]
+    assert display.priority.tolist() == has_priority
+    check_texts(display)
+
+
+def test_clients_of_ids_that_compare_equal_are_two():
+    X, y, ids = np.eye(4), [0, 1, 0, 1], [1, 1.0, 1, 1.0]
+    model = FederatedClassifier(
+        selector=RandomSelector(1.0, "uniform", replace=False), engine="loop", n_rounds=2
+    ).fit(X, y, clients=ids)
+    assert SelectionDisplay.from_estimator(model).counts.to_numpy().tolist() == [[1, 1], [1, 1]]
+
+
+def test_dollars_in_ids_and_names_are_no_formulas(data):
+    X, y, clients = data
+    paid = np.char.add(clients, " $x^2$")
+    model = FederatedClassifier(n_rounds=2, engine="loop", random_state=0)
+    model.fit(X, y, clients=paid, X_val=X, y_val=y)
+    for display in (
+        SelectionDisplay.from_estimator(model),
+        SelectionDisplay.from_estimator(model, kind="rounds"),
+        ClientsDisplay.from_data(np.char.add("$", y.astype(str)), paid, priority=paid[:1]),
+        ConvergenceDisplay.from_estimators({"5$ a day": model, "9$ a day": model}),
+    ):
+        texts = display.figure_.findobj(matplotlib.text.Text)
+        texts = [text for text in texts if "$" in text.get_text()]
+        assert texts and not any(text.get_parse_math() for text in texts)
         check_texts(display)
 
 
@@ -208,6 +331,33 @@ def test_trade_offs_of_a_search(search):
         TradeoffDisplay.from_search(search, "eps")
     with pytest.raises(ValueError, match=r"metric='f1' was not scored; there is \['score'\]"):
         TradeoffDisplay.from_search(search, "d", metric="f1")
+
+
+@pytest.mark.parametrize("values", [[np.inf], [0.2, np.inf], [0, 0.001, 0.5, 4, np.inf]], ids=str)
+def test_an_infinite_eps_stands_at_the_right(data, values):
+    X, y, clients = data
+    search = GridSearchCV(
+        FederatedClassifier(
+            selector=FedAlignSelector(), priority=["user 3"], n_rounds=1, engine="loop"
+        ),
+        {"selector__eps": values},
+        cv=KFold(2, shuffle=True, random_state=0),
+    ).fit(X, y, clients=clients)
+    display = TradeoffDisplay.from_search(search, "eps")
+    assert display.points["value"].tolist() == values
+    drawn = np.asarray(display.ax_.lines[0].get_xdata(), dtype=float)
+    assert np.isfinite(drawn).all() and drawn[-1] == max(drawn)
+    assert display.ax_.get_xticks()[-1] == drawn[-1]
+    assert display.ax_.get_xticklabels()[-1].get_text() == "∞"
+    check_texts(display)
+
+
+def test_candidates_without_a_score_are_left_out(search):
+    broken = sklearn.clone(search)
+    broken.cv_results_ = {**search.cv_results_, "mean_test_score": np.full(6, np.nan)}
+    broken.best_estimator_ = search.best_estimator_
+    with pytest.raises(ValueError, match="'d' is no number in any candidate that has a score"):
+        TradeoffDisplay.from_search(broken, "d")
 
 
 def test_they_draw_on_given_axes(model):

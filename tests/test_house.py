@@ -1,0 +1,52 @@
+"""What holds of skfed's own source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import skfed
+
+ROOT = Path(skfed.__file__).parent
+SOURCES = sorted(ROOT.rglob("*.py"))
+ONE_PLACE = ROOT / "utils" / "_sklearn.py"
+
+
+def private_names(source):
+    """Return the private scikit-learn names that a module imports or reaches for."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            found.append(ast.unparse(node))
+    paths = [name.split(".") for name in found]
+    return [
+        ".".join(path)
+        for path in paths
+        if path[0] == "sklearn" and any(p.startswith("_") and not p.endswith("__") for p in path)
+    ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_private_scikit_learn_is_imported_in_one_place(path):
+    found = private_names(path.read_text(encoding="utf-8"))
+    assert bool(found) == (path == ONE_PLACE), found
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from sklearn.utils import _safe_indexing as safe", ["sklearn.utils._safe_indexing"]),
+        ("from sklearn.utils._tags import Tags", ["sklearn.utils._tags.Tags"]),
+        ("import sklearn.utils._tags", ["sklearn.utils._tags"]),
+        ("import sklearn\nsklearn.utils._x(1)", ["sklearn.utils._x"]),
+        ("from sklearn.base import BaseEstimator", []),
+        ("import sklearn.callback\nprint(sklearn.callback.__file__)", []),
+        ("from skfed._nets import cast\ncast._x", []),
+    ],
+)
+def test_private_names_are_found(line, found):
+    assert private_names(line) == found
