@@ -64,6 +64,9 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         of the round; ``history_`` and the log say why. "raise" ends the fit with the cause.
     min_clients : int, default=1
         With fewer clients that succeed, a round keeps the model.
+    update_privacy, loss_privacy : GaussianMechanism, default=None
+        What clients do to their updates, and to the losses that they report, before they send them:
+        clipping and noise, from ``skfed.privacy``.
     engine : {"auto", "stacked", "loop"}, default="auto"
         "stacked" trains many clients as one batch, with the loop's minibatches and, up to the
         rounding of its products, its result; "loop" lets skorch train client by client. "auto" is

@@ -18,7 +18,7 @@ from skfed._callbacks import RoundCallbacks
 from skfed._federation import Federation, make_federation
 from skfed._fingerprint import describe_data, describe_parameters
 from skfed._fitted import fitted, so_far
-from skfed._nets import Workbench, cast
+from skfed._nets import Workbench, buffer_names, cast
 from skfed._progress import Progress
 from skfed._rounds import Rules, Server, run_rounds
 from skfed._saving import load, save
@@ -33,6 +33,7 @@ from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
 from skfed.checkpoint import Run, opened
 from skfed.engines import Draws, LocalTraining, batch_size, make_engine
+from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector, RandomSelector
 from skfed.utils._seeding import draw_seed
@@ -71,6 +72,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         "availability": [BaseAvailability, None],
         "on_client_error": [StrOptions({"drop", "raise"})],
         "min_clients": [_POSITIVE_INT],
+        "update_privacy": [GaussianMechanism, None],
+        "loss_privacy": [GaussianMechanism, None],
         "engine": [StrOptions({"auto", "stacked", "loop"})],
         "memory_budget": [_POSITIVE_INT],
         "n_jobs": [Integral, None],
@@ -97,6 +100,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         availability=None,
         on_client_error="drop",
         min_clients=1,
+        update_privacy=None,
+        loss_privacy=None,
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
@@ -119,6 +124,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self.availability = availability
         self.on_client_error = on_client_error
         self.min_clients = min_clients
+        self.update_privacy = update_privacy
+        self.loss_privacy = loss_privacy
         self.engine = engine
         self.memory_budget = memory_budget
         self.n_jobs = n_jobs
@@ -416,6 +423,11 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                 f"aggregator={aggregator} needs clients that train by SGD without momentum, but "
                 f"estimator's optimizer is {net.optimizer_}: set optimizer=torch.optim.SGD."
             )
+        for mechanism in (self.update_privacy, self.loss_privacy):
+            if mechanism is not None:
+                mechanism._validate_params()
+        if self.update_privacy is not None:
+            self._check_nothing_leaks(net, aggregator)
         return Rules(
             selector=RandomSelector() if self.selector is None else self.selector,
             aggregator=aggregator,
@@ -426,7 +438,22 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             n_rounds=self.n_rounds,
             drop_failing=self.on_client_error == "drop",
             min_clients=self.min_clients,
+            update_privacy=self.update_privacy,
+            loss_privacy=self.loss_privacy,
         )
+
+    def _check_nothing_leaks(self, net: NeuralNet, aggregator: BaseAggregator) -> None:
+        """Check that clients send nothing besides the update that update_privacy covers."""
+        if aggregator.uses_variates:
+            raise ValueError(
+                f"update_privacy does not cover what aggregator={aggregator} sends besides: "
+                "SCAFFOLD's variates. Use another aggregator, or no update_privacy."
+            )
+        if buffers := buffer_names(net):
+            raise ValueError(
+                f"update_privacy does not cover what is not trained by gradients: {buffers[0]}. "
+                "Use a module without buffers, such as GroupNorm in place of BatchNorm."
+            )
 
     def _sk_visual_block_(self) -> VisualBlock:
         """Nest net, selector and the like in the HTML; scikit-learn nests only what has fit."""

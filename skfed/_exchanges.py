@@ -1,7 +1,8 @@
 """What passes between the server and the clients of one round: polls, updates, and failures."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,9 @@ from skfed._federation import Federation
 from skfed._nets import Model
 from skfed.engines import Engine, Order, Updates
 from skfed.history import Ledger
+from skfed.privacy import GaussianMechanism
 from skfed.selection import Round
+from skfed.utils._seeding import Purpose
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,34 @@ def in_words(cause: Exception) -> str:
 
 
 @dataclass
+class Discretion:
+    """What clients do to a loss before they say it in a round: noise, if any.
+
+    Parameters
+    ----------
+    mechanism : GaussianMechanism or None
+        The noise.
+    stream : callable
+        Returns the generator of one purpose, client and copy in this round.
+    """
+
+    mechanism: GaussianMechanism | None
+    stream: Callable[[Purpose, int, int], np.random.Generator]
+    said: Counter[tuple[Purpose, int]] = field(default_factory=Counter)
+
+    def of(self, purpose: Purpose, clients: np.ndarray, losses: np.ndarray) -> np.ndarray:
+        """Return what clients say in place of their losses; each time with other noise."""
+        if self.mechanism is None:
+            return losses
+        noisy = losses.copy()
+        for i, k in enumerate(clients.tolist()):
+            rng = self.stream(purpose, k, self.said[purpose, k])
+            noisy[i] = self.mechanism.of_loss(losses[i], rng)
+            self.said[purpose, k] += 1
+        return noisy
+
+
+@dataclass
 class Poll:
     """Carries a selector's questions of one round to the engine, and charges for them."""
 
@@ -66,6 +97,7 @@ class Poll:
     round: int
     ledger: Ledger
     failures: Failures
+    discretion: Discretion
     has_errors: bool  # as classifiers have
     losses: dict[int, float] = field(default_factory=dict)  # F_k(w_t) of who said it
 
@@ -79,6 +111,7 @@ class Poll:
         values = told.losses if metric == "loss" else told.errors
         for i in np.flatnonzero(~np.isfinite(values)).tolist():
             self.failures.add(clients[i], told.raised.get(i) or _not_finite("loss", values[i]))
+        values = self.discretion.of(Purpose.POLL_NOISE, clients, values)
         # A client above the bound keeps its value to itself.
         answered = np.isfinite(values) & (values <= (np.inf if at_most is None else at_most))
         self.ledger.charge_poll(clients, answered, told.n_samples, with_bound=at_most is not None)
@@ -101,9 +134,10 @@ class Poll:
 class Returns:
     """What a cohort has sent back, in its order; the models go to the aggregation rule."""
 
-    def __init__(self, order: Order, failures: Failures):
+    def __init__(self, order: Order, failures: Failures, discretion: Discretion):
         n_members = len(order.cohort.clients)
         self.clients, self.failures = order.cohort.clients, failures
+        self.discretion = discretion
         self.losses = np.full(n_members, np.nan)
         self.n_samples = np.zeros(n_members, dtype=int)
         self.sent = np.ones(n_members, dtype=bool)  # whose training came to its end
@@ -125,6 +159,7 @@ class Returns:
                 self.failures.add(self.clients[members[i]], cause)
             if updates.finite.any():
                 yield members[updates.finite], updates.part
+        self.losses = self.discretion.of(Purpose.LOSS_NOISE, self.clients, self.losses)
 
 
 def _not_finite(what: str, loss: float) -> ValueError:

@@ -243,6 +243,11 @@ def parameter_names(net: NeuralNet) -> list[str]:
     return [name for name, tensor in _tensors(net).items() if tensor.requires_grad]
 
 
+def buffer_names(net: NeuralNet) -> list[str]:
+    """Name what training changes without gradients, as running statistics."""
+    return [name for name, w in _tensors(net).items() if not isinstance(w, nn.Parameter)]
+
+
 def add_to_gradients(net: NeuralNet, extra: Callable[[str, torch.Tensor], torch.Tensor]):
     """Add ``extra(name, parameter)`` to every gradient that backward computes; return an undo.
 

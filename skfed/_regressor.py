@@ -23,7 +23,8 @@ class FederatedRegressor(RegressorMixin, BaseFederated):
         learning rate 0.01 and batch size 128; a class is built without arguments, an instance is
         copied. None: zero-initialised linear regression, trained likewise.
     selector, priority, n_rounds, local_epochs, local_steps, lr_schedule, proximal_mu, aggregator, \
-server_optimizer, availability, on_client_error, min_clients, engine, memory_budget, n_jobs, \
+server_optimizer, availability, on_client_error, min_clients, \
+update_privacy, loss_privacy, engine, memory_budget, n_jobs, \
 checkpoint, checkpoint_every, warm_start, random_state, verbose
         As in :class:`FederatedClassifier`.
 

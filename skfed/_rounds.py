@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -10,14 +11,15 @@ import numpy as np
 import torch
 from skorch import NeuralNet, NeuralNetClassifier
 
-from skfed._exchanges import Failures, Poll, Returns, in_words
+from skfed._exchanges import Discretion, Failures, Poll, Returns, in_words
 from skfed._federation import Federation
 from skfed._nets import Model, get_model, model_bytes, parameter_names, set_model
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.aggregation._scaffold import Variates
 from skfed.availability import BaseAvailability
-from skfed.engines import Engine, LocalTraining, Order
+from skfed.engines import Engine, LocalTraining, Order, numbered
 from skfed.history import Ledger
+from skfed.privacy import GaussianMechanism
 from skfed.schedules import Scheduled, value_at
 from skfed.selection import BaseSelector, Cohort, Round
 from skfed.utils._seeding import Purpose, stream
@@ -61,6 +63,8 @@ class Rules:
     n_rounds: int  # what schedules plan for
     drop_failing: bool = True  # else the first failure of a client ends the fit
     min_clients: int = 1  # fewer that succeed keep the model
+    update_privacy: GaussianMechanism | None = None
+    loss_privacy: GaussianMechanism | None = None
 
 
 class Watcher(Protocol):
@@ -129,7 +133,9 @@ def _run_round(
     model, t = get_model(server.net), server.round
     ledger = Ledger(model_bytes(server.net))
     failures = Failures(federation, t, server.told, fatal=not rules.drop_failing)
-    poll = Poll(engine, model, t, ledger, failures, isinstance(server.net, NeuralNetClassifier))
+    discretion = Discretion(rules.loss_privacy, partial(_noise, server, federation))
+    has_errors = isinstance(server.net, NeuralNetClassifier)
+    poll = Poll(engine, model, t, ledger, failures, discretion, has_errors)
     view = _view(server, federation, rules, reported, poll)
     chosen = rules.selector.select(view)
     scheduled = rules.selector.scheduled(view)
@@ -138,7 +144,7 @@ def _run_round(
     answers = _answers(server, federation, rules, chosen.clients)
     asked = chosen.keep(answers)
     order = _order(server, federation, rules, model, asked)
-    returns = Returns(order, failures)
+    returns = Returns(order, failures, discretion)
     aggregate = rules.aggregator.combine(
         model, returns.parts(engine.train(order)), asked, order.parameters
     )
@@ -221,7 +227,26 @@ def _order(
         training=_training(server, rules),
         rule=rules.aggregator,
         corrections=_corrections(server, federation, rules, cohort),
+        privacy=rules.update_privacy,
+        noise=_update_noise(server, federation, rules, cohort),
     )
+
+
+def _noise(
+    server: Server, federation: Federation, purpose: Purpose, k: int, copy: int
+) -> np.random.Generator:
+    """Return where the noise comes from that a client adds in this round."""
+    return stream(server.seed, purpose, server.round, federation.digest(k), copy)
+
+
+def _update_noise(
+    server: Server, federation: Federation, rules: Rules, cohort: Cohort
+) -> list[np.random.Generator] | None:
+    """Return the noise of each member's update."""
+    if rules.update_privacy is None:
+        return None
+    members = numbered(cohort.clients.tolist())
+    return [_noise(server, federation, Purpose.UPDATE_NOISE, k, copy) for k, copy in members]
 
 
 def _charge(

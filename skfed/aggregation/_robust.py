@@ -5,6 +5,7 @@ Statistical Rates, ICML 2018 (median and trimmed mean). Sun, Kairouz, Suresh, Mc
 Really Backdoor Federated Learning?, 2019 (norm clipping).
 """
 
+from collections.abc import Collection
 from numbers import Real
 
 import torch
@@ -61,18 +62,21 @@ class NormClipping(WeightedMean):
 
     def collect(self, model, stack, weights, parameters):
         """Return the weighted sum of some members' clipped models."""
-        return super().collect(model, self._clip(model, stack, parameters), weights, parameters)
+        stack = clipped(model, stack, parameters, self.max_norm)
+        return super().collect(model, stack, weights, parameters)
 
-    def _clip(self, model: Model, stack: Model, parameters) -> Model:
-        steps = {name: stack[name].double() - model[name].double() for name in parameters}
-        norms = torch.stack([by_member(step).norm(dim=1) for step in steps.values()]).norm(dim=0)
-        scales = (self.max_norm / norms).clamp(max=1.0)  # a step of length 0 has the scale 1
-        result = dict(stack)
-        for name, step in steps.items():
-            clipped = model[name] + step * scales.view(-1, *[1] * (step.dim() - 1))
-            long = (scales < 1).view(-1, *[1] * (step.dim() - 1))
-            result[name] = torch.where(long, clipped.to(stack[name].dtype), stack[name])
-        return result
+
+def clipped(model: Model, stack: Model, parameters: Collection[str], max_norm: float) -> Model:
+    """Return a stack of models, each no further from ``model`` than ``max_norm``."""
+    steps = {name: stack[name].double() - model[name].double() for name in parameters}
+    norms = torch.stack([by_member(step).norm(dim=1) for step in steps.values()]).norm(dim=0)
+    scales = (max_norm / norms).clamp(max=1.0)  # a step of length 0 has the scale 1
+    result = dict(stack)
+    for name, step in steps.items():
+        shorter = model[name] + step * scales.view(-1, *[1] * (step.dim() - 1))
+        long = ~(scales == 1).view(-1, *[1] * (step.dim() - 1))
+        result[name] = torch.where(long, shorter.to(stack[name].dtype), stack[name])
+    return result
 
 
 def _trimmed_mean(model: Model, updates: Model, n_trimmed: int) -> Model:

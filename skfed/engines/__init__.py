@@ -2,7 +2,7 @@
 
 from skfed.engines._choose import Engine, make_engine
 from skfed.engines._client import evaluate
-from skfed.engines._draws import Draws, batch_size
+from skfed.engines._draws import Draws, batch_size, numbered
 from skfed.engines._loop import LoopEngine
 from skfed.engines._stacked import StackedEngine
 from skfed.engines._updates import LocalTraining, Order, Updates
@@ -18,4 +18,5 @@ __all__ = [
     "batch_size",
     "evaluate",
     "make_engine",
+    "numbered",
 ]

@@ -9,6 +9,7 @@ import torch
 
 from skfed._nets import Model, by_member
 from skfed.aggregation import BaseAggregator
+from skfed.privacy import GaussianMechanism
 from skfed.selection import Cohort
 
 
@@ -38,13 +39,16 @@ class Order:
     training: LocalTraining
     rule: BaseAggregator
     corrections: Sequence[Model] | None = None  # SCAFFOLD's c - c_k, one a member of the cohort
+    privacy: GaussianMechanism | None = None  # what members do to their updates
+    noise: Sequence[np.random.Generator] | None = None  # with what, one a member
 
     def of(self, members: np.ndarray) -> "Order":
         """Return the order to some members alone, which may travel to another process."""
         chosen = self.cohort
         cohort = replace(chosen, clients=chosen.clients[members], weights=chosen.weights[members])
         corrections = self.corrections and [self.corrections[i] for i in members]
-        return replace(self, cohort=cohort, corrections=corrections)
+        noise = self.noise and [self.noise[i] for i in members]
+        return replace(self, cohort=cohort, corrections=corrections, noise=noise)
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,8 @@ def collect(
 
     ``order`` is for these members alone.
     """
+    if order.privacy is not None and order.noise is not None:
+        stack = order.privacy.of_updates(order.model, stack, order.parameters, order.noise)
     part = order.rule.collect(order.model, stack, order.cohort.weights, order.parameters)
     finite = np.isfinite(losses)
     if part is stack or not _is_finite(part):

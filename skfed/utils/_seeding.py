@@ -31,6 +31,9 @@ class Purpose(IntEnum):
     FIXED_AVAILABILITY = 6
     ANSWERS = 7
     EVALUATION_LAYERS = 8
+    UPDATE_NOISE = 9
+    POLL_NOISE = 10
+    LOSS_NOISE = 11
 
 
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:
