@@ -75,10 +75,15 @@ class RoundCallbacks:
         history, self.net.history = self.net.history, History()
         self._notify("on_train_begin", X=None, y=None)
         self.net.history = history
-        for name, callback in self.callbacks:
-            _remind(callback, remembered.get(name, {}))
+        lost = [
+            f"{name}.{attribute}"
+            for name, callback in self.callbacks
+            for attribute in _remind(callback, remembered.get(name, {}))
+        ]
         for group, rate in zip(self.net.optimizer_.param_groups, rates, strict=True):
             group.update(rate)  # which schedulers set when they begin
+        if lost:
+            warn_of_lost(lost)
 
     def begin_round(self) -> None:
         """Start a round."""
@@ -140,40 +145,50 @@ def _of_rounds(net: NeuralNet) -> list[tuple[str, Callback]]:
     return [*defaults, *given] if given else []
 
 
-def memory_of(net: NeuralNet) -> dict[str, dict[str, Any]]:
+def memory_of(net: NeuralNet) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return what a net's callbacks remember, by callback and attribute, for another process.
 
-    That are their plain attributes, beyond their parameters, and the state of what has a
-    ``state_dict``. A warning names what else they keep.
+    That are their plain attributes, beyond their parameters, as ("plain", value), and the states
+    of what has a ``state_dict``, as ("state", value). What else they keep is named.
     """
     memory: dict[str, dict[str, Any]] = {}
-    left_out = []
+    left_out: list[str] = []
     for name, callback in _of_rounds(net):
         params = signature(type(callback)).parameters  # skorch's get_params has more
         memory[name] = {}
-        for attribute, value in vars(callback).items():
-            value = value.state_dict() if _has_state(value) else value
+        for attribute in vars(callback).keys() - params.keys():
+            value = getattr(callback, attribute)
+            kept = ("state", value.state_dict()) if _has_state(value) else ("plain", value)
             try:
-                to_json(value, {})
+                to_json(kept, {})
             except TypeError:
-                left_out += [] if attribute in params or callable(value) else [(name, attribute)]
+                left_out += [] if callable(value) else [f"{name}.{attribute}"]
             else:
-                memory[name] |= {} if attribute in params else {attribute: value}
-    if left_out:
-        warn(
-            "estimator's callbacks keep what cannot be saved and begins anew when the training "
-            f"goes on from a file: {', '.join('.'.join(pair) for pair in left_out)}."
-        )
-    return memory
+                memory[name][attribute] = kept
+    return memory, sorted(left_out)
 
 
-def _remind(callback: Callback, memory: dict[str, Any]) -> None:
-    for name, value in memory.items():
+def warn_of_lost(names: list[str]) -> None:
+    """Say what of callbacks does not go through a file."""
+    warn(
+        "estimator's callbacks keep what begins anew when the training goes on from a file: "
+        f"{', '.join(names)}. Plain values that are there from on_train_begin on go on, and "
+        "objects with a state_dict."
+    )
+
+
+def _remind(callback: Callback, memory: dict[str, Any]) -> list[str]:
+    """Give a callback its memory; return what of it finds no place."""
+    homeless = []
+    for name, (kind, value) in memory.items():
         current: Any = getattr(callback, name, None)
-        if _has_state(current):
-            current.load_state_dict(value)
-        else:
+        if kind == "plain":
             setattr(callback, name, value)
+        elif _has_state(current):
+            current.load_state_dict(value)
+        else:  # an object that the callback makes later than on_train_begin
+            homeless.append(name)
+    return homeless
 
 
 def _has_state(value: Any) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from numbers import Integral, Real
-from os import PathLike
+from os import PathLike, fspath
 from typing import Self
 
 import numpy as np
@@ -18,7 +18,7 @@ from skfed._callbacks import RoundCallbacks
 from skfed._federation import Federation, make_federation
 from skfed._fingerprint import describe_data, describe_parameters
 from skfed._fitted import fitted, so_far
-from skfed._nets import Workbench, buffer_names, cast
+from skfed._nets import Workbench, buffer_names, cast, get_model, set_model
 from skfed._progress import Progress
 from skfed._rounds import Rules, Server, run_rounds
 from skfed._saving import load, save
@@ -31,7 +31,7 @@ from skfed._sklearn_callbacks import (
 from skfed._validation import Validation, no_validation, priority_rows
 from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
-from skfed.checkpoint import Run, opened
+from skfed.checkpoint import Run, check_ids, opened
 from skfed.engines import Draws, LocalTraining, batch_size, make_engine
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
@@ -175,15 +175,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             X, y = self._check_training_data(X, y, reset=not resume)
             federation = self._federation(clients, len(X))
             server = self._resumed() if resume else self._start(X)
-            if resume and server.round == self.n_rounds:
-                warn(
-                    f"n_rounds={self.n_rounds} rounds are trained already (warm_start=True), so "
-                    "fit adds none: raise n_rounds."
-                )
+            if resume and not self._has_more_rounds(server):
                 return self
             validation = self._validation(X_val, y_val, clients_val, federation, server)
             with self._on_disk(server, federation, X, y, validation) as run:
-                self._check_more_rounds(server.round)
                 callbacks = SklearnCallbacks(
                     self, given, self.n_rounds - server.round, lambda: so_far(server, federation, X)
                 )
@@ -248,6 +243,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
             federation = self._federation(clients, len(X))
             server = self._resumed() if resume else self._start(X)
+            server.stopped = 0  # it is asked for one more
             return self._advance(server, federation, X, y, server.round + 1)
 
     @contextmanager
@@ -327,25 +323,40 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _resumed(self) -> Server:
         """Return the server of the last fit, ready for more rounds."""
-        self._server.stopped = self._server.succeeded = False
+        self._server.succeeded = False
         return self._server
 
-    def _check_more_rounds(self, done: int) -> None:
-        if self.n_rounds < done:
+    def _has_more_rounds(self, server: Server) -> bool:
+        """Tell whether a warm start has rounds to add; warn if it has none."""
+        if self.n_rounds < server.round:
             raise ValueError(
-                f"n_rounds={self.n_rounds} is less than the {done} rounds already trained with "
-                "warm_start=True: n_rounds counts all rounds; raise it, or set warm_start=False."
+                f"n_rounds={self.n_rounds} is less than the {server.round} rounds already trained "
+                "with warm_start=True: n_rounds counts all rounds; raise it, or set "
+                "warm_start=False."
             )
+        more = server.round < self.n_rounds and server.stopped < self.n_rounds
+        if not more:
+            why = f"a callback stopped after {server.round} of" if server.stopped else "trained are"
+            warn(
+                f"{why} n_rounds={self.n_rounds} rounds already (warm_start=True), so fit adds "
+                "none: raise n_rounds."
+            )
+        return more
 
     def _on_disk(self, server, federation, X, y, validation):
         """Open the run of this fit in the checkpoint directory, if there is one."""
         if self.checkpoint is None:
             return nullcontext()
+        if not fspath(self.checkpoint):
+            raise ValueError("checkpoint='' names no directory: name one, or pass None.")
+        check_ids(federation.ids)
         held_out = (None, None) if validation is None else validation.rows
         arrays = {"X": X, "y": y, "X_val": held_out[0], "y_val": held_out[1]}
         about = describe_parameters(self)
         about |= describe_data(arrays, federation, getattr(self, "classes_", None))
-        return opened(self.checkpoint, self.checkpoint_every, about, server, self.verbose)
+        return opened(
+            self.checkpoint, self.checkpoint_every, about, server, self.n_rounds, self.verbose
+        )
 
     def _validation(self, X_val, y_val, clients_val, federation, server) -> Validation | None:
         """Check validation data; return what measures a net on the rows that count."""
@@ -392,7 +403,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         round_callbacks = RoundCallbacks(server.net, (X, y), valid)
         progress = Progress(server.round, until, shown=bool(self.verbose))
         try:
+            model = get_model(server.net)
             round_callbacks.begin(server.reminder)
+            if server.reminder is not None:  # the model is that of the round before, whatever
+                set_model(server.net, model)  # a callback sets at the beginning
             server.reminder = None
             for one in more:
                 one.begin()

@@ -5,7 +5,7 @@ A file is replaced as a whole, so that a crash at any instant leaves the one bef
 
 import json
 import os
-from collections.abc import Callable
+from collections import OrderedDict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,20 @@ import torch
 VERSION = 1
 
 _PLAIN = (type(None), bool, int, float, str)
-_SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "frozenset": frozenset, "set": set}
+_MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict}
+_SEQUENCES: dict[str, type] = {"tuple": tuple, "frozenset": frozenset, "set": set}
 
 Tensors = dict[str, torch.Tensor]
+
+
+def check_safetensors() -> None:
+    """Say how to get safetensors, if it is not there."""
+    try:
+        import safetensors  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "checkpoint, save and load need safetensors: pip install 'skfed[save]'."
+        ) from error
 
 
 def write(path: Path, value: Any) -> None:
@@ -45,6 +56,7 @@ def read(path: Path) -> Any:
     ValueError
         If it was not written by ``write``, or has been damaged since.
     """
+    check_safetensors()
     from safetensors import SafetensorError, safe_open
 
     with open(path, "rb"):  # safetensors' own errors do not name the file
@@ -104,12 +116,16 @@ def to_json(value: Any, tensors: Tensors) -> Any:
         value = pd.Timestamp(value) if isinstance(value, np.datetime64) else value.item()
     if type(value) in _PLAIN:
         return value
-    if isinstance(value, list):
+    if type(value) is list:  # no subclass, since what is read would be another type
         return [to_json(one, tensors) for one in value]
-    if isinstance(value, dict):
-        return {"dict": [[to_json(k, tensors), to_json(v, tensors)] for k, v in value.items()]}
-    if type(value).__name__ in _SEQUENCES and isinstance(value, tuple | frozenset | set):
-        members = value if isinstance(value, tuple) else sorted(value, key=repr)
+    if type(value) in _MAPPINGS.values():
+        return {
+            type(value).__name__: [
+                [to_json(k, tensors), to_json(v, tensors)] for k, v in value.items()
+            ]
+        }
+    if type(value) in _SEQUENCES.values():
+        members = value if type(value) is tuple else sorted(value, key=repr)
         return {type(value).__name__: [to_json(one, tensors) for one in members]}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
@@ -146,8 +162,8 @@ def from_json(value: Any, tensors: Tensors) -> Any:
 
 
 def _from_kind(kind: str, content: Any, tensors: Tensors) -> Any:
-    if kind == "dict":
-        return {from_json(k, tensors): from_json(v, tensors) for k, v in content}
+    if kind in _MAPPINGS:
+        return _MAPPINGS[kind]((from_json(k, tensors), from_json(v, tensors)) for k, v in content)
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](from_json(one, tensors) for one in content)
     if kind == "bytes":
@@ -188,12 +204,9 @@ def _array_to_json(value: torch.Tensor | np.ndarray, tensors: Tensors) -> dict[s
 
 
 def _to_bytes(value: Any) -> bytes:
-    try:
-        from safetensors.torch import save
-    except ImportError as error:
-        raise ImportError(
-            "saving needs safetensors: pip install 'skfed[save]', or 'pip install safetensors'."
-        ) from error
+    check_safetensors()
+    from safetensors.torch import save
+
     tensors: Tensors = {}
     text = json.dumps([VERSION, to_json(value, tensors)])
     return save(tensors, metadata={"skfed": text, "sha256": checksum(text, tensors)})

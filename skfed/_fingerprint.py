@@ -2,7 +2,7 @@
 
 import functools
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from hashlib import blake2b
 from pathlib import PurePath
@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from skfed._federation import Federation
 
@@ -24,6 +25,15 @@ _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, np.generic),
     *(Enum, PurePath, torch.device, torch.dtype),
 )
+# Whose code is told by what it is called: they are not edited from run to run.
+_LIBRARIES = {
+    *("builtins", "abc", "collections", "functools", "typing", "numpy", "pandas", "scipy"),
+    *("skfed", "sklearn", "skorch", "torch", "joblib"),
+}
+_OF_CLASSES = {
+    *("__module__", "__doc__", "__qualname__", "__annotations__", "__annotate_func__"),
+    *("__abstractmethods__", "__firstlineno__", "__static_attributes__", "__parameters__"),
+}
 _SHOWN = 60
 _CHUNK = 2**24
 
@@ -35,10 +45,15 @@ def describe_parameters(estimator: BaseEstimator) -> Description:
     idle = _IDLE | ({"n_rounds"} if estimator.warm_start else set())
     params = estimator.get_params(deep=True)
     return {
-        name: _type_name(type(value)) if hasattr(value, "get_params") else _describe(value)
+        # The parameters of a parameter are in the list themselves.
+        name: _describe(type(value) if _has_params(value) else value)
         for name, value in sorted(params.items())
         if name not in idle
     }
+
+
+def _has_params(value: Any) -> bool:
+    return hasattr(value, "get_params") and not isinstance(value, type)
 
 
 def describe_data(
@@ -74,54 +89,130 @@ def _short(text: str | None) -> str:
 
 def _describe(value: Any) -> str:
     """Return a text that is the same in every process, and another for another value."""
-    if isinstance(value, _PLAIN):
-        return repr(value)
-    if isinstance(value, types.CodeType):
-        return _hex(_describe([value.co_code, value.co_names, value.co_consts]).encode())
-    if isinstance(value, np.ndarray | torch.Tensor | pd.DataFrame | pd.Series):
+    return _Describer().describe(value)
+
+
+class _Describer:
+    """Describes values, those that hold themselves too."""
+
+    def __init__(self) -> None:
+        self.inside: list[Any] = []  # whose description is under way
+
+    def describe(self, value: Any) -> str:
+        """Describe any value; a tensor that has no values yet, as such."""
+        if isinstance(value, _PLAIN):
+            return repr(value)
+        if any(value is one for one in self.inside):
+            return "itself"
+        self.inside.append(value)
+        try:
+            return next(of(self, value) for kinds, of in _KINDS if isinstance(value, kinds))
+        finally:
+            self.inside.pop()
+
+    def array(self, value: Any) -> str:
+        if isinstance(value, torch.Tensor) and is_lazy(value):
+            return "uninitialized"
         array = np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
         return f"{array.dtype} of shape {array.shape}, {_digest(array)}"
-    if isinstance(value, np.random.RandomState | np.random.Generator):
+
+    def by_hash(self, value: Any) -> str:
         return f"{type(value).__name__} {joblib.hash(value)}"
-    if isinstance(value, nn.Module):
-        state = {name: _describe(tensor) for name, tensor in value.state_dict().items()}
-        return f"{_type_name(type(value))} {value} {_hex(repr(state).encode())}"
-    if isinstance(value, type):
-        return _type_name(value)
-    if isinstance(value, functools.partial):
-        parts = value.func, value.args, sorted(value.keywords.items())
-        return f"partial({', '.join(map(_describe, parts))})"
-    if isinstance(value, types.FunctionType | types.MethodType):
-        return _describe_function(value)
-    if isinstance(value, types.BuiltinFunctionType | np.ufunc):
+
+    def module(self, value: nn.Module) -> str:
+        """Describe a module's weights, which of them are trained, and its other attributes."""
+        weights = {n: (p.requires_grad, p) for n, p in value.named_parameters()}
+        parts = {
+            name: (type(m), {k: v for k, v in vars(m).items() if k[0] != "_" and k != "training"})
+            for name, m in value.named_modules()
+        }
+        told = self.describe([weights, dict(value.named_buffers()), parts])
+        return f"{self.type(type(value))} {value} {_hex(told.encode())}"
+
+    def type(self, value: type) -> str:
+        """Describe a class: by its code, if it is of no library that has versions of its own."""
+        own = [c for c in value.__mro__ if c.__module__.partition(".")[0] not in _LIBRARIES]
+        if not own:
+            return _type_name(value)
+        bodies = [
+            {name: v for name, v in vars(c).items() if name not in _OF_CLASSES and _is_code(v)}
+            for c in own
+        ]
+        return f"{_type_name(value)} {_hex(self.describe(bodies).encode())}"
+
+    def function(self, value: Any) -> str:
+        """Describe a function by its name and code, closures and defaults included."""
+        function = getattr(value, "__func__", value)
+        cells = [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
+        defaults = function.__defaults__, function.__kwdefaults__
+        state = [function.__code__, getattr(value, "__self__", None), defaults, cells]
+        return f"{function.__qualname__} {_hex(self.describe(state).encode())}"
+
+    def code(self, value: types.CodeType) -> str:
+        parts = [value.co_code, value.co_names, value.co_consts]
+        return _hex(self.describe(parts).encode())
+
+    def wrapper(self, value: Any) -> str:
+        parts = {name: getattr(value, name, None) for name in ("__func__", "fget", "fset", "func")}
+        return f"{type(value).__name__} {self.describe(parts)}"
+
+    def partial(self, value: functools.partial) -> str:
+        return f"partial {self.describe([value.func, value.args, value.keywords])}"
+
+    def named(self, value: Any) -> str:
         return value.__name__
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_describe(k)}: {_describe(v)}' for k, v in value.items())}}}"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(_describe, value)))}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_describe, value))}]"
-    if hasattr(value, "get_params"):
-        return f"{_type_name(type(value))}({_describe(sorted(value.get_params().items()))})"
-    return _describe_object(value)
+
+    def mapping(self, value: Mapping) -> str:
+        pairs = (f"{self.describe(k)}: {self.describe(v)}" for k, v in value.items())
+        return f"{{{', '.join(pairs)}}}"
+
+    def set(self, value: Any) -> str:
+        return f"{{{', '.join(sorted(map(self.describe, value)))}}}"
+
+    def sequence(self, value: Any) -> str:
+        return f"[{', '.join(map(self.describe, value))}]"
+
+    def object(self, value: Any) -> str:
+        """Describe any other object by what it holds; one that has no pickle by its type alone."""
+        if hasattr(value, "get_params"):
+            return f"{self.type(type(value))}({self.describe(value.get_params())})"
+        try:
+            told = joblib.hash(value)
+        except (PicklingError, TypeError, AttributeError, RuntimeError):
+            return self.type(type(value))
+        if hasattr(value, "__dict__"):  # tensors within have other pickles each time
+            told = self.describe(vars(value))
+        return f"{self.type(type(value))} {told}"
 
 
-def _describe_function(value: Any) -> str:
-    """Describe a function by its name and code, closures and defaults included."""
-    function = getattr(value, "__func__", value)
-    owner = getattr(value, "__self__", None)
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    cells = [cell for cell in cells if cell is not function]  # which calls itself
-    state = [function.__code__, owner, function.__defaults__, function.__kwdefaults__, cells]
-    return f"{function.__qualname__} {_hex(_describe(state).encode())}"
+_KINDS: list[tuple[Any, Callable[[_Describer, Any], str]]] = [
+    ((np.ndarray, torch.Tensor, pd.DataFrame, pd.Series), _Describer.array),
+    ((np.random.RandomState, np.random.Generator), _Describer.by_hash),
+    (nn.Module, _Describer.module),
+    (type, _Describer.type),
+    (types.CodeType, _Describer.code),
+    ((types.FunctionType, types.MethodType), _Describer.function),
+    ((types.BuiltinFunctionType, np.ufunc), _Describer.named),
+    ((staticmethod, classmethod, property, functools.cached_property), _Describer.wrapper),
+    (functools.partial, _Describer.partial),
+    (Mapping, _Describer.mapping),
+    (set | frozenset, _Describer.set),
+    (list | tuple, _Describer.sequence),
+    (object, _Describer.object),
+]
 
 
-def _describe_object(value: Any) -> str:
-    """Describe any other object by its pickle; one that has none by its type alone."""
+def _is_code(value: Any) -> bool:
+    """Tell whether what a class holds is its author's, not made by Python or a library."""
+    wrappers = staticmethod, classmethod, property, functools.cached_property
+    return isinstance(value, (types.FunctionType, *wrappers, *_PLAIN, list, tuple, dict, set, type))
+
+
+def _is_empty(cell: types.CellType) -> bool:
     try:
-        return f"{_type_name(type(value))} {joblib.hash(value)}"
-    except (PicklingError, TypeError, AttributeError):
-        return _type_name(type(value))
+        return cell.cell_contents is cell
+    except ValueError:
+        return True
 
 
 def _type_name(kind: type) -> str:

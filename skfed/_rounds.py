@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from skorch import NeuralNet, NeuralNetClassifier
 
+from skfed._callbacks import memory_of
 from skfed._exchanges import Discretion, Failures, Poll, Returns, in_words
 from skfed._federation import Federation
 from skfed._nets import Model, get_model, model_bytes, parameter_names, set_model
@@ -36,9 +37,20 @@ class Server:
     variates: Variates = field(default_factory=Variates)
     rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round
     told: set[tuple] = field(default_factory=set)  # failures that were logged
-    stopped: bool = False  # by a callback
+    stopped: int = 0  # the number of rounds that were planned when a callback stopped them
     succeeded: bool = False  # some client, in some round of this fit
     reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file
+
+    def __post_init__(self) -> None:
+        self.rate = float(self.net.optimizer_.param_groups[0]["lr"])  # before any callback
+
+    def __getstate__(self) -> dict[str, Any]:
+        # skorch pickles a scheduler apart from the optimizer whose rates it sets.
+        return vars(self) | {"reminder": self.memory()}
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the net's callbacks remember."""
+        return memory_of(self.net)[0] if self.reminder is None else self.reminder
 
     @property
     def round(self) -> int:
@@ -99,18 +111,19 @@ def run_rounds(
         for k in range(len(federation)):
             reported[k] = server.reported.get(federation.digest(k), np.inf)
     first = None
-    while server.round < until and not server.stopped:
+    while server.round < until and server.stopped < until:
         for watcher in watchers:
             watcher.begin_round()
         row, failures, some_succeeded = _run_round(
             server, federation, engine, rules, reported, validate
         )
         # Each watcher sees each round.
-        server.stopped = any([watcher.end_round(row) for watcher in watchers])
+        stops = [watcher.end_round(row) for watcher in watchers]
+        server.stopped = until if any(stops) else 0
         first = first or next(iter(failures.causes.items()), None)
         server.succeeded = server.succeeded or some_succeeded
         if keep is not None and server.succeeded:
-            keep(server.stopped or server.round == until)
+            keep(any(stops) or server.round == until)
     if first is not None and not server.succeeded:
         k, cause = first
         cause.add_note(f"client {federation.names([k])[0]!r}; every client failed in every round")
@@ -326,11 +339,11 @@ def _training(server: Server, rules: Rules) -> LocalTraining:
     """Return how clients train in this round, learning rates included."""
     n_steps = rules.training.n_iterations
     if rules.lr_schedule is None:
-        group = server.net.optimizer_.param_groups[0]
-        if group["lr"] == group.get("initial_lr", group["lr"]):
+        rate = float(server.net.optimizer_.param_groups[0]["lr"])
+        if rate == server.rate:
             return rules.training
         # A callback, such as skorch's LRScheduler, has changed it.
-        return replace(rules.training, rates=(float(group["lr"]),) * n_steps)
+        return replace(rules.training, rates=(rate,) * n_steps)
     rates = tuple(
         value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps)
         for step in range(n_steps)

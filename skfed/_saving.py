@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skfed import _files
 from skfed._rounds import Server
-from skfed._state import restore, state_of
+from skfed._state import restore, state_of, tell_what_is_lost
 from skfed.history import to_frame
 
 if TYPE_CHECKING:
@@ -29,27 +29,31 @@ def save(model: "BaseFederated", path: str | os.PathLike) -> None:
         "rows": model._server.rows,
     }
     _files.write(Path(path), fitted)
+    tell_what_is_lost(model._server)
 
 
 def load(model: "BaseFederated", path: str | os.PathLike) -> None:
     """Give an estimator what another of the same parameters has learned."""
     fitted = _files.read(Path(path))
     try:
-        kind, attributes = fitted["kind"], fitted["attributes"]
-        state, rows = fitted["state"], fitted["rows"]
-        sample = np.zeros((1, *attributes["_sample_shape"]), dtype=np.int64)
-        seed = state["seed"]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no fitted estimator: {error!r}.") from error
-    if kind != type(model).__name__:
-        raise ValueError(f"{path} holds a {kind}: load it with one.")
-    model.__dict__.update({n: v for n, v in attributes.items() if _is_kept(n)})
-    server = Server(model._make_net(sample, seed), seed)
-    try:
-        restore(server, state, rows)
+        _take(model, fitted)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    told: dict[str, Any] = {"history_": to_frame(rows), "n_rounds_": server.round}
+    except (KeyError, TypeError, AttributeError, IndexError, MemoryError, RuntimeError) as error:
+        raise ValueError(f"{path} holds no fitted estimator: {error!r}.") from error
+
+
+def _take(model: "BaseFederated", fitted: dict[str, Any]) -> None:
+    kind, attributes, state = fitted["kind"], fitted["attributes"], fitted["state"]
+    if kind != type(model).__name__:
+        raise ValueError(f"it holds a {kind}: load it with one.")
+    sample = np.zeros((1, *attributes["_sample_shape"]), dtype=np.int64)
+    for name in [name for name in vars(model) if _is_kept(name)]:  # of an earlier fit
+        delattr(model, name)
+    model.__dict__.update({n: v for n, v in attributes.items() if _is_kept(n)})
+    server = Server(model._make_net(sample, state["seed"]), state["seed"])
+    restore(server, state, fitted["rows"])
+    told: dict[str, Any] = {"history_": to_frame(server.rows), "n_rounds_": server.round}
     model.__dict__.update(told, _server=server, net_=server.net)
 
 

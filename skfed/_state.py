@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from skorch.history import History
 
-from skfed._callbacks import memory_of
+from skfed._callbacks import memory_of, warn_of_lost
 from skfed._files import checksum
 from skfed._nets import Model, get_model, set_model
 from skfed._rounds import Server
@@ -25,8 +25,14 @@ def state_of(server: Server) -> dict[str, Any]:
         # What the wrapped net's callbacks have seen and changed.
         "net_history": server.net.history.to_list(),
         "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
-        "callbacks": server.reminder or memory_of(server.net),
+        "callbacks": server.memory(),
     }
+
+
+def tell_what_is_lost(server: Server) -> None:
+    """Warn of what the net's callbacks keep and a file cannot hold."""
+    if lost := memory_of(server.net)[1]:
+        warn_of_lost(lost)
 
 
 def restore(server: Server, state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -51,7 +57,9 @@ def restore(server: Server, state: dict[str, Any], rows: list[dict[str, Any]]) -
         server.variates, server.told = variates, told
         server.stopped, server.reminder = state["stopped"], state["callbacks"]
         server.succeeded = True  # else nothing would have been written
-    except (KeyError, TypeError, AttributeError) as error:
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise TypeError("rows")
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"it is no state of a federation: {error!r}") from error
 
 

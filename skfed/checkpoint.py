@@ -11,6 +11,7 @@ The state is written last and replaced as a whole. What the history has beyond i
 is cut off. Nothing in these files is executed.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -19,13 +20,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from skfed import _files
 from skfed._fingerprint import Description, differences, fingerprint
 from skfed._nets import get_model
 from skfed._rounds import Server
-from skfed._state import position, restore, state_of
+from skfed._state import position, restore, state_of, tell_what_is_lost
+from skfed.utils._warnings import warn
 
 _SHOWN = 3
 
@@ -47,6 +50,7 @@ class Run:
         self.folder, self.every = folder, every
         self._log: Path | None = None
         self._n_rows = 0  # in the log
+        self._told = False
 
     @property
     def _state_path(self) -> Path:
@@ -65,8 +69,9 @@ class Run:
         saved = _files.read(self._state_path)
         try:
             state, (name, n_bytes, checksum) = saved["state"], saved["log"]
+            position(state["model"], state["seed"], 0)
             data = (self.folder / name).read_bytes()[:n_bytes]
-        except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise ValueError(f"{self.folder} is damaged: {error!r}; delete it.") from error
         if sha256(data).hexdigest() != checksum:
             raise ValueError(
@@ -88,6 +93,9 @@ class Run:
         """
         if server.round % self.every and not last:
             return
+        if not self._told:
+            self._told = True
+            tell_what_is_lost(server)
         self._append(server.rows)
         assert self._log is not None
         log = [self._log.name, self._n_bytes, self._checksum.hexdigest()]
@@ -114,14 +122,32 @@ class Run:
         self._checksum.update(data)
 
 
+def check_ids(ids: np.ndarray) -> None:
+    """Check that client ids can be written, before anything is trained."""
+    for client in ids if ids.dtype == object else ():
+        try:
+            _files.to_json(client, {})
+        except TypeError as error:
+            raise TypeError(
+                f"clients has the id {client!r}, and checkpoint cannot write a "
+                f"{type(client).__name__}: use strings, numbers, timestamps or tuples of them."
+            ) from error
+
+
 @contextmanager
 def opened(
-    directory: str | os.PathLike, every: int, about: Description, server: Server, verbose: int
+    directory: str | os.PathLike,
+    every: int,
+    about: Description,
+    server: Server,
+    n_rounds: int,
+    verbose: int,
 ) -> Iterator[Run]:
     """Open the run that parameters and data stand for, and bring the server to where it has come.
 
-    A server that has finished rounds before (``warm_start``) goes on with the run that holds its
-    very state; else where it starts is part of what tells the run from others.
+    A run that has more than ``n_rounds`` (``warm_start``) is left as it is, and ``n_rounds`` tells
+    another from it. A server that has finished rounds before (``warm_start`` too) goes on with the
+    run that these rounds are of; else where it starts tells its run from others.
 
     Raises
     ------
@@ -130,24 +156,63 @@ def opened(
     ValueError
         If the run's files have been damaged.
     """
-    root, here = Path(directory), position(get_model(server.net), server.seed, server.round)
-    if server.round and _position(Run(root / fingerprint(about), every).read()) != here:
-        about = about | {"start": here}
+    _files.check_safetensors()
+    root = Path(directory)
+    about = _choose(root, about, server, n_rounds)
     run = Run(root / fingerprint(about), every)
     run.folder.mkdir(parents=True, exist_ok=True)
     with _locked(run.folder):
         found = run.read()
         if verbose:
-            _tell(root, run.folder, about, found, _position(found) == here)
+            _tell(root, run.folder, about, found)
         if found is None:
             _files.replace(run.folder / "about.json", json.dumps(about, indent=1).encode())
-        elif _position(found) != here:
+        elif len(found[1]) != server.round:
+            _warn_of_seeds(run.folder, about)
             _restore(run.folder, server, found)
         yield run
 
 
-def _position(found: Saved | None) -> str | None:
-    return found and position(found[0]["model"], found[0]["seed"], len(found[1]))
+def _choose(root: Path, about: Description, server: Server, n_rounds: int) -> Description:
+    """Return the description of the run that a server is to go on with, or to begin."""
+    starts: list[Description] = [{}]
+    if server.round:
+        here = position(get_model(server.net), server.seed, server.round)
+        starts.append({"start": here})
+    for start, limit in itertools.product(starts, ({}, {"n_rounds": str(n_rounds)})):
+        told = about | start | limit
+        found = Run(root / fingerprint(told), 1).read()
+        is_own = bool(start) or not server.round
+        if found is None and is_own:
+            break
+        if found and len(found[1]) <= n_rounds and (is_own or _continues(found, server)):
+            break
+    return told
+
+
+def _continues(found: Saved, server: Server) -> bool:
+    """Tell whether a run has begun with all rounds of a server."""
+    state, rows = found
+    pairs = zip(server.rows, rows[: server.round], strict=True)
+    return (
+        len(rows) >= server.round
+        and state["seed"] == server.seed
+        and all(_timeless(a) == _timeless(b) for a, b in pairs)
+    )
+
+
+def _timeless(row: dict[str, Any]) -> str:
+    return json.dumps(
+        [_files.to_json([k, v], {}) for k, v in row.items() if not k.endswith("_seconds")]
+    )
+
+
+def _warn_of_seeds(folder: Path, about: Description) -> None:
+    if about.get("random_state") == "None":
+        warn(
+            f"random_state=None, so this fit goes on with the seed of the run in {folder}: set "
+            "random_state, or give each repeat a checkpoint directory of its own."
+        )
 
 
 def _restore(folder: Path, server: Server, found: Saved) -> None:
@@ -162,8 +227,9 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold a run for this process alone; the lock of a killed process is free."""
     try:
         with FileLock(folder / "lock", timeout=0):
-            for aside in folder.glob(".*"):  # of a process killed while it wrote
-                aside.unlink()
+            for name in ("state.safetensors", "about.json"):
+                for aside in folder.glob(f".{name}.*"):  # of a process killed while it wrote
+                    aside.unlink()
             yield
     except Timeout:
         raise BlockingIOError(
@@ -172,11 +238,10 @@ def _locked(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _tell(root: Path, folder: Path, about: Description, found: Saved | None, is_here: bool) -> None:
+def _tell(root: Path, folder: Path, about: Description, found: Saved | None) -> None:
     """Print which run was found, or what differs from the nearest one."""
     if found is not None:
-        verb = "writes on" if is_here else "goes on"
-        print(f"checkpoint: {verb} after round {len(found[1])} of the run in {folder}")
+        print(f"checkpoint: goes on after round {len(found[1])} of the run in {folder}")
         return
     text = f"checkpoint: a new run in {folder}"
     others = [differences(about, other) for other in _others(root)]
@@ -190,4 +255,5 @@ def _tell(root: Path, folder: Path, about: Description, found: Saved | None, is_
 def _others(root: Path) -> Iterator[Description]:
     for path in sorted(root.glob("*/about.json")):
         with suppress(ValueError):  # a damaged one cannot be compared with
-            yield json.loads(path.read_text())
+            if isinstance(other := json.loads(path.read_text()), dict):
+                yield other

@@ -13,6 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
+from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
 from skfed.aggregation import Scaffold, ServerOptimizer
@@ -23,6 +26,12 @@ N_ROUNDS, RESULT = 30, "result.txt"
 TIMES = ["select_seconds", "train_seconds", "round_seconds"]
 MODELS = (
     FederatedClassifier(
+        NeuralNetClassifier(
+            nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 10)),
+            criterion=nn.CrossEntropyLoss,
+            lr=0.1,
+            callbacks=[LRScheduler("StepLR", step_size=4, gamma=0.9)],
+        ),
         selector=FedAlignSelector(eps=0.5, warmup=0.2),
         priority=[0, 1],
         server_optimizer=ServerOptimizer(torch.optim.Adam, lr=0.05),
@@ -44,9 +53,10 @@ def train(which: int, directory: Path) -> None:
     X, y = load_digits(return_X_y=True)
     model = MODELS[which].set_params(checkpoint=directory)
     model.fit(X[:300] / 16, y[:300], clients=np.arange(300) % 12)
-    told = model.history_.drop(columns=TIMES).to_json(double_precision=15, orient="split")
-    weights = [p.detach().numpy().tobytes().hex() for p in model.net_.module_.parameters()]
-    (directory / RESULT).write_text("\n".join([told, *weights]))
+    told = repr(model.history_.drop(columns=TIMES).to_dict("records"))
+    state = model.net_.module_.state_dict()
+    tensors = [f"{name} {tensor.numpy().tobytes().hex()}" for name, tensor in state.items()]
+    (directory / RESULT).write_text("\n".join([told, *tensors]))
 
 
 def start(which: int, directory: Path) -> int:

@@ -1,15 +1,24 @@
 """save and load: what fit has learned, in a file that executes nothing."""
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from skorch import NeuralNetClassifier
+from skorch.callbacks import EarlyStopping, LRScheduler
 from torch import nn
 
-from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
+from skfed import FederatedClassifier, FederatedRegressor, RandomSelector, _files
 from skfed.aggregation import Scaffold
+
+
+class Softmax(nn.Linear):
+    def __init__(self):
+        super().__init__(5, 3)
 
 
 def classifier(**params):
@@ -105,3 +114,62 @@ def test_files_that_are_none(saved, tmp_path):
     assert not (tmp_path / "new").exists()
     with pytest.raises(OSError, match="no such folder"):
         model.save(tmp_path / "no such folder" / "m")
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), "file"])
+@pytest.mark.parametrize("policy", [{"policy": "StepLR", "step_size": 3}, {"policy": "CyclicLR"}])
+def test_callbacks_go_on_from_a_copy(blobs, tmp_path, way, policy):
+    X, y, clients = blobs
+    given = {"base_lr": 0.01, "max_lr": 0.2, "step_size_up": 3} if len(policy) == 1 else {}
+    net = NeuralNetClassifier(
+        Softmax,
+        criterion=nn.CrossEntropyLoss,
+        lr=0.3,
+        callbacks=[
+            LRScheduler(**policy, **given),
+            EarlyStopping(monitor="train_loss", patience=3, threshold=0.2, load_best=True),
+        ],
+    )
+    model = classifier(estimator=net, warm_start=True)
+    whole = clone(model).set_params(n_rounds=12).fit(X, y, clients)
+    part = clone(model).fit(X, y, clients)
+    if way == "file":
+        part.save(tmp_path / "m")
+        copied = clone(model).load(tmp_path / "m")
+    else:
+        copied = way(part)
+    copied.set_params(n_rounds=12).fit(X, y, clients)
+    assert copied.history_["lr"].tolist() == whole.history_["lr"].tolist()
+    np.testing.assert_array_equal(copied.predict_proba(X), whole.predict_proba(X))
+
+
+def test_nothing_of_an_earlier_fit_is_left(saved, blobs, tmp_path):
+    model, _, _ = saved
+    X, y, clients = blobs
+    classifier().fit(X, y, clients).save(tmp_path / "plain")
+    model.load(tmp_path / "plain")
+    assert not hasattr(model, "feature_names_in_")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: f.pop("state"),
+        lambda f: f["attributes"].update(_sample_shape=(10**13,)),
+        lambda f: f["attributes"].update(_sample_shape="x"),
+        lambda f: f.update(rows=[3]),
+        lambda f: f.update(rows=None),
+        lambda f: f["state"].update(model={}),
+        lambda f: f["state"].update(net_rates=[]),
+        lambda f: f["state"].update(variates=3),
+        lambda f: f["attributes"].pop("classes_"),
+        lambda f: f.clear(),
+    ],
+)
+def test_tampered_files_are_refused(saved, change):
+    model, path, _ = saved
+    fitted = _files.read(path)
+    change(fitted)
+    _files.write(path, fitted)
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        clone(model).load(path)
