@@ -336,11 +336,11 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             )
         more = server.round < self.n_rounds and server.stopped < self.n_rounds
         if not more:
-            why = f"a callback stopped after {server.round} of" if server.stopped else "trained are"
-            warn(
-                f"{why} n_rounds={self.n_rounds} rounds already (warm_start=True), so fit adds "
-                "none: raise n_rounds."
-            )
+            planned = f"n_rounds={self.n_rounds} rounds"
+            why = f"{planned} are trained already"
+            if server.round < self.n_rounds:
+                why = f"a callback stopped after {server.round} of {planned}"
+            warn(f"{why} (warm_start=True), so fit adds none: raise n_rounds.")
         return more
 
     def _on_disk(self, server, federation, X, y, validation):
