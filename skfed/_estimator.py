@@ -2,10 +2,10 @@
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from numbers import Integral, Real
-from os import PathLike, fspath
+from os import PathLike
 from typing import Self
 
 import numpy as np
@@ -16,11 +16,11 @@ from skorch import NeuralNet
 
 from skfed._callbacks import RoundCallbacks
 from skfed._federation import Federation, make_federation
-from skfed._fingerprint import describe_data, describe_parameters
 from skfed._fitted import fitted, so_far
-from skfed._nets import Workbench, buffer_names, cast, get_model, set_model
+from skfed._nets import Workbench, cast, get_model, set_model
 from skfed._progress import Progress
-from skfed._rounds import Rules, Server, run_rounds
+from skfed._rounds import Server, run_rounds
+from skfed._rules import make_rules
 from skfed._saving import load, save
 from skfed._sklearn_callbacks import (
     CallbackSupportMixin,
@@ -29,24 +29,18 @@ from skfed._sklearn_callbacks import (
     with_callbacks,
 )
 from skfed._validation import Validation, no_validation, priority_rows
-from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
-from skfed.availability import Always, BaseAvailability
-from skfed.checkpoint import Run, check_ids, opened
-from skfed.engines import Draws, LocalTraining, batch_size, make_engine
+from skfed.aggregation import BaseAggregator, ServerOptimizer
+from skfed.availability import BaseAvailability
+from skfed.checkpoint import Run, opened
+from skfed.engines import Draws, batch_size, make_engine
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
-from skfed.selection import BaseSelector, RandomSelector
+from skfed.selection import BaseSelector
 from skfed.utils._seeding import draw_seed
 from skfed.utils._sklearn import Interval, StrOptions, VisualBlock, safe_indexing
 from skfed.utils._warnings import warn
 
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
-
-
-def _is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
-    return isinstance(optimizer, torch.optim.SGD) and not any(
-        group["momentum"] for group in optimizer.param_groups
-    )
 
 
 class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
@@ -178,7 +172,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             if resume and not self._has_more_rounds(server):
                 return self
             validation = self._validation(X_val, y_val, clients_val, federation, server)
-            with self._on_disk(server, federation, X, y, validation) as run:
+            held_out = (None, None) if validation is None else validation.rows
+            data = {"X": X, "y": y, "X_val": held_out[0], "y_val": held_out[1]}
+            with opened(self, server, federation, data) as run:
                 callbacks = SklearnCallbacks(
                     self, given, self.n_rounds - server.round, lambda: so_far(server, federation, X)
                 )
@@ -343,21 +339,6 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             warn(f"{why} (warm_start=True), so fit adds none: raise n_rounds.")
         return more
 
-    def _on_disk(self, server, federation, X, y, validation):
-        """Open the run of this fit in the checkpoint directory, if there is one."""
-        if self.checkpoint is None:
-            return nullcontext()
-        if not fspath(self.checkpoint):
-            raise ValueError("checkpoint='' names no directory: name one, or pass None.")
-        check_ids(federation.ids)
-        held_out = (None, None) if validation is None else validation.rows
-        arrays = {"X": X, "y": y, "X_val": held_out[0], "y_val": held_out[1]}
-        about = describe_parameters(self)
-        about |= describe_data(arrays, federation, getattr(self, "classes_", None))
-        return opened(
-            self.checkpoint, self.checkpoint_every, about, server, self.n_rounds, self.verbose
-        )
-
     def _validation(self, X_val, y_val, clients_val, federation, server) -> Validation | None:
         """Check validation data; return what measures a net on the rows that count."""
         if X_val is None and y_val is None and clients_val is None:
@@ -398,7 +379,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         engine, self.engine_ = make_engine(
             self.engine, bench, X, y, draws, self.memory_budget, self.n_jobs
         )
-        rules = self._rules(server.net)
+        rules = make_rules(self, server.net)
         valid = None if validation is None else validation.rows
         round_callbacks = RoundCallbacks(server.net, (X, y), valid)
         progress = Progress(server.round, until, shown=bool(self.verbose))
@@ -427,47 +408,6 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             progress.close()
             self.__dict__.update(fitted(server, federation))
         return self
-
-    def _rules(self, net: NeuralNet) -> Rules:
-        """Turn parameters into rules, defaults filled in."""
-        aggregator = WeightedMean() if self.aggregator is None else self.aggregator
-        aggregator._validate_params()
-        if aggregator.uses_variates and not _is_plain_sgd(net.optimizer_):
-            raise ValueError(
-                f"aggregator={aggregator} needs clients that train by SGD without momentum, but "
-                f"estimator's optimizer is {net.optimizer_}: set optimizer=torch.optim.SGD."
-            )
-        for mechanism in (self.update_privacy, self.loss_privacy):
-            if mechanism is not None:
-                mechanism._validate_params()
-        if self.update_privacy is not None:
-            self._check_nothing_leaks(net, aggregator)
-        return Rules(
-            selector=RandomSelector() if self.selector is None else self.selector,
-            aggregator=aggregator,
-            server_optimizer=self.server_optimizer,
-            availability=Always() if self.availability is None else self.availability,
-            training=LocalTraining(self.local_epochs, self.local_steps, self.proximal_mu),
-            lr_schedule=self.lr_schedule,
-            n_rounds=self.n_rounds,
-            drop_failing=self.on_client_error == "drop",
-            min_clients=self.min_clients,
-            update_privacy=self.update_privacy,
-            loss_privacy=self.loss_privacy,
-        )
-
-    def _check_nothing_leaks(self, net: NeuralNet, aggregator: BaseAggregator) -> None:
-        """Check that clients send nothing besides the update that update_privacy covers."""
-        if aggregator.uses_variates:
-            raise ValueError(
-                f"update_privacy does not cover what aggregator={aggregator} sends besides: "
-                "SCAFFOLD's variates. Use another aggregator, or no update_privacy."
-            )
-        if buffers := buffer_names(net):
-            raise ValueError(
-                f"update_privacy does not cover what is not trained by gradients: {buffers[0]}. "
-                "Use a module without buffers, such as GroupNorm in place of BatchNorm."
-            )
 
     def _sk_visual_block_(self) -> VisualBlock:
         """Nest net, selector and the like in the HTML; scikit-learn nests only what has fit."""

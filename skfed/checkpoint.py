@@ -14,21 +14,31 @@ is cut off. Nothing in these files is executed.
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from skfed import _files
-from skfed._fingerprint import Description, differences, fingerprint
+from skfed._federation import Federation
+from skfed._fingerprint import (
+    Description,
+    describe_data,
+    describe_parameters,
+    differences,
+    fingerprint,
+)
 from skfed._nets import get_model
 from skfed._rounds import Server
 from skfed._state import position, restore, state_of, tell_what_is_lost
 from skfed.utils._warnings import warn
+
+if TYPE_CHECKING:
+    from skfed._estimator import BaseFederated
 
 _SHOWN = 3
 
@@ -122,28 +132,14 @@ class Run:
         self._checksum.update(data)
 
 
-def check_ids(ids: np.ndarray) -> None:
-    """Check that client ids can be written, before anything is trained."""
-    for client in ids if ids.dtype == object else ():
-        try:
-            _files.to_json(client, {})
-        except TypeError as error:
-            raise TypeError(
-                f"clients has the id {client!r}, and checkpoint cannot write a "
-                f"{type(client).__name__}: use strings, numbers, timestamps or tuples of them."
-            ) from error
-
-
 @contextmanager
 def opened(
-    directory: str | os.PathLike,
-    every: int,
-    about: Description,
+    model: "BaseFederated",
     server: Server,
-    n_rounds: int,
-    verbose: int,
-) -> Iterator[Run]:
-    """Open the run that parameters and data stand for, and bring the server to where it has come.
+    federation: Federation,
+    data: Mapping[str, np.ndarray | None],
+) -> Iterator[Run | None]:
+    """Open the run of a fit, if it has ``checkpoint``, and bring the server to where it has come.
 
     A run that has more than ``n_rounds`` (``warm_start``) is left as it is, and ``n_rounds`` tells
     another from it. A server that has finished rounds before (``warm_start`` too) goes on with the
@@ -153,24 +149,50 @@ def opened(
     ------
     OSError
         If the directory cannot be written to, or another process has this run open.
+    TypeError
+        If a client's id cannot be written.
     ValueError
         If the run's files have been damaged.
     """
+    if model.checkpoint is None:
+        yield None
+        return
+    if not os.fspath(model.checkpoint):
+        raise ValueError("checkpoint='' names no directory: name one, or pass None.")
     _files.check_safetensors()
-    root = Path(directory)
-    about = _choose(root, about, server, n_rounds)
-    run = Run(root / fingerprint(about), every)
+    _check_ids(federation.ids)
+    root, about = Path(model.checkpoint), describe_parameters(model)
+    about |= describe_data(data, federation, getattr(model, "classes_", None))
+    about = _choose(root, about, server, model.n_rounds)
+    run = Run(root / fingerprint(about), model.checkpoint_every)
     run.folder.mkdir(parents=True, exist_ok=True)
     with _locked(run.folder):
-        found = run.read()
-        if verbose:
-            _tell(root, run.folder, about, found)
-        if found is None:
-            _files.replace(run.folder / "about.json", json.dumps(about, indent=1).encode())
-        elif len(found[1]) != server.round:
-            _warn_of_seeds(run.folder, about)
-            _restore(run.folder, server, found)
+        _take_up(run, about, server, model.verbose)
         yield run
+
+
+def _take_up(run: Run, about: Description, server: Server, verbose: int) -> None:
+    """Bring the server to where a run has come, or begin the run."""
+    found = run.read()
+    if verbose:
+        _tell(run.folder, about, found)
+    if found is None:
+        _files.replace(run.folder / "about.json", json.dumps(about, indent=1).encode())
+    elif len(found[1]) != server.round:
+        _warn_of_seeds(run.folder, about)
+        _restore(run.folder, server, found)
+
+
+def _check_ids(ids: np.ndarray) -> None:
+    """Check that client ids can be written, before anything is trained."""
+    for client in ids if ids.dtype == object else ():
+        try:
+            _files.to_json(client, {})
+        except TypeError as error:
+            raise TypeError(
+                f"clients has the id {client!r}, and checkpoint cannot write a "
+                f"{type(client).__name__}: use strings, numbers, timestamps or tuples of them."
+            ) from error
 
 
 def _choose(root: Path, about: Description, server: Server, n_rounds: int) -> Description:
@@ -238,13 +260,13 @@ def _locked(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _tell(root: Path, folder: Path, about: Description, found: Saved | None) -> None:
+def _tell(folder: Path, about: Description, found: Saved | None) -> None:
     """Print which run was found, or what differs from the nearest one."""
     if found is not None:
         print(f"checkpoint: goes on after round {len(found[1])} of the run in {folder}")
         return
     text = f"checkpoint: a new run in {folder}"
-    others = [differences(about, other) for other in _others(root)]
+    others = [differences(about, other) for other in _others(folder.parent)]
     if others:
         nearest = min(others, key=len)
         more = f" and {len(nearest) - _SHOWN} more" if len(nearest) > _SHOWN else ""

@@ -1,0 +1,70 @@
+"""From an estimator's parameters to the rules of its rounds: defaults filled in, and checked."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from skorch import NeuralNet
+
+from skfed._nets import buffer_names
+from skfed._rounds import Rules
+from skfed.aggregation import BaseAggregator, WeightedMean
+from skfed.availability import Always
+from skfed.engines import LocalTraining
+from skfed.selection import RandomSelector
+
+if TYPE_CHECKING:
+    from skfed._estimator import BaseFederated
+
+
+def make_rules(model: "BaseFederated", net: NeuralNet) -> Rules:
+    """Return the rules by which an estimator trains a net.
+
+    Raises
+    ------
+    ValueError
+        If a part has a parameter out of range, or does not go with the net or another part.
+    """
+    aggregator = WeightedMean() if model.aggregator is None else model.aggregator
+    for part in (aggregator, model.update_privacy, model.loss_privacy):
+        if part is not None:
+            part._validate_params()
+    if aggregator.uses_variates:
+        _check_plain_sgd(aggregator, net.optimizer_)
+    if model.update_privacy is not None:
+        _check_nothing_leaks(aggregator, net)
+    return Rules(
+        selector=RandomSelector() if model.selector is None else model.selector,
+        aggregator=aggregator,
+        server_optimizer=model.server_optimizer,
+        availability=Always() if model.availability is None else model.availability,
+        training=LocalTraining(model.local_epochs, model.local_steps, model.proximal_mu),
+        lr_schedule=model.lr_schedule,
+        n_rounds=model.n_rounds,
+        drop_failing=model.on_client_error == "drop",
+        min_clients=model.min_clients,
+        update_privacy=model.update_privacy,
+        loss_privacy=model.loss_privacy,
+    )
+
+
+def _check_plain_sgd(aggregator: BaseAggregator, optimizer: torch.optim.Optimizer) -> None:
+    is_sgd = isinstance(optimizer, torch.optim.SGD)
+    if not is_sgd or any(group["momentum"] for group in optimizer.param_groups):
+        raise ValueError(
+            f"aggregator={aggregator} needs clients that train by SGD without momentum, but "
+            f"estimator's optimizer is {optimizer}: set optimizer=torch.optim.SGD."
+        )
+
+
+def _check_nothing_leaks(aggregator: BaseAggregator, net: NeuralNet) -> None:
+    """Check that clients send nothing besides the update that update_privacy covers."""
+    if aggregator.uses_variates:
+        raise ValueError(
+            f"update_privacy does not cover what aggregator={aggregator} sends besides: "
+            "SCAFFOLD's variates. Use another aggregator, or no update_privacy."
+        )
+    if buffers := buffer_names(net):
+        raise ValueError(
+            f"update_privacy does not cover what is not trained by gradients: {buffers[0]}. "
+            "Use a module without buffers, such as GroupNorm in place of BatchNorm."
+        )
