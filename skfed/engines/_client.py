@@ -38,15 +38,15 @@ class Task:
     batches: Minibatches | None = None  # to train on
 
 
-def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> Updates:
+def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> list[Updates]:
     """Train one member of a cohort; ``order`` is for this member alone."""
     try:
-        return _train(bench, order, member, task)
+        return [_train(bench, order, member, task)]
     except MemoryError:
         raise
     except Exception as error:
         error.add_note(f"while training {task.name}")
-        return Updates.of_failed(member, error)
+        return [Updates.of_failed(member, error)]
 
 
 def _train(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> Updates:
@@ -71,7 +71,7 @@ def _train(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> Up
 
 def evaluate_client(
     bench: Workbench, model: Model, task: Task
-) -> tuple[float, float, Exception | None]:
+) -> list[tuple[float, float, Exception | None]]:
     """Return one client's mean loss and error, 1 - accuracy, at ``model``; NaN if it raised."""
     try:
         with (
@@ -82,12 +82,12 @@ def evaluate_client(
             set_model(net, model)
             loss, outputs = _evaluate(net, task.X, task.y)
             wrong = errors(net, outputs, torch.from_numpy(task.y).to(outputs.device))
-            return loss, float(wrong.mean()), None
+            return [(loss, float(wrong.mean()), None)]
     except MemoryError:
         raise
     except Exception as error:
         error.add_note(f"while polling {task.name}")
-        return np.nan, np.nan, error
+        return [(np.nan, np.nan, error)]
 
 
 def evaluate(

@@ -6,13 +6,14 @@ train steps. Every faster engine is checked against this one.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from sklearn.utils.parallel import Parallel, delayed
 
 from skfed._nets import Model, Workbench
 from skfed.engines._client import Task, evaluate_client, train_client
 from skfed.engines._draws import Draws, numbered
+from skfed.engines._parallel import Work, side_by_side
 from skfed.engines._updates import Evaluation, Order, Updates
 from skfed.utils._seeding import Purpose
 
@@ -43,10 +44,11 @@ class LoopEngine:
 
     def train(self, order: Order) -> Iterator[Updates]:
         """Train each client from the same model; one that stands twice trains twice, afresh."""
-        return Parallel(n_jobs=self.n_jobs, return_as="generator")(
-            delayed(train_client)(self.bench, order.of(member), member, task)
-            for member, task in self._training_tasks(order)
+        works = (
+            Work(train_client, (self.bench, order.of(i), i, task), tuple, partial(_lost, i, task))
+            for i, task in self._training_tasks(order)
         )
+        return side_by_side(works, self.n_jobs, prefer="processes")
 
     def evaluate(
         self, model: Model, clients: np.ndarray, round: int, max_samples: int | str | None = None
@@ -54,13 +56,13 @@ class LoopEngine:
         """Let clients say their mean loss and error at ``model``."""
         n_samples = []
 
-        def calls():
+        def works() -> Iterator[Work]:
             for k in clients:  # one by one, so that their rows are not all copied at once
                 task = self._evaluation_task(k, round, max_samples)
                 n_samples.append(len(task.y))
-                yield delayed(evaluate_client)(self.bench, model, task)
+                yield Work(evaluate_client, (self.bench, model, task), tuple, _lost_answer)
 
-        answers = Parallel(n_jobs=self.n_jobs)(calls())
+        answers = list(side_by_side(works(), self.n_jobs, prefer="processes"))
         values = np.array([answer[:2] for answer in answers], float).reshape(-1, 2)
         raised = {i: error for i, (*_, error) in enumerate(answers) if error is not None}
         return Evaluation(values[:, 0], values[:, 1], np.array(n_samples, dtype=int), raised)
@@ -83,3 +85,13 @@ class LoopEngine:
         rows = self.draws.polled_rows(round, k, max_samples)
         layers_rng = self.draws.stream(Purpose.EVALUATION_LAYERS, round, k)
         return Task(self.draws.name(k, round), self.X[rows], self.y[rows], layers_rng)
+
+
+def _lost(member: np.ndarray, task: Task, error: Exception) -> list[Updates]:
+    """Return what is left of a client whose process died in training."""
+    error.add_note(f"while training {task.name}")
+    return [Updates.of_failed(member, error)]
+
+
+def _lost_answer(error: Exception) -> list[tuple[float, float, Exception]]:
+    return [(np.nan, np.nan, error)]

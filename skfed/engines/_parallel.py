@@ -3,7 +3,9 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from joblib import effective_n_jobs
@@ -13,27 +15,85 @@ from sklearn.utils.parallel import Parallel, delayed
 Call = tuple[Callable[..., Any], tuple]
 
 
-def side_by_side(calls: Iterable[Call], n_jobs: int | None) -> Iterator[Any]:
-    """Yield the results of calls in their order, as they come.
-
-    Threads unless ``joblib.parallel_config`` says otherwise: products release the interpreter's
-    lock. They are ours, since joblib looks for results of its own threads every 10 ms, which is
-    longer than a chunk takes.
+class Work(NamedTuple):
+    """A call whose process may die; what it returns is a list.
 
     Parameters
     ----------
-    calls : iterable of (callable, tuple)
-        Functions and their arguments; taken from as room appears.
+    function : callable
+        What is called.
+    arguments : tuple
+        With what.
+    apart : callable
+        Returns the works of each client alone; none, if there is only one.
+    lost : callable
+        Makes the result of a client whose process died, of the exception that says so.
+    """
+
+    function: Callable[..., list]
+    arguments: tuple
+    apart: Callable[[], Iterable["Work"]]
+    lost: Callable[[Exception], list]
+
+
+def side_by_side(works: Iterable[Work], n_jobs: int | None, prefer: str = "threads") -> Iterator:
+    """Yield the members of the works' results in their order, as they come.
+
+    Where a process dies, what it and those behind it had to do is done again, work by work, and a
+    work that is lost again client by client: so only a client that kills its process is left out.
+
+    Parameters
+    ----------
+    works : iterable of Work
+        Taken from as room appears.
     n_jobs : int or None
         As joblib understands it.
+    prefer : {"threads", "processes"}, default="threads"
+        Where, unless ``joblib.parallel_config`` says otherwise. Products release the interpreter's
+        lock, so threads do for them.
     """
-    backend, _ = get_active_backend(prefer="threads")
+    coming, pending = iter(works), deque[Work]()
+
+    def calls() -> Iterator[Call]:
+        for work in coming:
+            pending.append(work)
+            yield work.function, work.arguments
+
+    try:
+        for result in _results(calls(), n_jobs, prefer):
+            pending.popleft()
+            yield from result
+    except BrokenProcessPool:
+        for work in chain(tuple(pending), coming):
+            yield from _alone(work, n_jobs, prefer)
+
+
+def _alone(work: Work, n_jobs: int | None, prefer: str) -> Iterator:
+    """Do one work, by parts if its process dies."""
+    try:
+        (result,) = _results([(work.function, work.arguments)], n_jobs, prefer)
+    except BrokenProcessPool as error:
+        parts = list(work.apart())
+        if not parts:
+            result = work.lost(error)
+        else:
+            result = [one for part in parts for one in _alone(part, n_jobs, prefer)]
+    yield from result
+
+
+def _results(calls: Iterable[Call], n_jobs: int | None, prefer: str) -> Iterator[list]:
+    """Yield what calls return.
+
+    Threads are ours, since joblib looks for results of its own every 10 ms, which is longer than a
+    chunk takes.
+    """
+    backend, _ = get_active_backend(prefer=prefer)
     n_workers = effective_n_jobs(n_jobs)
     if n_workers == 1:
         return (function(*arguments) for function, arguments in calls)
     if isinstance(backend, SequentialBackend | ThreadingBackend):
         return _in_threads(calls, n_workers)
-    return Parallel(n_jobs=n_jobs, return_as="generator")(
+    return Parallel(n_jobs=n_jobs, prefer=prefer, return_as="generator")(
         delayed(function)(*arguments) for function, arguments in calls
     )
 

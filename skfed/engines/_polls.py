@@ -1,6 +1,6 @@
 """Polls: all candidates hold the same model, so their rows share its products."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import nn
 from skfed._nets import Model, Workbench, set_model
 from skfed.engines._client import errors, one_torch_thread
 from skfed.engines._memory import MemoryPool
+from skfed.engines._parallel import Work
 from skfed.engines._rows import Rows
 
 
@@ -85,6 +86,22 @@ def cut_polls(
 
 
 Answer = tuple[float, float, Exception | None]
+
+
+def poll_work(
+    bench: Workbench, pool: MemoryPool, model: Model, polled: PolledRows, rowwise: bool
+) -> Work:
+    """Return a product of some polls, as work whose process may die."""
+    n_batches = len(polled.ends)
+
+    def apart() -> Iterator[Work]:
+        alone = (polled.of(i) for i in range(n_batches) if n_batches > 1)
+        return (poll_work(bench, pool, model, batch, rowwise) for batch in alone)
+
+    def lost(error: Exception) -> list[Answer]:
+        return [(np.nan, np.nan, error)]
+
+    return Work(evaluate_rows, (bench, pool, model, polled, rowwise), apart, lost)
 
 
 def evaluate_rows(

@@ -1,6 +1,6 @@
 """The local steps of many clients, taken side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -17,10 +17,34 @@ from skfed.engines._chunks import Chunk
 from skfed.engines._client import one_torch_thread
 from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._memory import Memory, MemoryPool
+from skfed.engines._parallel import Work
 from skfed.engines._updates import Order, Updates, collect
 from skfed.utils._seeding import torch_seeded
 
 Method = LinearStack | BatchedModule
+
+
+def chunk_work(
+    bench: Workbench,
+    pool: MemoryPool,
+    method: Method,
+    random: bool,
+    order: Order,
+    members: np.ndarray,
+    chunk: Chunk,
+) -> Work:
+    """Return the training of a chunk, as work whose process may die."""
+    same = bench, pool, method, random
+
+    def apart() -> Iterator[Work]:
+        alone = (np.array([i]) for i in range(len(members)) if len(members) > 1)
+        return (chunk_work(*same, order.of(i), members[i], chunk.of(i)) for i in alone)
+
+    def lost(error: Exception) -> list[Updates]:
+        error.add_note(f"while training client {chunk.names[0]!r} in round {order.round}")
+        return [Updates.of_failed(members, error)]
+
+    return Work(train_chunk, (*same, order, members, chunk), apart, lost)
 
 
 def train_chunk(

@@ -7,7 +7,6 @@ since most of a step is then the dispatch of its operations.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 
@@ -17,9 +16,9 @@ from skfed.engines._draws import Draws, numbered
 from skfed.engines._memory import MemoryPool
 from skfed.engines._minibatches import count_steps
 from skfed.engines._parallel import side_by_side
-from skfed.engines._polls import cut_polls, evaluate_rows
+from skfed.engines._polls import cut_polls, poll_work
 from skfed.engines._rows import Rows
-from skfed.engines._stack import Method, train_chunk
+from skfed.engines._stack import Method, chunk_work
 from skfed.engines._updates import Evaluation, LocalTraining, Order, Updates
 from skfed.utils._seeding import Purpose
 
@@ -83,11 +82,9 @@ class StackedEngine:
     def train(self, order: Order) -> Iterator[Updates]:
         """Train a cohort; a client that stands twice trains twice, afresh."""
         same = self.bench, self.pool, self.plan.method, self.plan.random
-        calls = (
-            (train_chunk, (*same, order.of(members), members, chunk))
-            for members, chunk in self._chunks(order)
-        )
-        return chain.from_iterable(side_by_side(calls, self.n_jobs))
+        chunks = self._chunks(order)
+        works = (chunk_work(*same, order.of(members), members, chunk) for members, chunk in chunks)
+        return side_by_side(works, self.n_jobs)
 
     def evaluate(
         self, model: Model, clients: np.ndarray, round: int, max_samples: int | str | None = None
@@ -101,11 +98,8 @@ class StackedEngine:
         if self.plan.rowwise and not 0 < size <= limit:
             size = limit  # its sums are the same however they are cut
         polls, owners = cut_polls(self.rows, asked, size, limit)
-        calls = (
-            (evaluate_rows, (self.bench, self.pool, model, poll, self.plan.rowwise))
-            for poll in polls
-        )
-        answers = [batch for poll in side_by_side(calls, self.n_jobs) for batch in poll]
+        works = (poll_work(self.bench, self.pool, model, p, self.plan.rowwise) for p in polls)
+        answers = list(side_by_side(works, self.n_jobs))
         n_samples = np.array([len(numbers) for numbers in asked])
         sums = [np.bincount(owners, weights=[a[i] for a in answers]) for i in (0, 1)]
         raised = {int(owners[b]): a[2] for b, a in enumerate(answers) if a[2] is not None}

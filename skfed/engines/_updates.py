@@ -1,6 +1,7 @@
 """What passes between a round and the engine that runs its clients."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -111,7 +112,8 @@ def collect(
     ``order`` is for these members alone.
     """
     if order.privacy is not None and order.noise is not None:
-        stack = order.privacy.of_updates(order.model, stack, order.parameters, order.noise)
+        noise = deepcopy(order.noise)  # for who has to train once more
+        stack = order.privacy.of_updates(order.model, stack, order.parameters, noise)
     part = order.rule.collect(order.model, stack, order.cohort.weights, order.parameters)
     finite = np.isfinite(losses)
     if part is stack or not _is_finite(part):

@@ -8,8 +8,7 @@ import pytest
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
 from skfed._nets import CLASSIFIER, Workbench, make_net
-from skfed.engines import Draws, StackedEngine, make_engine
-from skfed.engines import _stacked as stacked_module
+from skfed.engines import Draws, StackedEngine, _polls, _stack, make_engine
 from skfed.engines._chunks import cut
 from skfed.engines._memory import Memory
 from skfed.engines._rows import Rows
@@ -107,13 +106,13 @@ def test_the_budget_bounds_chunks(make_stacked):
 def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):
     X, y, clients = blobs
     asked = []
-    evaluate_rows = stacked_module.evaluate_rows
+    evaluate_rows = _polls.evaluate_rows
 
     def watch(bench, pool, model, polls, rowwise):
         asked.append(len(polls.numbers))
         return evaluate_rows(bench, pool, model, polls, rowwise)
 
-    monkeypatch.setattr(stacked_module, "evaluate_rows", watch)
+    monkeypatch.setattr(_polls, "evaluate_rows", watch)
     FederatedClassifier(
         selector=PowerOfChoice(d=6), n_rounds=1, memory_budget=32 * 7, random_state=0
     ).fit(X, y, clients=clients)
@@ -125,14 +124,14 @@ def test_a_cohort_does_not_hold_all_models_of_a_mean(blobs, monkeypatch):
     """With one client a chunk, parts are sums of the size of a model, and come one by one."""
     X, y, clients = blobs
     open_chunks = []
-    train_chunk = stacked_module.train_chunk
+    train_chunk = _stack.train_chunk
 
     def watch(*arguments):
         [updates] = train_chunk(*arguments)
         open_chunks.append({name: tuple(t.shape) for name, t in updates.part.items()})
         return [updates]
 
-    monkeypatch.setattr(stacked_module, "train_chunk", watch)
+    monkeypatch.setattr(_stack, "train_chunk", watch)
     FederatedClassifier(
         selector=RandomSelector(1.0, probability="uniform", replace=False),
         n_rounds=1,
