@@ -1,8 +1,10 @@
 """Same random_state, same result: in one process, in two, and whatever serves the clients."""
 
 import hashlib
+import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -133,9 +135,11 @@ def test_in_two_processes():
 def test_the_global_generators_are_left_alone(blobs):
     X, y, clients = blobs
     torch.manual_seed(1)
-    before = torch.get_rng_state()
+    states = torch.get_rng_state().tolist, np.random.get_state, random.getstate
+    before = [repr(state()) for state in states]
     classifier().fit(X, y, clients=clients)
-    assert torch.equal(torch.get_rng_state(), before)
+    after = [repr(state()) for state in (torch.get_rng_state().tolist, *states[1:])]
+    assert after == before
 
 
 @pytest.mark.parametrize(
@@ -229,3 +233,16 @@ def test_random_state_instances_are_drawn_from_as_scikit_learn_does(blobs, same_
     one = classifier(random_state=np.random.RandomState(0)).fit(X, y, clients=clients)
     other = classifier(random_state=np.random.RandomState(0)).fit(X, y, clients=clients)
     assert same_model(one, other)
+
+
+def test_two_fits_in_two_threads_do_not_disturb_each_other(blobs):
+    X, y, clients = blobs
+
+    def one(seed):
+        return digest(classifier(random_state=seed).fit(X, y, clients=clients))
+
+    alone = [one(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(one, range(4)))
+    assert together == alone
+    assert len(set(alone)) == 4
