@@ -27,7 +27,7 @@ from skfed.utils._sklearn import Interval
 
 __all__ = ["GaussianMechanism", "privacy_spent"]
 
-_ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(11, 512))
+_ORDERS = (1 + np.geomspace(1e-4, 1e4, 800)).tolist()  # alpha of Rényi differential privacy
 
 
 class GaussianMechanism(BaseEstimator):

@@ -1,0 +1,105 @@
+"""
+Clients that lie, and clients that keep secrets
+===============================================
+
+A mean lets one client write the model. Here some of 20 users send the opposite of what they have
+learned, ten times over, and the server's rule decides what that does. ``update_privacy`` shows the
+price of the other wish: that an update tells little about who sent it.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from skfed import FederatedClassifier, RandomSelector
+from skfed.aggregation import (
+    BaseAggregator,
+    CoordinateMedian,
+    NormClipping,
+    TrimmedMean,
+    WeightedMean,
+)
+from skfed.privacy import GaussianMechanism, privacy_spent
+
+X, y = load_digits(return_X_y=True)
+X, X_test, y, y_test = train_test_split(X / 16, y, test_size=0.3, stratify=y, random_state=0)
+users = np.random.default_rng(0).integers(0, 20, len(y))
+
+# %%
+# An attack is a rule of aggregation that changes what some clients sent, and then lets another
+# rule do its work.
+
+
+class Attacked(BaseAggregator):
+    """The first clients send w - 10 (w_k - w) in place of w_k."""
+
+    def __init__(self, rule, n_hostile):
+        self.rule = rule
+        self.n_hostile = n_hostile
+
+    def _aggregate(self, model, updates, cohort, parameters):
+        hostile = torch.from_numpy(cohort.clients < self.n_hostile)
+        sent = {name: tensor.clone() for name, tensor in updates.items()}
+        for name in parameters:
+            sent[name][hostile] = model[name] - 10 * (updates[name][hostile] - model[name])
+        return self.rule._aggregate(model, sent, cohort, parameters)
+
+
+def accuracy(**params):
+    everybody = RandomSelector(1.0, probability="uniform", replace=False)
+    model = FederatedClassifier(
+        selector=everybody, n_rounds=40, lr_schedule=0.5, random_state=0, **params
+    )
+    model.fit(X, y, clients=users)
+    return model, model.score(X_test, y_test)
+
+
+rules = {
+    "mean": WeightedMean(),
+    "norm clipping, 0.2": NormClipping(0.2),
+    "trimmed mean, 0.4": TrimmedMean(0.4),
+    "median": CoordinateMedian(),
+}
+n_hostile = [0, 2, 4, 6, 8]
+table = pd.DataFrame(
+    {
+        name: [accuracy(aggregator=Attacked(rule, n))[1] for n in n_hostile]
+        for name, rule in rules.items()
+    },
+    index=pd.Index(n_hostile, name="hostile of 20"),
+)
+print(table.round(3))
+
+# %%
+# Now honest clients that clip their updates and add noise. Epsilon is what all 40 messages of a
+# client give away; it needs Opacus (``pip install "skfed[privacy]"``). With 20 clients who each
+# make noise of their own, privacy that deserves the name is out of reach: the noise that a
+# guarantee takes is averaged over too few.
+
+noises = [0.0, 0.5, 1.0, 2.0, 4.0, 8.0]
+private = [
+    accuracy(
+        update_privacy=GaussianMechanism(clip=0.2, noise_multiplier=noise),
+        loss_privacy=GaussianMechanism(clip=3.0, noise_multiplier=noise),
+    )
+    for noise in noises
+]
+scores = [score for _, score in private]
+try:
+    spent = [privacy_spent(model, delta=1e-3)["epsilon"].max() for model, _ in private]
+except ImportError:
+    spent = [np.nan] * len(noises)
+print(pd.DataFrame({"noise multiplier": noises, "epsilon": spent, "accuracy": scores}).round(2))
+
+# %%
+fig, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained", sharey=True)
+for (name, column), style in zip(table.items(), ["o-", "s--", "^-.", "v:"], strict=True):
+    axes[0].plot(column, style, label=name)
+axes[0].set(xlabel="hostile clients of 20", ylabel="accuracy", xticks=n_hostile)
+axes[0].legend(frameon=False, fontsize="small")
+axes[1].plot(noises, scores, "o-")
+axes[1].set(xlabel="noise multiplier of update_privacy")
+plt.show()
