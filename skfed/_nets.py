@@ -6,6 +6,7 @@ The model is what travels between server and clients: every parameter and buffer
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class Workbench:
     """
 
     def __init__(self, net: NeuralNet, row: np.ndarray):
-        self._settings = clone(net)
+        self._settings = _cloned(net, keep=False)
         self._row = row
         self._idle: list[NeuralNet] = []
 
@@ -124,7 +125,7 @@ def _unfitted(kind: Kind, estimator: Any, n_features: int, n_outputs: int) -> Ne
     """Clone the skorch net, or wrap the torch module in one."""
     if isinstance(estimator, kind.net):
         # The federation decides on epochs and validation data; the net says the rest.
-        return clone(estimator).set_params(train_split=None)
+        return _cloned(estimator, keep=True).set_params(train_split=None)
     if estimator is None:
         module: Any = kind.default
         params = {"module__n_features": n_features, f"module__n_{kind.outputs}": n_outputs}
@@ -139,6 +140,29 @@ def _unfitted(kind: Kind, estimator: Any, n_features: int, n_outputs: int) -> Ne
         )
     # Cloned, since skorch would train a module instance in place.
     return clone(kind.net(module, criterion=kind.criterion, train_split=None, **params))
+
+
+def _cloned(net: NeuralNet, keep: bool) -> NeuralNet:
+    """Clone a net; of callbacks that hold what cannot be copied, such as TensorBoard's writer.
+
+    They are shared, or, where none but the global net has use for them (``keep=False``), left out.
+    """
+    params = net.get_params(deep=False)
+    callbacks = params.pop("callbacks")
+    if isinstance(callbacks, list):
+        copies = [_copied(callback) for callback in callbacks]
+        pairs = zip(copies, callbacks, strict=True)
+        callbacks = [callback if copy is None else copy for copy, callback in pairs if keep or copy]
+    copied = {name: clone(value, safe=False) for name, value in params.items()}
+    return type(net)(**copied, callbacks=callbacks)
+
+
+def _copied(callback: Any) -> Any:
+    """Clone a callback, or its pair of name and callback; None if it cannot be."""
+    try:
+        return clone(callback, safe=False)
+    except (TypeError, PicklingError, RuntimeError):
+        return None
 
 
 def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """The wrapped net's epoch-level callbacks once a round, progress, and Ctrl-C."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from skorch.callbacks import (
     EpochScoring,
     LRScheduler,
     PrintLog,
+    TensorBoard,
 )
 from torch import nn
 
@@ -119,6 +122,28 @@ def test_checkpoint_and_print_log(blobs, tmp_path, capsys):
     again = clone(model.net_).initialize()
     again.load_params(checkpoint=Checkpoint(dirname=tmp_path))
     assert torch.equal(again.module_.weight, model.net_.module_.weight)
+
+
+class Writer:
+    """What TensorBoard writes to; it cannot be copied, as torch's SummaryWriter."""
+
+    def __init__(self):
+        self.scalars, self.lock = [], threading.Lock()
+
+    def add_scalar(self, tag, scalar_value, global_step):
+        self.scalars.append((tag, scalar_value, global_step))
+
+    def close(self):
+        self.scalars.append("closed")
+
+
+def test_tensorboard_gets_a_point_a_round(blobs):
+    writer = Writer()
+    model = fit(blobs, TensorBoard(writer))
+    points = [point for point in writer.scalars if point[0] == "Loss/valid_loss"]
+    assert [step for _, _, step in points] == [1, 2, 3, 4]
+    np.testing.assert_allclose([v for _, v, _ in points], model.history_["val_loss"], rtol=1e-5)
+    assert writer.scalars[-1] == "closed"
 
 
 def test_a_scheduler_of_epochs_sets_the_clients_rate(blobs):

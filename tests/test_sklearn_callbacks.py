@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.callback import ScoringMonitor
+from sklearn.callback import ProgressBar, ScoringMonitor
 from sklearn.model_selection import GridSearchCV, KFold
 
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
@@ -44,6 +44,12 @@ def test_tasks_are_rounds(blobs):
     np.testing.assert_array_equal(first.predict_proba(X), one.predict_proba(X))
     assert len(first.history_) == 1
     np.testing.assert_array_equal(last.predict_proba(X), model.predict_proba(X))
+
+
+def test_a_progress_bar_of_scikit_learn(blobs, capsys):
+    X, y, clients = blobs
+    FederatedClassifier(n_rounds=3).set_callbacks(ProgressBar()).fit(X, y, clients=clients)
+    assert "FederatedClassifier" in capsys.readouterr().out
 
 
 def test_a_callback_may_stop(blobs):
