@@ -184,8 +184,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             validation = self._validation(X_val, y_val, clients_val, federation, server)
             with self._on_disk(server, federation, X, y, validation) as run:
                 self._check_more_rounds(server.round)
+                rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
-                    self, given, self.n_rounds - server.round, lambda: so_far(server, federation, X)
+                    self, given, rounds, lambda: so_far(server, federation, X)
                 )
                 return self._advance(
                     server, federation, X, y, self.n_rounds, validation, [callbacks], run
