@@ -1,5 +1,6 @@
 """What the displays have in common: axes to draw on, colours, and labels that do not overlap."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,16 @@ def in_words(params: Mapping[str, Any]) -> str:
     """Name a candidate of a search by its parameters, without their steps."""
     words = ", ".join(f"{name.rpartition('__')[2]}={value}" for name, value in params.items())
     return " ".join(words.split())  # a long value prints over several lines
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Number those names, from the second on, that are alike."""
+    seen: Counter[str] = Counter()
+    told = []
+    for name in names:
+        seen[name] += 1
+        told.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return told
 
 
 def _short(name: Any, longest: int = _LONGEST) -> str:

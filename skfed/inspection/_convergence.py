@@ -16,6 +16,7 @@ from skfed.inspection._axes import (
     in_words,
     legend,
     tidy,
+    told_apart,
 )
 from skfed.selection import FedAlignSelector
 from skfed.utils._sklearn import StrOptions
@@ -175,24 +176,26 @@ class ConvergenceDisplay:
         Returns
         -------
         ConvergenceDisplay
-            The picture: a curve a candidate, the mean over folds.
+            The picture: a curve a candidate, the mean over folds, at the rounds that were trained
+            in every fold. Rounds that were found in ``checkpoint`` were not trained again.
 
         Raises
         ------
         ValueError
-            If the monitor has not seen such a search, or has no such score.
+            If the monitor has not seen such a search, has no such score, or saw no round in every
+            fold of a candidate.
         """
         check_is_fitted(search)
         rounds, known = monitored_rounds(search, monitor)
         score = known[0] if score is None else score
         if score not in known:
             raise ValueError(f"score={score!r} was not monitored; there is {known}.")
-        means = rounds.groupby(["candidate", "round"], as_index=False)[score].mean()
+        means = _means_over_folds(rounds, score, search.n_splits_)
+        names = told_apart([in_words(params) for params in search.cv_results_["params"]])
         curves = {
-            in_words(search.cv_results_["params"][candidate]): pd.DataFrame(
-                {"x": curve["round"] + 1, "y": curve[score]}
-            )
-            for candidate, curve in means.groupby("candidate")
+            name: pd.DataFrame({"x": curve["round"] + 1, "y": curve["mean"]})
+            for candidate, name in enumerate(names)
+            if len(curve := means[means["candidate"] == candidate])
         }
         return cls(curves, y=f"training {score}, mean over folds").plot(ax)
 
@@ -236,6 +239,19 @@ class ConvergenceDisplay:
         warmups = self.warmups or {}
         for end in dict.fromkeys(warmups.values()):
             yield end, [name for name, other in warmups.items() if other == end]
+
+
+def _means_over_folds(rounds: pd.DataFrame, score: str, n_folds: int) -> pd.DataFrame:
+    """Return the mean score of each candidate and round that was seen in every fold."""
+    means = rounds.groupby(["candidate", "round"])[score].agg(["mean", "size"]).reset_index()
+    means = means[means["size"] == n_folds]
+    if means.empty:
+        raise ValueError(
+            f"monitor saw {len(rounds)} rounds of the search's candidates, and none in every fold: "
+            "what checkpoint= finds finished on disk is not trained again, and a fit that fails "
+            "has no rounds. Search again without checkpoint=, or with an empty directory."
+        )
+    return means
 
 
 def _common_column(histories: Mapping[str, pd.DataFrame]) -> str:
