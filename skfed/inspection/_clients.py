@@ -88,7 +88,7 @@ class ClientsDisplay:
 
         Parameters
         ----------
-        estimator : FederatedClassifier
+        estimator : FederatedClassifier, or a Pipeline or a search that ends in one
             A fitted model.
         X : array-like of shape (n_samples, ...)
             Samples, held out ones for an honest picture.
@@ -103,6 +103,11 @@ class ClientsDisplay:
         -------
         ClientsDisplay
             The picture.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :func:`skfed.metrics.client_scores`.
         """
         scores = client_scores(estimator, X, y, clients)
         order = np.lexsort([-scores["accuracy"], ~scores["priority"]])

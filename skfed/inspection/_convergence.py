@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
+from skfed._scorers import federated_step
 from skfed._sklearn_callbacks import monitored_rounds
 from skfed.inspection._axes import (
     COLOURS,
@@ -86,7 +87,7 @@ class ConvergenceDisplay:
         Parameters
         ----------
         estimator : FederatedClassifier or FederatedRegressor
-            A fitted model.
+            A fitted model, or a Pipeline or a search that ends in one.
         x : {"round", "bytes", "seconds"}, default="round"
             Rounds, megabytes sent up and down so far, or seconds so far.
         y : str, default=None
@@ -102,6 +103,8 @@ class ConvergenceDisplay:
 
         Raises
         ------
+        TypeError
+            If the model has no federated step.
         ValueError
             If there is no such column, or it holds nothing.
         """
@@ -121,7 +124,7 @@ class ConvergenceDisplay:
         Parameters
         ----------
         estimators : dict of str to FederatedClassifier or FederatedRegressor
-            Fitted models by name.
+            Fitted models by name, or Pipelines or searches that end in them.
         x, y, ax
             As in :meth:`from_estimator`; ``y`` must be had of every model.
 
@@ -132,14 +135,13 @@ class ConvergenceDisplay:
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             As :meth:`from_estimator`.
         """
         if not StrOptions(set(_X)).is_satisfied_by(x):
             raise ValueError(f"x must be one of {list(_X)}, got {x!r}.")
-        for estimator in estimators.values():
-            check_is_fitted(estimator)
-        histories = {name: estimator.history_ for name, estimator in estimators.items()}
+        steps = {name: federated_step(estimator) for name, estimator in estimators.items()}
+        histories = {name: step.history_ for name, step in steps.items()}
         y = _common_column(histories) if y is None else y
         curves, warmups = {}, {}
         for name, history in histories.items():
@@ -147,7 +149,7 @@ class ConvergenceDisplay:
             position = _position(history, x)
             curve = pd.DataFrame({"x": position, "y": history[y]})
             curves[name] = curve[np.isfinite(curve["y"].astype(float))]
-            ended = _warmup_rounds(estimators[name])
+            ended = _warmup_rounds(steps[name])
             if 0 < ended < len(history):
                 warmups[name] = position[ended - 1]
         return cls(curves, x=x, y=y, warmups=warmups).plot(ax)

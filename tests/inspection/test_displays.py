@@ -2,7 +2,11 @@
 
 import numpy as np
 import pytest
-import sklearn
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -81,7 +85,7 @@ def test_what_is_not_there_is_told(data):
         ConvergenceDisplay.from_estimator(model, y="val_score")
     with pytest.raises(ValueError, match=r"x must be one of"):
         ConvergenceDisplay.from_estimator(model, x="miles")
-    with pytest.raises(sklearn.exceptions.NotFittedError):
+    with pytest.raises(NotFittedError):
         ConvergenceDisplay.from_estimator(FederatedRegressor())
 
 
@@ -206,6 +210,43 @@ def test_accuracy_of_each_client(data, model, check_texts):
 def test_clients_without_priority(data, check_texts):
     _, y, clients = data
     check_texts(ClientsDisplay.from_data(y, clients))
+
+
+DISPLAYS = [
+    lambda model, *data: ConvergenceDisplay.from_estimator(model),
+    lambda model, *data: ConvergenceDisplay.from_estimators({"it": model}),
+    lambda model, *data: SelectionDisplay.from_estimator(model),
+    lambda model, *data: ClientsDisplay.from_estimator(model, *data),
+]
+
+
+@pytest.mark.parametrize("display", DISPLAYS)
+def test_the_federated_step_of_a_pipeline_is_drawn(data, model, display, check_texts):
+    X, y, clients = data
+    pipeline = make_pipeline(FunctionTransformer(lambda X: X / 2), clone(model))
+    pipeline.fit(2 * X, y, federatedclassifier__clients=clients)
+    piped, alone = display(pipeline, 2 * X, y, clients), display(pipeline[-1], X, y, clients)
+    for one, other in zip(piped.ax_.lines, alone.ax_.lines, strict=True):
+        np.testing.assert_array_equal(one.get_xydata(), other.get_xydata())
+    heights = [[bar.get_height() for bar in drawn.ax_.patches] for drawn in (piped, alone)]
+    assert heights[0] == heights[1]
+    check_texts(piped)
+
+
+@pytest.mark.parametrize("display", DISPLAYS)
+def test_what_is_not_federated_is_told(data, display):
+    X, y, clients = data
+    with pytest.raises(TypeError, match=r"LogisticRegression\(\) has no federated step: pass a"):
+        display(LogisticRegression().fit(X, y), X, y, clients)
+    with pytest.raises(NotFittedError):
+        display(make_pipeline(FederatedClassifier()), X, y, clients)
+
+
+def test_accuracy_is_of_classifiers(data):
+    X, _, clients = data
+    model = FederatedRegressor(n_rounds=1, engine="loop").fit(X, X[:, 0], clients=clients)
+    with pytest.raises(TypeError, match=r"scores classifiers, and this is a FederatedRegressor"):
+        ClientsDisplay.from_estimator(model, X, X[:, 0], clients)
 
 
 def test_they_draw_on_given_axes(model):
