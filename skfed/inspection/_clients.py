@@ -10,7 +10,7 @@ from skfed._federation import make_federation
 from skfed.inspection._axes import COLOURS, FREE, PRIORITY, axes_of, legend, name_clients, tidy
 from skfed.metrics import client_scores
 
-_HATCHES = ["", "//", "..", "xx"]
+_HATCHES = ["", "//", "..", "xx", "--"]
 
 
 class ClientsDisplay:
@@ -146,6 +146,8 @@ class ClientsDisplay:
                     bottom=bottom,
                     color=COLOURS[i % len(COLOURS)],
                     hatch=_HATCHES[i // len(COLOURS) % len(_HATCHES)],
+                    edgecolor="white",  # the hatches', which show on black too
+                    linewidth=0,
                     label=str(label),
                 )
                 bottom += self.bars[label].to_numpy()

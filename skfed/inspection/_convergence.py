@@ -219,7 +219,7 @@ class ConvergenceDisplay:
         for i, (name, curve) in enumerate(self.curves.items()):
             colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
             self.lines_ += self.ax_.plot(
-                curve["x"], curve["y"], style, color=colour, label=name, linewidth=1.5
+                curve["x"], curve["y"], ls=style, color=colour, label=name, linewidth=1.5
             )
         for end, names in self._ends_of_warmups():
             whose = "end of the warm-up"

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.inspection._axes import COLOURS, axes_of, in_words, legend, tidy, told_apart
+from skfed.inspection._axes import COLOURS, STYLES, axes_of, in_words, legend, tidy, told_apart
 
 
 class TradeoffDisplay:
@@ -114,6 +114,7 @@ class TradeoffDisplay:
                 marker="o",
                 capsize=3,
                 color=COLOURS[i % len(COLOURS)],
+                ls=STYLES[i // len(COLOURS) % len(STYLES)],
                 label=series if several else None,
             )
         if len(finite) < len(self.points):
