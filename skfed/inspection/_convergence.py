@@ -1,6 +1,6 @@
 """How a model gets better: by round, by what was sent, or by time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -217,16 +217,16 @@ class ConvergenceDisplay:
         self.ax_, self.figure_ = axes_of(ax)
         self.lines_ = []
         for i, (name, curve) in enumerate(self.curves.items()):
-            colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
             self.lines_ += self.ax_.plot(
-                curve["x"], curve["y"], ls=style, color=colour, label=name, linewidth=1.5
+                curve["x"],
+                curve["y"],
+                color=COLOURS[i % len(COLOURS)],
+                ls=STYLES[i // len(COLOURS) % len(STYLES)],
+                marker="o" if len(curve) == 1 else "",  # one round has no line to be seen
+                label=name,
+                linewidth=1.5,
             )
-        for end, names in self._ends_of_warmups():
-            whose = "end of the warm-up"
-            if len(self.curves) > 1:
-                whose = f"warm-up ends: {', '.join(names)}"
-            colour = self.lines_[[*self.curves].index(names[0])].get_color()
-            self.ax_.axvline(end, color=colour if len(names) == 1 else "grey", ls=":", label=whose)
+        self._mark_warmups()
         self.ax_.set_xlabel(_X[self.x])
         if self.x == "round":
             in_whole_rounds(self.ax_)
@@ -236,11 +236,16 @@ class ConvergenceDisplay:
             legend(self.ax_)
         return self
 
-    def _ends_of_warmups(self) -> Iterator[tuple[float, list[str]]]:
-        """Yield where warm-ups end, and whose."""
+    def _mark_warmups(self) -> None:
+        """Draw a line where warm-ups end; several that end together have one."""
         warmups = self.warmups or {}
         for end in dict.fromkeys(warmups.values()):
-            yield end, [name for name, other in warmups.items() if other == end]
+            names = [name for name, other in warmups.items() if other == end]
+            whose = "end of the warm-up"
+            if len(self.curves) > 1:
+                whose = f"warm-up ends: {', '.join(names)}"
+            colour = self.lines_[[*self.curves].index(names[0])].get_color()
+            self.ax_.axvline(end, color=colour if len(names) == 1 else "grey", ls=":", label=whose)
 
 
 def _means_over_folds(rounds: pd.DataFrame, score: str, n_folds: int) -> pd.DataFrame:
