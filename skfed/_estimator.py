@@ -175,8 +175,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             held_out = (None, None) if validation is None else validation.rows
             data = {"X": X, "y": y, "X_val": held_out[0], "y_val": held_out[1]}
             with opened(self, server, federation, data) as run:
+                rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
-                    self, given, self.n_rounds - server.round, lambda: so_far(server, federation, X)
+                    self, given, rounds, lambda: so_far(server, federation, X)
                 )
                 return self._advance(
                     server, federation, X, y, self.n_rounds, validation, [callbacks], run

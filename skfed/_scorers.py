@@ -1,6 +1,6 @@
 """Scorers that know the client of each row; public in :mod:`skfed.metrics`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -71,13 +71,7 @@ class ClientScorer:
                 "scorers no metadata; then score by hand: "
                 f"{self.name}(model, X, y, clients=...)."
             )
-        step = federated_step(estimator)
-        if not is_classifier(step):
-            raise TypeError(
-                f"{self.name} scores classifiers, and this is a {type(step).__name__}: score it by "
-                "its own score(X, y, clients=...), R^2 over the priority clients' rows; in a "
-                "search, set_score_request(clients=True) and no scoring."
-            )
+        step = federated_classifier(estimator, self.name)
         return self._score_of(estimator, step, X, y, clients)
 
     def get_metadata_routing(self) -> MetadataRequest:
@@ -101,7 +95,35 @@ class ClientScorer:
 
 def federated_step(model: Any) -> BaseFederated:
     """Return the fitted federated estimator in a Pipeline, a search, or nested ones."""
+    *_, step = _nested(model)
+    check_is_fitted(step)
+    return step
+
+
+def federated_classifier(model: Any, name: str) -> BaseFederated:
+    """Return the federated step of a model that ``name`` scores; it has to be a classifier."""
+    step = federated_step(model)
+    if not is_classifier(step):
+        raise TypeError(
+            f"{name} scores classifiers, and this is a {type(step).__name__}: score it by "
+            "its own score(X, y, clients=...), R^2 over the priority clients' rows; in a "
+            "search, set_score_request(clients=True) and no scoring."
+        )
+    return step
+
+
+def as_step_sees(model: Any, X: Any) -> Any:
+    """Return X as the earlier steps of a model's Pipelines hand it to the federated one."""
+    for one in _nested(model):
+        if len(getattr(one, "steps", ())) > 1:
+            X = one[:-1].transform(X)
+    return X
+
+
+def _nested(model: Any) -> Iterator[Any]:
+    """Yield a model, what it wraps, and so on down to the federated step."""
     step = model
+    yield step
     while not isinstance(step, BaseFederated):
         if hasattr(step, "steps"):
             step = step.steps[-1][1]
@@ -111,11 +133,10 @@ def federated_step(model: Any) -> BaseFederated:
             step = step.estimator_
         else:
             raise TypeError(
-                f"{model!r} has no federated step: score a FederatedClassifier or "
-                "FederatedRegressor, or a Pipeline or search that ends in one."
+                f"{model!r} has no federated step: pass a fitted FederatedClassifier or "
+                "FederatedRegressor, or a fitted Pipeline or search that ends in one."
             )
-    check_is_fitted(step)
-    return step
+        yield step
 
 
 def _of_priority(step: BaseFederated, X: Any, y: Any, clients: Any) -> tuple[Any, Any]:

@@ -41,9 +41,9 @@ def monitored_rounds(search: Any, monitor: Any) -> tuple[pd.DataFrame, list[str]
             "or RandomizedSearchCV, and the ScoringMonitor that its model had."
         )
     table = runs[kind].data_as_pandas
-    paths = table["task_id_path"]
-    table = table[(table["task_name"] == "round") & (paths.str[1] == 0)]
-    fits = paths.str[2]
+    table = table[(table["task_name"] == "round") & (table["task_id_path"].str[1] == 0)]
+    # An integer only now: the paths of the refit, left out above, may end before the fit's number.
+    fits = table["task_id_path"].str[2].astype(int)
     told = {"candidate": fits // search.n_splits_, "round": table["task_id"]}
     return table.assign(**told), [*table.columns[_BEFORE_SCORES:]]
 
@@ -51,14 +51,17 @@ def monitored_rounds(search: Any, monitor: Any) -> tuple[pd.DataFrame, list[str]
 class SklearnCallbacks:
     """Tells an estimator's callbacks of a fit, whose subtasks are the rounds.
 
+    A round's task id is its number since the model began, also where the fit goes on from earlier
+    rounds; scikit-learn's sequential subtasks would begin at 0.
+
     Parameters
     ----------
     estimator : CallbackSupportMixin
         The estimator that is fitted.
     data : tuple
         X and y, as given to fit.
-    n_rounds : int
-        Rounds to come.
+    rounds : range
+        Numbers of the rounds to come.
     fitted : callable
         Returns the attributes that a copy of the estimator needs to predict as of now.
     """
@@ -67,10 +70,13 @@ class SklearnCallbacks:
         self,
         estimator: Any,
         data: tuple[Any, Any],
-        n_rounds: int,
+        rounds: range,
         fitted: Callable[[], dict[str, Any]],
     ):
-        self.fit = estimator._init_callback_context(max_subtasks=n_rounds)
+        self.fit = estimator._init_callback_context(
+            max_subtasks=len(rounds), sequential_subtasks=False
+        )
+        self.rounds = iter(rounds)
         self.told = {"estimator": estimator, "X": data[0], "y": data[1]}
         self.fitted = fitted
 
@@ -80,7 +86,7 @@ class SklearnCallbacks:
 
     def begin_round(self) -> None:
         """Start a round."""
-        self.round = self.fit.subcontext(task_name="round")
+        self.round = self.fit.subcontext(task_name="round", task_id=next(self.rounds))
         self.round.call_on_fit_task_begin(**self.told)
 
     def end_round(self, row: dict[str, Any]) -> bool:

@@ -15,7 +15,13 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from skfed._federation import make_federation, rows_of
-from skfed._scorers import priority_accuracy, priority_neg_log_loss, worst_client_accuracy
+from skfed._scorers import (
+    as_step_sees,
+    federated_classifier,
+    priority_accuracy,
+    priority_neg_log_loss,
+    worst_client_accuracy,
+)
 from skfed.selection import RandomSelector
 from skfed.utils._sklearn import safe_indexing
 
@@ -36,7 +42,7 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
 
     Parameters
     ----------
-    model : FederatedClassifier
+    model : FederatedClassifier, or a Pipeline or a search that ends in one
         A fitted model.
     X : array-like of shape (n_samples, n_features, ...)
         Samples, held out ones for an honest score.
@@ -50,14 +56,22 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     DataFrame of shape (n_clients, 4)
         ``n_samples``, ``priority`` (False for clients that the model has not seen), ``loss`` (the
         mean cross-entropy of the predicted probabilities) and ``accuracy``.
+
+    Raises
+    ------
+    TypeError
+        If the model has no federated step, or that is a regressor.
+    ValueError
+        If ``clients`` does not fit X, or y has labels that the model does not know.
     """
+    step = federated_classifier(model, "client_scores")
     probabilities = model.predict_proba(X)
     federation = make_federation(clients, len(probabilities))
-    encoded = model._encode(np.asarray(y))
+    encoded = step._encode(np.asarray(y))
     tiny = np.finfo(probabilities.dtype).tiny
     losses = -np.log(probabilities[np.arange(len(encoded)), encoded].clip(min=tiny))
     correct = probabilities.argmax(axis=1) == encoded
-    priority = rows_of(federation.ids, len(federation), model.clients_, model.priority_)
+    priority = rows_of(federation.ids, len(federation), step.clients_, step.priority_)
     rows = [federation.rows(k) for k in range(len(federation))]
     return pd.DataFrame(
         {
@@ -117,8 +131,8 @@ def usefulness(
 
     Parameters
     ----------
-    model : FederatedClassifier
-        A fitted model.
+    model : FederatedClassifier, or a Pipeline or a search that ends in one
+        A fitted model. The earlier steps of a Pipeline are not fitted again for each client.
     X, y, clients
         The training data of all clients.
     X_test, y_test, clients_test
@@ -129,13 +143,20 @@ def usefulness(
     DataFrame of shape (n_clients, 4)
         ``priority``, ``global_accuracy``, ``local_accuracy`` and ``useful``: whether the first is
         larger. Its mean over a group of clients is the share of them that is served.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`client_scores`.
     """
+    step = federated_classifier(model, "usefulness")
     scores = client_scores(model, X_test, y_test, clients_test)
-    scores = scores[scores.index.isin(model.clients_.tolist())]
-    alone = clone(model).set_params(
+    scores = scores[scores.index.isin(step.clients_.tolist())]
+    X, X_test = as_step_sees(model, X), as_step_sees(model, X_test)
+    alone = clone(step).set_params(
         selector=RandomSelector(clients_per_round=1),
         priority=None,
-        n_rounds=model.n_rounds_,
+        n_rounds=step.n_rounds_,
         proximal_mu=0.0,
         aggregator=None,
         server_optimizer=None,
@@ -145,7 +166,7 @@ def usefulness(
     for client in scores.index:
         own = _rows_of_client(X, y, clients, client)
         test = _rows_of_client(X_test, y_test, clients_test, client)
-        local.append(_best_alone(alone, model.classes_, own, test))
+        local.append(_best_alone(alone, step.classes_, own, test))
     return pd.DataFrame(
         {
             "priority": scores["priority"],

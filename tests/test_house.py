@@ -1,6 +1,9 @@
 """What holds of skfed's own source."""
 
 import ast
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,20 @@ def test_private_scikit_learn_is_imported_in_one_place(path):
 )
 def test_private_names_are_found(line, found):
     assert private_names(line) == found
+
+
+def test_with_the_newest_versions_warnings_at_our_lines_are_errors(tmp_path):
+    script = (ROOT.parent / ".ci" / "versions").read_text(encoding="utf-8")
+    filters = re.search(r"'(filterwarnings=.+)'", script)[1].replace(r"\n", "\n")
+    (tmp_path / "test_it.py").write_text("""
+import warnings
+import pytest
+
+@pytest.mark.parametrize("name", ["skfed", "skfed.engines._stack", "skorch", "skfedx"])
+def test_warns(name):
+    warnings.warn_explicit("old", DeprecationWarning, "its.py", 1, module=name)
+""")
+    run = [sys.executable, "-m", "pytest", "-rf", "-p", "no:cacheprovider", "-o", filters, tmp_path]
+    told = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    failed = re.findall(r"FAILED .*\[(.+)\]", told)
+    assert failed == ["skfed", "skfed.engines._stack"], told

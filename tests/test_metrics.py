@@ -1,11 +1,17 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.metrics import client_scores, summarise_clients, usefulness
 
 ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
@@ -35,6 +41,40 @@ def test_clients_that_the_model_has_not_seen_are_free(fitted, blobs):
     X, y, _ = blobs
     scores = client_scores(fitted, X, y, ["a", *["new"] * 139])
     assert scores["priority"].to_dict() == {"a": True, "new": False}
+
+
+@pytest.fixture(scope="module")
+def piped(blobs):
+    """Return a Pipeline, its federated step, and what that step is shown of X."""
+    X, y, clients = blobs
+    scaler = StandardScaler().fit(X)
+    pipeline = make_pipeline(StandardScaler(), FederatedClassifier(n_rounds=3, random_state=0))
+    pipeline.fit(X, y, federatedclassifier__clients=clients)
+    return pipeline, pipeline[-1], scaler.transform(X)
+
+
+def test_x_passes_through_the_earlier_steps_of_a_pipeline(piped, blobs):
+    pipeline, step, scaled = piped
+    X, y, clients = blobs
+    expected = client_scores(step, scaled, y, clients)
+    pd.testing.assert_frame_equal(client_scores(pipeline, X, y, clients), expected)
+    useful = usefulness(step, scaled, y, clients, scaled, y, clients)
+    pd.testing.assert_frame_equal(usefulness(pipeline, X, y, clients, X, y, clients), useful)
+    nested = GridSearchCV(clone(pipeline), {"federatedclassifier__n_rounds": [3]}, cv=2)
+    nested.fit(X, y, federatedclassifier__clients=clients)
+    pd.testing.assert_frame_equal(client_scores(nested, X, y, clients), expected)
+
+
+def test_what_is_no_federated_classifier_is_told(blobs):
+    X, y, clients = blobs
+    regressor = FederatedRegressor(n_rounds=1, engine="loop").fit(X, X[:, 0], clients=clients)
+    for score, data in ((client_scores, (X, y, clients)), (usefulness, (X, y, clients) * 2)):
+        with pytest.raises(TypeError, match=f"{score.__name__} scores classifiers.*Regressor"):
+            score(regressor, *data)
+        with pytest.raises(TypeError, match=r"LogisticRegression\(\) has no.*pass a fitted Fed"):
+            score(LogisticRegression().fit(X, y), *data)
+        with pytest.raises(NotFittedError):
+            score(make_pipeline(StandardScaler(), FederatedClassifier()), *data)
 
 
 def test_the_spread_over_clients_by_hand():

@@ -92,6 +92,17 @@ def test_a_monitor_of_a_regressor(blobs):
     assert monitor.get_logs().data[-1]["r2"] == pytest.approx(model.score(X, X[:, 0]))
 
 
+def test_rounds_are_numbered_since_the_model_began(blobs):
+    X, y, clients = blobs
+    monitor = ScoringMonitor(scoring="accuracy")
+    model = FederatedClassifier(n_rounds=2, warm_start=True, random_state=0).set_callbacks(monitor)
+    for n_rounds in (2, 5):
+        model.set_params(n_rounds=n_rounds).fit(X, y, clients=clients)
+    runs = [log.data_as_pandas for log in monitor.get_logs("all")]
+    rounds = [log["task_id"][log["task_name"] == "round"].tolist() for log in runs]
+    assert rounds == [[0, 1], [2, 3, 4]]
+
+
 @pytest.mark.parametrize("n_jobs", [None, 2])
 def test_a_monitor_sees_every_candidate_of_a_search(blobs, n_jobs):
     X, y, clients = blobs

@@ -10,7 +10,7 @@ from skfed._federation import make_federation
 from skfed.inspection._axes import COLOURS, FREE, PRIORITY, axes_of, legend, name_clients, tidy
 from skfed.metrics import client_scores
 
-_HATCHES = ["", "//", "..", "xx"]
+_HATCHES = ["", "//", "..", "xx", "--"]
 
 
 class ClientsDisplay:
@@ -88,7 +88,7 @@ class ClientsDisplay:
 
         Parameters
         ----------
-        estimator : FederatedClassifier
+        estimator : FederatedClassifier, or a Pipeline or a search that ends in one
             A fitted model.
         X : array-like of shape (n_samples, ...)
             Samples, held out ones for an honest picture.
@@ -103,6 +103,11 @@ class ClientsDisplay:
         -------
         ClientsDisplay
             The picture.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :func:`skfed.metrics.client_scores`.
         """
         scores = client_scores(estimator, X, y, clients)
         order = np.lexsort([-scores["accuracy"], ~scores["priority"]])
@@ -141,6 +146,8 @@ class ClientsDisplay:
                     bottom=bottom,
                     color=COLOURS[i % len(COLOURS)],
                     hatch=_HATCHES[i // len(COLOURS) % len(_HATCHES)],
+                    edgecolor="white",  # the hatches', which show on black too
+                    linewidth=0,
                     label=str(label),
                 )
                 bottom += self.bars[label].to_numpy()

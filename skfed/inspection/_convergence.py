@@ -1,12 +1,13 @@
 """How a model gets better: by round, by what was sent, or by time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
+from skfed._scorers import federated_step
 from skfed._sklearn_callbacks import monitored_rounds
 from skfed.inspection._axes import (
     COLOURS,
@@ -16,6 +17,7 @@ from skfed.inspection._axes import (
     in_words,
     legend,
     tidy,
+    told_apart,
 )
 from skfed.selection import FedAlignSelector
 from skfed.utils._sklearn import StrOptions
@@ -85,7 +87,7 @@ class ConvergenceDisplay:
         Parameters
         ----------
         estimator : FederatedClassifier or FederatedRegressor
-            A fitted model.
+            A fitted model, or a Pipeline or a search that ends in one.
         x : {"round", "bytes", "seconds"}, default="round"
             Rounds, megabytes sent up and down so far, or seconds so far.
         y : str, default=None
@@ -101,6 +103,8 @@ class ConvergenceDisplay:
 
         Raises
         ------
+        TypeError
+            If the model has no federated step.
         ValueError
             If there is no such column, or it holds nothing.
         """
@@ -120,7 +124,7 @@ class ConvergenceDisplay:
         Parameters
         ----------
         estimators : dict of str to FederatedClassifier or FederatedRegressor
-            Fitted models by name.
+            Fitted models by name, or Pipelines or searches that end in them.
         x, y, ax
             As in :meth:`from_estimator`; ``y`` must be had of every model.
 
@@ -131,14 +135,13 @@ class ConvergenceDisplay:
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             As :meth:`from_estimator`.
         """
         if not StrOptions(set(_X)).is_satisfied_by(x):
             raise ValueError(f"x must be one of {list(_X)}, got {x!r}.")
-        for estimator in estimators.values():
-            check_is_fitted(estimator)
-        histories = {name: estimator.history_ for name, estimator in estimators.items()}
+        steps = {name: federated_step(estimator) for name, estimator in estimators.items()}
+        histories = {name: step.history_ for name, step in steps.items()}
         y = _common_column(histories) if y is None else y
         curves, warmups = {}, {}
         for name, history in histories.items():
@@ -146,7 +149,7 @@ class ConvergenceDisplay:
             position = _position(history, x)
             curve = pd.DataFrame({"x": position, "y": history[y]})
             curves[name] = curve[np.isfinite(curve["y"].astype(float))]
-            ended = _warmup_rounds(estimators[name])
+            ended = _warmup_rounds(steps[name])
             if 0 < ended < len(history):
                 warmups[name] = position[ended - 1]
         return cls(curves, x=x, y=y, warmups=warmups).plot(ax)
@@ -175,24 +178,26 @@ class ConvergenceDisplay:
         Returns
         -------
         ConvergenceDisplay
-            The picture: a curve a candidate, the mean over folds.
+            The picture: a curve a candidate, the mean over folds, at the rounds that were trained
+            in every fold. Rounds that were found in ``checkpoint`` were not trained again.
 
         Raises
         ------
         ValueError
-            If the monitor has not seen such a search, or has no such score.
+            If the monitor has not seen such a search, has no such score, or saw no round in every
+            fold of a candidate.
         """
         check_is_fitted(search)
         rounds, known = monitored_rounds(search, monitor)
         score = known[0] if score is None else score
         if score not in known:
             raise ValueError(f"score={score!r} was not monitored; there is {known}.")
-        means = rounds.groupby(["candidate", "round"], as_index=False)[score].mean()
+        means = _means_over_folds(rounds, score, search.n_splits_)
+        names = told_apart([in_words(params) for params in search.cv_results_["params"]])
         curves = {
-            in_words(search.cv_results_["params"][candidate]): pd.DataFrame(
-                {"x": curve["round"] + 1, "y": curve[score]}
-            )
-            for candidate, curve in means.groupby("candidate")
+            name: pd.DataFrame({"x": curve["round"] + 1, "y": curve["mean"]})
+            for candidate, name in enumerate(names)
+            if len(curve := means[means["candidate"] == candidate])
         }
         return cls(curves, y=f"training {score}, mean over folds").plot(ax)
 
@@ -212,16 +217,16 @@ class ConvergenceDisplay:
         self.ax_, self.figure_ = axes_of(ax)
         self.lines_ = []
         for i, (name, curve) in enumerate(self.curves.items()):
-            colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
             self.lines_ += self.ax_.plot(
-                curve["x"], curve["y"], style, color=colour, label=name, linewidth=1.5
+                curve["x"],
+                curve["y"],
+                color=COLOURS[i % len(COLOURS)],
+                ls=STYLES[i // len(COLOURS) % len(STYLES)],
+                marker="o" if len(curve) == 1 else "",  # one round has no line to be seen
+                label=name,
+                linewidth=1.5,
             )
-        for end, names in self._ends_of_warmups():
-            whose = "end of the warm-up"
-            if len(self.curves) > 1:
-                whose = f"warm-up ends: {', '.join(names)}"
-            colour = self.lines_[[*self.curves].index(names[0])].get_color()
-            self.ax_.axvline(end, color=colour if len(names) == 1 else "grey", ls=":", label=whose)
+        self._mark_warmups()
         self.ax_.set_xlabel(_X[self.x])
         if self.x == "round":
             in_whole_rounds(self.ax_)
@@ -231,11 +236,29 @@ class ConvergenceDisplay:
             legend(self.ax_)
         return self
 
-    def _ends_of_warmups(self) -> Iterator[tuple[float, list[str]]]:
-        """Yield where warm-ups end, and whose."""
+    def _mark_warmups(self) -> None:
+        """Draw a line where warm-ups end; several that end together have one."""
         warmups = self.warmups or {}
         for end in dict.fromkeys(warmups.values()):
-            yield end, [name for name, other in warmups.items() if other == end]
+            names = [name for name, other in warmups.items() if other == end]
+            whose = "end of the warm-up"
+            if len(self.curves) > 1:
+                whose = f"warm-up ends: {', '.join(names)}"
+            colour = self.lines_[[*self.curves].index(names[0])].get_color()
+            self.ax_.axvline(end, color=colour if len(names) == 1 else "grey", ls=":", label=whose)
+
+
+def _means_over_folds(rounds: pd.DataFrame, score: str, n_folds: int) -> pd.DataFrame:
+    """Return the mean score of each candidate and round that was seen in every fold."""
+    means = rounds.groupby(["candidate", "round"])[score].agg(["mean", "size"]).reset_index()
+    means = means[means["size"] == n_folds]
+    if means.empty:
+        raise ValueError(
+            f"monitor saw {len(rounds)} rounds of the search's candidates, and none in every fold: "
+            "what checkpoint= finds finished on disk is not trained again, and a fit that fails "
+            "has no rounds. Search again without checkpoint=, or with an empty directory."
+        )
+    return means
 
 
 def _common_column(histories: Mapping[str, pd.DataFrame]) -> str:

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.utils.validation import check_is_fitted
 
+from skfed._scorers import federated_step
 from skfed.inspection._axes import (
     FREE,
     PRIORITY,
@@ -54,7 +54,7 @@ class SelectionDisplay:
         Parameters
         ----------
         estimator : FederatedClassifier or FederatedRegressor
-            A fitted model.
+            A fitted model, or a Pipeline or a search that ends in one.
         kind : {"frequency", "rounds"}, default="frequency"
             Shares of all selections beside shares of the data; or a raster of rounds and clients.
         ax : matplotlib axes, default=None
@@ -67,22 +67,24 @@ class SelectionDisplay:
 
         Raises
         ------
+        TypeError
+            If the model has no federated step.
         ValueError
             If ``kind`` is unknown.
         """
-        check_is_fitted(estimator)
-        cohorts = estimator.history_["cohort"]
-        ever = [*estimator.clients_.tolist(), *chain.from_iterable(cohorts)]
+        step = federated_step(estimator)
+        cohorts = step.history_["cohort"]
+        ever = [*step.clients_.tolist(), *chain.from_iterable(cohorts)]
         ids = {canonical(client): client for client in ever}
         place = {key: k for k, key in enumerate(ids)}
         counts = np.zeros((len(cohorts), len(ids)), dtype=int)
         for t, cohort in enumerate(cohorts):
             np.add.at(counts[t], [place[canonical(client)] for client in cohort], 1)
         table = pd.DataFrame(counts, columns=pd.Index([*ids.values()], tupleize_cols=False))
-        n_gone = len(ids) - len(estimator.clients_)
-        shares = np.append(estimator.sizes_ / estimator.sizes_.sum(), np.full(n_gone, np.nan))
+        n_gone = len(ids) - len(step.clients_)
+        shares = np.append(step.sizes_ / step.sizes_.sum(), np.full(n_gone, np.nan))
         # Who has priority by name is among the clients of every call.
-        priority = np.append(estimator.priority_, np.full(n_gone, estimator.priority is None))
+        priority = np.append(step.priority_, np.full(n_gone, step.priority is None))
         return cls(table, shares, priority).plot(ax, kind=kind)
 
     def plot(self, ax: Any = None, *, kind: str = "frequency") -> Self:

@@ -1,12 +1,15 @@
 """What a parameter of the selection trades: scores of a search against eps or d."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
+from skorch import NeuralNet
+from torch import nn
 
-from skfed.inspection._axes import COLOURS, axes_of, in_words, legend, tidy
+from skfed.inspection._axes import COLOURS, STYLES, axes_of, in_words, legend, tidy, told_apart
 
 
 class TradeoffDisplay:
@@ -68,12 +71,13 @@ class TradeoffDisplay:
             known = [name[10:] for name in results if name.startswith("mean_test_")]
             raise ValueError(f"metric={metric!r} was not scored; there is {known}.")
         name = _full_name(param, {key for given in results["params"] for key in given})
+        series = _series([{k: v for k, v in p.items() if k != name} for p in results["params"]])
         rows = [
             {
                 "value": float(given[name]),
                 "score": results[f"mean_test_{metric}"][i],
                 "spread": results[f"std_test_{metric}"][i],
-                "series": in_words({k: v for k, v in given.items() if k != name}),
+                "series": series[i],
             }
             for i, given in enumerate(results["params"])
             if isinstance(given.get(name), int | float | np.number)
@@ -110,6 +114,7 @@ class TradeoffDisplay:
                 marker="o",
                 capsize=3,
                 color=COLOURS[i % len(COLOURS)],
+                ls=STYLES[i // len(COLOURS) % len(STYLES)],
                 label=series if several else None,
             )
         if len(finite) < len(self.points):
@@ -120,6 +125,21 @@ class TradeoffDisplay:
         if several:
             legend(self.ax_)
         return self
+
+
+def _series(others: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name the combination of other parameters that each candidate has."""
+    keys = [(in_words(params), _modules(params)) for params in others]
+    distinct = list(dict.fromkeys(keys))
+    names = dict(zip(distinct, told_apart([words for words, _ in distinct]), strict=True))
+    return [names[key] for key in keys]
+
+
+def _modules(params: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the identities of the modules among parameters: their weights are not printed."""
+    nets = [value for value in params.values() if isinstance(value, NeuralNet)]
+    values = [*params.values(), *(net.module for net in nets)]
+    return tuple(id(value) for value in values if isinstance(value, nn.Module))
 
 
 def _full_name(param: str, known: set[str]) -> str:

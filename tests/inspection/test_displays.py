@@ -1,16 +1,12 @@
 """Each display shows what it says, with no text on other text or out of the picture."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
-import sklearn
-from sklearn.callback import ScoringMonitor
-from sklearn.datasets import make_classification
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -27,20 +23,7 @@ from skfed.inspection import (  # noqa: E402
     ClientsDisplay,
     ConvergenceDisplay,
     SelectionDisplay,
-    TradeoffDisplay,
 )
-
-
-@pytest.fixture(autouse=True)
-def closed_figures():
-    yield
-    plt.close("all")
-
-
-@pytest.fixture(scope="module")
-def data():
-    X, y = make_classification(600, n_informative=6, n_classes=4, random_state=0)
-    return X, y, np.array([f"user {i}" for i in range(12)])[np.arange(600) % 12]
 
 
 @pytest.fixture(scope="module")
@@ -67,47 +50,7 @@ def others(data):
     }
 
 
-@pytest.fixture(scope="module")
-def search(data):
-    X, y, clients = data
-    return GridSearchCV(
-        FederatedClassifier(selector=PowerOfChoice(), n_rounds=3, random_state=0),
-        {"selector__d": [2, 4, 8], "local_epochs": [1, 2]},
-        cv=KFold(2, shuffle=True, random_state=0),
-    ).fit(X, y, clients=clients)
-
-
-def check_texts(display):
-    """Render; find texts on top of each other, or that stick out."""
-    figure = display.figure_
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
-    whole = figure.bbox
-    boxes = []
-    for text in figure.findobj(matplotlib.text.Text):
-        if text.get_visible() and text.get_text().strip():
-            box = text.get_window_extent(renderer)
-            if box.width and box.height and _is_shown(text, display.ax_):
-                boxes.append((text.get_text(), box))
-    assert boxes
-    for words, box in boxes:
-        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= whole.x1 + 1 and box.y1 <= whole.y1 + 1
-        assert inside, f"{words!r} is clipped"
-    for (one, a), (two, b) in combinations(boxes, 2):
-        apart = a.x1 <= b.x0 + 1 or b.x1 <= a.x0 + 1 or a.y1 <= b.y0 + 1 or b.y1 <= a.y0 + 1
-        assert apart, f"{one!r} lies on {two!r}"
-
-
-def _is_shown(text, ax):
-    """Tell whether a tick's label is within the axes' limits; other texts are."""
-    for axis, limits, place in ((ax.xaxis, ax.get_xlim(), 0), (ax.yaxis, ax.get_ylim(), 1)):
-        if any(text in (tick.label1, tick.label2) for tick in axis.get_major_ticks()):
-            low, high = sorted(limits)
-            return low <= text.get_position()[place] <= high
-    return True
-
-
-def test_curves_by_round(model):
+def test_curves_by_round(model, check_texts):
     display = ConvergenceDisplay.from_estimator(model)
     [line] = display.lines_
     np.testing.assert_array_equal(line.get_ydata(), model.history_["val_score"])
@@ -118,7 +61,7 @@ def test_curves_by_round(model):
 
 
 @pytest.mark.parametrize("x", ["round", "bytes", "seconds"])
-def test_several_models_by_what_they_cost(others, x):
+def test_several_models_by_what_they_cost(others, x, check_texts):
     display = ConvergenceDisplay.from_estimators(others, x=x, y="train_loss")
     assert len(display.lines_) == 2
     sent = others["random"].history_
@@ -142,11 +85,11 @@ def test_what_is_not_there_is_told(data):
         ConvergenceDisplay.from_estimator(model, y="val_score")
     with pytest.raises(ValueError, match=r"x must be one of"):
         ConvergenceDisplay.from_estimator(model, x="miles")
-    with pytest.raises(sklearn.exceptions.NotFittedError):
+    with pytest.raises(NotFittedError):
         ConvergenceDisplay.from_estimator(FederatedRegressor())
 
 
-def test_each_warm_up_says_whose_it_is(data):
+def test_each_warm_up_says_whose_it_is(data, check_texts):
     X, y, clients = data
     early, late = FedAlignSelector(warmup=2), FedAlignSelector(warmup=4)
     selectors = {"early": early, "late": late, "late too": late, "none": RandomSelector(2)}
@@ -166,59 +109,7 @@ def test_each_warm_up_says_whose_it_is(data):
     check_texts(display)
 
 
-@pytest.fixture(scope="module")
-def monitored(data):
-    """Return a search over both papers' selectors in a Pipeline, and what watched its rounds."""
-    X, y, clients = data
-    monitor = ScoringMonitor(scoring=["accuracy", "neg_log_loss"])
-    model = FederatedClassifier(priority=["user 3"], n_rounds=3, engine="loop", random_state=0)
-    step = "federatedclassifier__selector"
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), model.set_callbacks(monitor)),
-        [
-            {step: [FedAlignSelector(warmup=0)], f"{step}__eps": [0.1, 0.5]},
-            {step: [PowerOfChoice(d=2)], f"{step}__d": [2, 4]},
-        ],
-        cv=KFold(2, shuffle=True, random_state=0),
-    )
-    return search.fit(X, y, federatedclassifier__clients=clients), monitor
-
-
-def test_curves_of_a_searchs_candidates(data, monitored):
-    X, y, clients = data
-    search, monitor = monitored
-    display = ConvergenceDisplay.from_search(search, monitor)
-    assert len(display.lines_) == 4
-    assert display.lines_[3].get_label() == "selector=PowerOfChoice(d=2), d=4"
-    np.testing.assert_array_equal(display.lines_[3].get_xdata(), [1, 2, 3])
-    # The mean over the folds of accuracy on the rows trained on, after the last round.
-    last = []
-    for train, _ in search.cv.split(X):
-        model = sklearn.base.clone(search.estimator).set_params(**search.cv_results_["params"][3])
-        model.fit(X[train], y[train], federatedclassifier__clients=clients[train])
-        last.append(model.score(X[train], y[train]))
-    assert display.lines_[3].get_ydata()[-1] == pytest.approx(np.mean(last))
-    check_texts(display)
-    other = ConvergenceDisplay.from_search(search, monitor, score="neg_log_loss")
-    assert other.ax_.get_ylabel() == "training neg_log_loss, mean over folds"
-    assert (np.diff(other.lines_[3].get_ydata()) > 0).all()
-
-
-def test_a_monitor_of_something_else_is_told(data, monitored):
-    X, y, clients = data
-    search, monitor = monitored
-    with pytest.raises(ValueError, match=r"score='f1' was not monitored.*\['accuracy', 'neg_log"):
-        ConvergenceDisplay.from_search(search, monitor, score="f1")
-    alone = ScoringMonitor(scoring="accuracy")
-    model = FederatedClassifier(n_rounds=1, engine="loop").set_callbacks(alone)
-    model.fit(X, y, clients=clients)
-    with pytest.raises(ValueError, match=r"a GridSearchCV.*of \['FederatedClassifier'\]: pass a"):
-        ConvergenceDisplay.from_search(search, alone)
-    with pytest.raises(sklearn.exceptions.NotFittedError):
-        ConvergenceDisplay.from_search(GridSearchCV(LogisticRegression(), {}), monitor)
-
-
-def test_frequencies_are_those_of_the_history(model):
+def test_frequencies_are_those_of_the_history(model, check_texts):
     display = SelectionDisplay.from_estimator(model)
     assert display.counts.to_numpy().sum() == model.history_["n_aggregated"].sum()
     assert (display.counts["user 3"] == 1).all()
@@ -227,7 +118,7 @@ def test_frequencies_are_those_of_the_history(model):
     check_texts(display)
 
 
-def test_the_raster_has_priority_clients_on_top(model):
+def test_the_raster_has_priority_clients_on_top(model, check_texts):
     display = SelectionDisplay.from_estimator(model, kind="rounds")
     [image] = display.ax_.images
     assert image.get_array().shape == (12, 20)
@@ -237,7 +128,7 @@ def test_the_raster_has_priority_clients_on_top(model):
         SelectionDisplay.from_estimator(model, kind="pie")
 
 
-def test_many_clients_are_counted_not_named(data):
+def test_many_clients_are_counted_not_named(data, check_texts):
     X, y, _ = data
     many = np.arange(600) % 60
     model = FederatedClassifier(n_rounds=5, random_state=0).fit(X, y, clients=many)
@@ -250,7 +141,9 @@ def test_many_clients_are_counted_not_named(data):
 
 @pytest.mark.parametrize("kind", ["frequency", "rounds"])
 @pytest.mark.parametrize("priority", [None, ["user 0"]])
-def test_clients_of_an_earlier_partial_fit_are_shown_without_a_share(data, kind, priority):
+def test_clients_of_an_earlier_partial_fit_are_shown_without_a_share(
+    data, kind, priority, check_texts
+):
     X, y, clients = data
     now = np.isin(clients, ["user 0", "user 1", "user 2"])
     model = FederatedClassifier(
@@ -278,7 +171,7 @@ def test_clients_of_ids_that_compare_equal_are_two():
     assert SelectionDisplay.from_estimator(model).counts.to_numpy().tolist() == [[1, 1], [1, 1]]
 
 
-def test_dollars_in_ids_and_names_are_no_formulas(data):
+def test_dollars_in_ids_and_names_are_no_formulas(data, check_texts):
     X, y, clients = data
     paid = np.char.add(clients, " $x^2$")
     model = FederatedClassifier(n_rounds=2, engine="loop", random_state=0)
@@ -295,7 +188,7 @@ def test_dollars_in_ids_and_names_are_no_formulas(data):
         check_texts(display)
 
 
-def test_labels_of_each_client(data):
+def test_labels_of_each_client(data, check_texts):
     _, y, clients = data
     display = ClientsDisplay.from_data(y, clients, priority=["user 5"])
     assert display.bars.index[0] == "user 5"
@@ -305,7 +198,7 @@ def test_labels_of_each_client(data):
     check_texts(display)
 
 
-def test_accuracy_of_each_client(data, model):
+def test_accuracy_of_each_client(data, model, check_texts):
     X, y, clients = data
     display = ClientsDisplay.from_estimator(model, X, y, clients)
     right = model.predict(X) == y
@@ -314,50 +207,46 @@ def test_accuracy_of_each_client(data, model):
     check_texts(display)
 
 
-def test_clients_without_priority(data):
+def test_clients_without_priority(data, check_texts):
     _, y, clients = data
     check_texts(ClientsDisplay.from_data(y, clients))
 
 
-def test_trade_offs_of_a_search(search):
-    display = TradeoffDisplay.from_search(search, "d")
-    assert display.param == "selector__d"
-    assert len(display.points) == 6
-    assert sorted(set(display.points["series"])) == ["local_epochs=1", "local_epochs=2"]
-    best = display.points.loc[display.points["score"].idxmax()]
-    assert best["score"] == search.best_score_
-    check_texts(display)
-    with pytest.raises(ValueError, match=r"'eps' is of no candidate.*selector__d"):
-        TradeoffDisplay.from_search(search, "eps")
-    with pytest.raises(ValueError, match=r"metric='f1' was not scored; there is \['score'\]"):
-        TradeoffDisplay.from_search(search, "d", metric="f1")
+DISPLAYS = [
+    lambda model, *data: ConvergenceDisplay.from_estimator(model),
+    lambda model, *data: ConvergenceDisplay.from_estimators({"it": model}),
+    lambda model, *data: SelectionDisplay.from_estimator(model),
+    lambda model, *data: ClientsDisplay.from_estimator(model, *data),
+]
 
 
-@pytest.mark.parametrize("values", [[np.inf], [0.2, np.inf], [0, 0.001, 0.5, 4, np.inf]], ids=str)
-def test_an_infinite_eps_stands_at_the_right(data, values):
+@pytest.mark.parametrize("display", DISPLAYS)
+def test_the_federated_step_of_a_pipeline_is_drawn(data, model, display, check_texts):
     X, y, clients = data
-    search = GridSearchCV(
-        FederatedClassifier(
-            selector=FedAlignSelector(), priority=["user 3"], n_rounds=1, engine="loop"
-        ),
-        {"selector__eps": values},
-        cv=KFold(2, shuffle=True, random_state=0),
-    ).fit(X, y, clients=clients)
-    display = TradeoffDisplay.from_search(search, "eps")
-    assert display.points["value"].tolist() == values
-    drawn = np.asarray(display.ax_.lines[0].get_xdata(), dtype=float)
-    assert np.isfinite(drawn).all() and drawn[-1] == max(drawn)
-    assert display.ax_.get_xticks()[-1] == drawn[-1]
-    assert display.ax_.get_xticklabels()[-1].get_text() == "∞"
-    check_texts(display)
+    pipeline = make_pipeline(FunctionTransformer(lambda X: X / 2), clone(model))
+    pipeline.fit(2 * X, y, federatedclassifier__clients=clients)
+    piped, alone = display(pipeline, 2 * X, y, clients), display(pipeline[-1], X, y, clients)
+    for one, other in zip(piped.ax_.lines, alone.ax_.lines, strict=True):
+        np.testing.assert_array_equal(one.get_xydata(), other.get_xydata())
+    heights = [[bar.get_height() for bar in drawn.ax_.patches] for drawn in (piped, alone)]
+    assert heights[0] == heights[1]
+    check_texts(piped)
 
 
-def test_candidates_without_a_score_are_left_out(search):
-    broken = sklearn.clone(search)
-    broken.cv_results_ = {**search.cv_results_, "mean_test_score": np.full(6, np.nan)}
-    broken.best_estimator_ = search.best_estimator_
-    with pytest.raises(ValueError, match="'d' is no number in any candidate that has a score"):
-        TradeoffDisplay.from_search(broken, "d")
+@pytest.mark.parametrize("display", DISPLAYS)
+def test_what_is_not_federated_is_told(data, display):
+    X, y, clients = data
+    with pytest.raises(TypeError, match=r"LogisticRegression\(\) has no federated step: pass a"):
+        display(LogisticRegression().fit(X, y), X, y, clients)
+    with pytest.raises(NotFittedError):
+        display(make_pipeline(FederatedClassifier()), X, y, clients)
+
+
+def test_accuracy_is_of_classifiers(data):
+    X, _, clients = data
+    model = FederatedRegressor(n_rounds=1, engine="loop").fit(X, X[:, 0], clients=clients)
+    with pytest.raises(TypeError, match=r"scores classifiers, and this is a FederatedRegressor"):
+        ClientsDisplay.from_estimator(model, X, X[:, 0], clients)
 
 
 def test_they_draw_on_given_axes(model):
