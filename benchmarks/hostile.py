@@ -1,6 +1,6 @@
 """Accuracy against the share of hostile clients, by rule and attack, on Fashion-MNIST.
 
-``python -m benchmarks.hostile`` (with SKFED_DATA; 10 minutes on 2 cores) writes ``HOSTILE.md``
+``python -m benchmarks.hostile`` (with SKFED_DATA; about 10 minutes) writes ``HOSTILE.md``
 beside this file.
 """
 
