@@ -25,6 +25,8 @@ from skfed.schedules import Scheduled, value_at
 from skfed.selection import BaseSelector, Cohort, Round
 from skfed.utils._seeding import Purpose, stream
 
+_LARGEST_RATE = float(np.finfo(np.float32).max)
+
 
 @dataclass
 class Server:
@@ -348,6 +350,11 @@ def _training(server: Server, rules: Rules) -> LocalTraining:
         value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps)
         for step in range(n_steps)
     )
+    if max(rates) > _LARGEST_RATE:
+        raise ValueError(
+            f"lr_schedule is {max(rates)} in round {server.round}: it must be at most "
+            f"{_LARGEST_RATE:.2g}, the largest number that float32 holds."
+        )
     return replace(rules.training, rates=rates)
 
 

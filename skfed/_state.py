@@ -11,6 +11,14 @@ from skfed._nets import Model, get_model, set_model
 from skfed._rounds import Server
 from skfed.aggregation._scaffold import Variates
 
+_KINDS: dict[str, Any] = {
+    "seed": int,
+    "reported": dict,
+    "optimizer_state": dict | None,
+    "stopped": int,
+    "callbacks": dict | None,
+}
+
 
 def state_of(server: Server) -> dict[str, Any]:
     """Return all but the rows of the history."""
@@ -29,6 +37,18 @@ def state_of(server: Server) -> dict[str, Any]:
     }
 
 
+def _check_kinds(state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Check what a state would have told only rounds later."""
+    for name, kind in _KINDS.items():
+        if not isinstance(state[name], kind):
+            raise TypeError(f"{name} is {state[name]!r}")
+    given = [*state["reported"].values(), *(v for g in state["net_rates"] for v in g.values())]
+    if state["seed"] < 0 or not all(isinstance(value, float) for value in given):
+        raise TypeError("seed, reported or net_rates")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise TypeError("rows")
+
+
 def tell_what_is_lost(server: Server) -> None:
     """Warn of what the net's callbacks keep and a file cannot hold."""
     if lost := memory_of(server.net)[1]:
@@ -44,6 +64,7 @@ def restore(server: Server, state: dict[str, Any], rows: list[dict[str, Any]]) -
         If the state is of another net, or is none.
     """
     try:
+        _check_kinds(state, rows)
         _check_fits(get_model(server.net), state["model"])
         variates = Variates(*state["variates"])
         told = set(state["told"])
@@ -57,8 +78,6 @@ def restore(server: Server, state: dict[str, Any], rows: list[dict[str, Any]]) -
         server.variates, server.told = variates, told
         server.stopped, server.reminder = state["stopped"], state["callbacks"]
         server.succeeded = True  # else nothing would have been written
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise TypeError("rows")
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"it is no state of a federation: {error!r}") from error
 

@@ -14,6 +14,7 @@ is cut off. Nothing in these files is executed.
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from skfed._estimator import BaseFederated
 
 _SHOWN = 3
+_LOG = re.compile(r"history-(\d+)\.jsonl")
 
 Saved = tuple[dict[str, Any], list[dict[str, Any]]]  # the state, and the rows of the history
 
@@ -80,6 +82,8 @@ class Run:
         try:
             state, (name, n_bytes, checksum) = saved["state"], saved["log"]
             position(state["model"], state["seed"], 0)
+            if not _LOG.fullmatch(name):  # it is written to: it must not lead elsewhere
+                raise ValueError(f"it names {name!r} as its history")
             data = (self.folder / name).read_bytes()[:n_bytes]
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise ValueError(f"{self.folder} is damaged: {error!r}; delete it.") from error
@@ -88,7 +92,10 @@ class Run:
                 f"{self.folder / name} is damaged: its checksum does not fit; delete "
                 f"{self.folder} to start this run anew."
             )
-        rows = [_files.from_json(json.loads(line), {}) for line in data.splitlines()]
+        try:
+            rows = [_files.from_json(json.loads(line), {}) for line in data.splitlines()]
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self.folder / name} is damaged: {error}; delete it.") from error
         self._log, self._n_rows = self.folder / name, len(rows)
         self._n_bytes, self._checksum = n_bytes, sha256(data)
         return state, rows
@@ -117,7 +124,8 @@ class Run:
     def _append(self, rows: list[dict[str, Any]]) -> None:
         """Add what the log lacks to it, behind what its last checkpoint knows of."""
         if self._log is None:
-            taken = [int(path.stem.split("-")[1]) for path in self.folder.glob("history-*.jsonl")]
+            found = map(_LOG.fullmatch, os.listdir(self.folder))
+            taken = [int(match[1]) for match in found if match]
             self._log = self.folder / f"history-{max(taken, default=-1) + 1}.jsonl"
             self._n_rows, self._n_bytes, self._checksum = 0, 0, sha256()
         lines = [json.dumps(_files.to_json(row, {})) for row in rows[self._n_rows :]]
@@ -157,8 +165,10 @@ def opened(
     if model.checkpoint is None:
         yield None
         return
-    if not os.fspath(model.checkpoint):
-        raise ValueError("checkpoint='' names no directory: name one, or pass None.")
+    if not os.fspath(model.checkpoint) or "\0" in str(model.checkpoint):
+        raise ValueError(
+            f"checkpoint={model.checkpoint!r} names no directory: name one, or pass None."
+        )
     _files.check_safetensors()
     _check_ids(federation.ids)
     root, about = Path(model.checkpoint), describe_parameters(model)

@@ -131,7 +131,7 @@ def privacy_spent(model: Any, delta: float = 1e-5) -> pd.DataFrame:
         If delta is not in (0, 1).
     """
     check_is_fitted(model)
-    if not 0 < delta < 1:
+    if not (isinstance(delta, Real) and 0 < delta < 1):
         raise ValueError(f"delta={delta} must be in (0, 1).")
     keys = [canonical(client) for client in model.clients_]
     updates, polls = _messages(model.history_, keys)

@@ -239,7 +239,16 @@ def value_at(
     if isinstance(scheduled, BaseSchedule):
         value = scheduled.at(round, n_rounds, step, n_steps)
     else:
-        value = scheduled(round) if callable(scheduled) else scheduled
+        value = _called(scheduled, name, round) if callable(scheduled) else scheduled
     if not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name} is {value!r} in round {round}: it must be a number >= 0.")
     return float(value)
+
+
+def _called(schedule: Callable[[int], float], name: str, round: int) -> Any:
+    """Call a schedule of the user's; its own error says where it was called."""
+    try:
+        return schedule(round)
+    except Exception as error:
+        error.add_note(f"{name} was called with round {round}")
+        raise
