@@ -57,7 +57,10 @@ class BaseSchedule(BaseEstimator, metaclass=ABCMeta):
             If a parameter is out of range.
         """
         self._validate_params()
-        return float(self._at(round, n_rounds, step, n_steps))
+        try:
+            return float(self._at(round, n_rounds, step, n_steps))
+        except OverflowError as error:
+            raise ValueError(f"{self!r} is too large in round {round}: lower it.") from error
 
     @abstractmethod
     def _at(self, round: int, n_rounds: int, step: int, n_steps: int) -> float:

@@ -39,7 +39,7 @@ def generated(n, *strategies):
                 check(*drawn, **fixtures)
 
             run()
-            assert n_seen >= wanted
+            assert n_seen >= n  # of small spaces there may be no more
 
         others = [p for p in inspect.signature(check).parameters.values() if p not in given_first]
         test.__signature__ = inspect.Signature(others)

@@ -86,7 +86,7 @@ placed = st.sampled_from(sorted(PARTS)).flatmap(
 def test_parameters_of_parts_in_an_estimator(drawn):
     place, (part, name) = drawn
     model = make(**{place: part})
-    if outcome(lambda: model.fit(X, Y, CLIENTS), name, DIVERGES) is REFUSED:
+    if outcome(lambda: model.fit(X, Y, CLIENTS), name, place, DIVERGES) is REFUSED:
         assert not hasattr(model, "net_")
     else:
         assert is_sane(model)
