@@ -8,6 +8,7 @@ from sklearn.utils.validation import validate_data
 
 from skfed._estimator import BaseFederated
 from skfed._nets import CLASSIFIER, make_net, predict
+from skfed.utils._checks import naming
 
 
 class FederatedClassifier(ClassifierMixin, BaseFederated):
@@ -140,7 +141,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         X, y = validate_data(self, X, y, reset=reset, dtype="numeric", allow_nd=True)
         if reset:
             check_classification_targets(y)
-            self.classes_ = np.unique(y if classes is None else classes)
+            with naming("y" if classes is None else "classes"):
+                self.classes_ = np.unique(y if classes is None else classes)
             self._sample_shape = X.shape[1:]
         self._check_sample_shape(X)
         return X, self._encode(y)
@@ -255,4 +257,5 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             If ``clients`` does not fit X or names no priority client.
         """
         X, y, sample_weight = self._scored(X, y, sample_weight, clients)
-        return super().score(X, y, sample_weight)
+        with naming("X", "y", "sample_weight"):
+            return super().score(X, y, sample_weight)

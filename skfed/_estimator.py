@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from skorch import NeuralNet
 
@@ -36,6 +37,7 @@ from skfed.engines import Draws, batch_size, make_engine
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
+from skfed.utils._checks import naming
 from skfed.utils._seeding import draw_seed
 from skfed.utils._sklearn import Interval, StrOptions, VisualBlock, safe_indexing
 from skfed.utils._warnings import warn
@@ -166,15 +168,14 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         given = X, y
         resume = self.warm_start and hasattr(self, "net_")
         with self._kept_on_failure(resume):
-            X, y = self._check_training_data(X, y, reset=not resume)
+            with naming("X", "y"):
+                X, y = self._check_training_data(X, y, reset=not resume)
             federation = self._federation(clients, len(X))
             server = self._resumed() if resume else self._start(X)
             if resume and not self._has_more_rounds(server):
                 return self
             validation = self._validation(X_val, y_val, clients_val, federation, server)
-            held_out = (None, None) if validation is None else validation.rows
-            data = {"X": X, "y": y, "X_val": held_out[0], "y_val": held_out[1]}
-            with opened(self, server, federation, data) as run:
+            with opened(self, server, federation, (X, y), validation) as run:
                 rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
                     self, given, rounds, lambda: so_far(server, federation, X)
@@ -237,7 +238,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self._validate_params()
         resume = hasattr(self, "net_")
         with self._kept_on_failure(resume):
-            X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
+            with naming("X", "y"):
+                X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
             federation = self._federation(clients, len(X))
             server = self._resumed() if resume else self._start(X)
             server.stopped = 0  # it is asked for one more
@@ -293,9 +295,11 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _scored(self, X, y, sample_weight, clients) -> tuple:
         """Return what of X, y and their weights is scored: rows of priority clients, if asked."""
+        check_is_fitted(self)
+        with naming("X", "y", "sample_weight"):
+            check_consistent_length(X, y, sample_weight)
         if clients is None:
             return X, y, sample_weight
-        check_is_fitted(self)
         rows = priority_rows(clients, len(y), self.clients_, self.priority_)
         weights = None if sample_weight is None else safe_indexing(sample_weight, rows)
         return safe_indexing(X, rows), safe_indexing(y, rows), weights
@@ -346,19 +350,21 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             return None
         if X_val is None or y_val is None:
             raise ValueError("X_val and y_val go together: pass both or neither.")
-        y_val = self._check_targets(y_val, "y_val")
-        X_val, y_val = validate_data(
-            self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
-        )
-        self._check_sample_shape(X_val, "X_val")
-        y_val = self._encode(y_val, "y_val")
+        with naming("X_val", "y_val"):
+            y_val = self._check_targets(y_val, "y_val")
+            X_val, y_val = validate_data(
+                self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
+            )
+            self._check_sample_shape(X_val, "X_val")
+            y_val = self._encode(y_val, "y_val")
         if clients_val is not None:
             rows = priority_rows(
                 clients_val, len(X_val), federation.ids, federation.priority, "clients_val"
             )
             X_val, y_val = X_val[rows], y_val[rows]
-        X_val = cast(server.net, X_val)
-        y_val = self._targets(server.net, X_val, y_val)
+        with naming("X_val", "y_val"):
+            X_val = cast(server.net, X_val)
+            y_val = self._targets(server.net, X_val, y_val)
         return Validation(server, (X_val, y_val), self._val_score)
 
     def _advance(
@@ -429,7 +435,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _check_X(self, X) -> np.ndarray:
         """Validate samples to predict and bring them to the net's dtype."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype="numeric", allow_nd=True)
+        with naming("X"):
+            X = validate_data(self, X, reset=False, dtype="numeric", allow_nd=True)
         self._check_sample_shape(X)
         return cast(self.net_, X)
 

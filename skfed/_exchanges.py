@@ -10,7 +10,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed._nets import Model
-from skfed.engines import Engine, Order, Updates
+from skfed.engines import Engine, Order, Updates, numbered
 from skfed.history import Ledger
 from skfed.privacy import GaussianMechanism
 from skfed.selection import Round
@@ -74,18 +74,29 @@ class Discretion:
 
     mechanism: GaussianMechanism | None
     stream: Callable[[Purpose, int, int], np.random.Generator]
-    said: Counter[tuple[Purpose, int]] = field(default_factory=Counter)
+    polled: Counter[int] = field(default_factory=Counter)
 
-    def of(self, purpose: Purpose, clients: np.ndarray, losses: np.ndarray) -> np.ndarray:
-        """Return what clients say in place of their losses; each time with other noise."""
+    def of_polls(self, clients: np.ndarray, losses: np.ndarray) -> np.ndarray:
+        """Return what clients answer in place of their losses; each time with other noise."""
         if self.mechanism is None:
             return losses
         noisy = losses.copy()
         for i, k in enumerate(clients.tolist()):
-            rng = self.stream(purpose, k, self.said[purpose, k])
+            rng = self.stream(Purpose.POLL_NOISE, k, self.polled[k])
             noisy[i] = self.mechanism.of_loss(losses[i], rng)
-            self.said[purpose, k] += 1
+            self.polled[k] += 1
         return noisy
+
+    def of_training(self, k: int, copy: int, loss: float) -> float:
+        """Return what a client, or a copy of it, reports in place of its training loss."""
+        if self.mechanism is None:
+            return loss
+        return self.mechanism.of_loss(loss, self.stream(Purpose.LOSS_NOISE, k, copy))
+
+    def not_finite(self, what: str, loss: float) -> ValueError:
+        """Say that a loss or update is not finite; the loss itself only where it is no secret."""
+        told = f" (loss {loss})" if self.mechanism is None else ""
+        return ValueError(f"its {what} is not finite{told}: lower the learning rate, or scale X.")
 
 
 @dataclass
@@ -110,8 +121,10 @@ class Poll:
         told = self.engine.evaluate(self.model, clients, self.round, max_samples)
         values = told.losses if metric == "loss" else told.errors
         for i in np.flatnonzero(~np.isfinite(values)).tolist():
-            self.failures.add(clients[i], told.raised.get(i) or _not_finite("loss", values[i]))
-        values = self.discretion.of(Purpose.POLL_NOISE, clients, values)
+            self.failures.add(
+                clients[i], told.raised.get(i) or self.discretion.not_finite("loss", values[i])
+            )
+        values = self.discretion.of_polls(clients, values)
         # A client above the bound keeps its value to itself.
         answered = np.isfinite(values) & (values <= (np.inf if at_most is None else at_most))
         self.ledger.charge_poll(clients, answered, told.n_samples, with_bound=at_most is not None)
@@ -138,6 +151,7 @@ class Returns:
         n_members = len(order.cohort.clients)
         self.clients, self.failures = order.cohort.clients, failures
         self.discretion = discretion
+        self.copies = list(numbered(self.clients.tolist()))
         self.losses = np.full(n_members, np.nan)
         self.n_samples = np.zeros(n_members, dtype=int)
         self.sent = np.ones(n_members, dtype=bool)  # whose training came to its end
@@ -148,21 +162,17 @@ class Returns:
         """Note what comes, and pass the models on of those that have not failed."""
         for updates in arriving:
             members = updates.members
-            self.losses[members] = np.where(updates.finite, updates.losses, np.nan)
+            for i, loss, finite in zip(members, updates.losses, updates.finite, strict=True):
+                k, copy = self.copies[i]
+                if finite:
+                    self.losses[i] = self.discretion.of_training(k, copy, loss)
             self.n_samples[members] = updates.n_samples
             self.sent[members] = updates.error is None
             self.good[members] = updates.finite
             for i, variate, finite in zip(members, updates.variates, updates.finite, strict=True):
                 self.variates[i] = variate if finite else None
             for i in np.flatnonzero(~updates.finite).tolist():
-                cause = updates.error or _not_finite("update", updates.losses[i])
+                cause = updates.error or self.discretion.not_finite("update", updates.losses[i])
                 self.failures.add(self.clients[members[i]], cause)
             if updates.finite.any():
                 yield members[updates.finite], updates.part
-        self.losses = self.discretion.of(Purpose.LOSS_NOISE, self.clients, self.losses)
-
-
-def _not_finite(what: str, loss: float) -> ValueError:
-    return ValueError(
-        f"its {what} is not finite (loss {loss}): lower the learning rate, or scale X."
-    )

@@ -196,7 +196,8 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
     """Return s_k of each client."""
     if priority is None:
         return np.ones(len(ids))
-    if isinstance(priority, str | bytes) or not isinstance(priority, Iterable):
+    is_one = isinstance(priority, str | bytes) or getattr(priority, "ndim", 1) == 0
+    if is_one or not isinstance(priority, Iterable):
         raise ValueError(
             "priority must be a collection of client ids, or a mapping of them to weights; got "
             f"{priority!r}."

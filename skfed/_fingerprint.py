@@ -16,6 +16,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
 
 from skfed._federation import Federation
 
@@ -34,6 +35,7 @@ _OF_CLASSES = {
     *("__module__", "__doc__", "__qualname__", "__annotations__", "__annotate_func__"),
     *("__abstractmethods__", "__firstlineno__", "__static_attributes__", "__parameters__"),
 }
+_OF_MODULES = vars(nn.Module()).keys()
 _SHOWN = 60
 _CHUNK = 2**24
 
@@ -123,7 +125,7 @@ class _Describer:
         """Describe a module's weights, which of them are trained, and its other attributes."""
         weights = {n: (p.requires_grad, p) for n, p in value.named_parameters()}
         parts = {
-            name: (type(m), {k: v for k, v in vars(m).items() if k[0] != "_" and k != "training"})
+            name: (type(m), _own(m), [*m._forward_hooks.values(), *m._forward_pre_hooks.values()])
             for name, m in value.named_modules()
         }
         told = self.describe([weights, dict(value.named_buffers()), parts])
@@ -200,6 +202,15 @@ _KINDS: list[tuple[Any, Callable[[_Describer, Any], str]]] = [
     (list | tuple, _Describer.sequence),
     (object, _Describer.object),
 ]
+
+
+def _own(module: nn.Module) -> dict[str, Any]:
+    """Return a module's attributes beyond those of every module; handles of hooks are numbers."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name not in _OF_MODULES and not isinstance(value, RemovableHandle)
+    }
 
 
 def _is_code(value: Any) -> bool:

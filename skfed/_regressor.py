@@ -7,6 +7,7 @@ from sklearn.utils.validation import validate_data
 
 from skfed._estimator import BaseFederated
 from skfed._nets import REGRESSOR, make_net, output_of, predict
+from skfed.utils._checks import naming
 
 
 class FederatedRegressor(RegressorMixin, BaseFederated):
@@ -89,7 +90,11 @@ feature_names_in_
 
     def _targets(self, net, X, y):
         output = output_of(net, X[:1])
-        y = y.astype(str(output.dtype).removeprefix("torch."))
+        dtype = str(output.dtype).removeprefix("torch.")
+        with naming("y"), np.errstate(over="ignore"):
+            y = y.astype(dtype)
+        if not np.isfinite(y).all():
+            raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
         return y.reshape(len(y), *output.shape[1:])
 
     def _val_score(self, outputs, y):
@@ -161,7 +166,8 @@ feature_names_in_
             If ``clients`` does not fit X or names no priority client.
         """
         X, y, sample_weight = self._scored(X, y, sample_weight, clients)
-        return super().score(X, y, sample_weight)
+        with naming("X", "y", "sample_weight"):
+            return super().score(X, y, sample_weight)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -1,5 +1,6 @@
 """One round after another: poll, select, train, aggregate, record."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from skfed.schedules import Scheduled, value_at
 from skfed.selection import BaseSelector, Cohort, Round
 from skfed.utils._seeding import Purpose, stream
 
+_LARGEST_RATE = float(np.finfo(np.float32).max)
+
 
 @dataclass
 class Server:
@@ -37,6 +40,9 @@ class Server:
     variates: Variates = field(default_factory=Variates)
     rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round
     told: set[tuple] = field(default_factory=set)  # failures that were logged
+    # What clients have sent under noise: by digest, "update" or "loss", and noise multiplier.
+    messages: Counter[tuple[bytes, str, float]] = field(default_factory=Counter)
+    private_rounds: tuple[int, ...] = ()  # which these were
     stopped: int = 0  # the number of rounds that were planned when a callback stopped them
     succeeded: bool = False  # some client, in some round of this fit
     reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file
@@ -171,6 +177,7 @@ def _run_round(
         if len(cohort.clients):
             _move(server, federation, rules, order, aggregate, returns)
         measured = validate(server.net)
+        _note_messages(server, federation, rules, ledger, returns)
         losses = dict(zip(asked.clients.tolist(), returns.losses.tolist(), strict=True))
         server.reported = server.reported | {federation.digest(k): v for k, v in losses.items()}
         reported[list(losses)] = list(losses.values())
@@ -195,14 +202,33 @@ def _run_round(
 def _all_or_nothing(server: Server, model: Model) -> Iterator[None]:
     """Put back what the server remembers, if a round is interrupted before its row is written."""
     t = server.round
-    before = server.optimizer_state, server.variates, server.reported
+    names = "optimizer_state", "variates", "reported", "messages", "private_rounds"
+    before = {name: getattr(server, name) for name in names}
     try:
         yield
     except BaseException:
         if server.round == t:
             set_model(server.net, model)
-            server.optimizer_state, server.variates, server.reported = before
+            vars(server).update(before)
         raise
+
+
+def _note_messages(
+    server: Server, federation: Federation, rules: Rules, ledger: Ledger, returns: Returns
+) -> None:
+    """Note what clients have sent in a round with noise; with each update goes a loss."""
+    if rules.update_privacy is None and rules.loss_privacy is None:
+        return
+    of_updates, of_losses = (
+        0.0 if mechanism is None else float(mechanism.noise_multiplier)
+        for mechanism in (rules.update_privacy, rules.loss_privacy)
+    )
+    trained = [federation.digest(k) for k in returns.clients[returns.sent].tolist()]
+    said = [*trained, *map(federation.digest, ledger.polled)]
+    sent = [(key, "update", of_updates) for key in trained]
+    sent += [(key, "loss", of_losses) for key in said]
+    server.messages = server.messages + Counter(sent)
+    server.private_rounds = (*server.private_rounds, server.round)
 
 
 def _move(
@@ -348,6 +374,11 @@ def _training(server: Server, rules: Rules) -> LocalTraining:
         value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps)
         for step in range(n_steps)
     )
+    if max(rates) > _LARGEST_RATE:
+        raise ValueError(
+            f"lr_schedule is {max(rates)} in round {server.round}: it must be at most "
+            f"{_LARGEST_RATE:.2g}, the largest number that float32 holds."
+        )
     return replace(rules.training, rates=rates)
 
 

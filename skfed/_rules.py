@@ -37,7 +37,7 @@ def make_rules(model: "BaseFederated", net: NeuralNet) -> Rules:
         aggregator=aggregator,
         server_optimizer=model.server_optimizer,
         availability=Always() if model.availability is None else model.availability,
-        training=LocalTraining(model.local_epochs, model.local_steps, model.proximal_mu),
+        training=_local_training(model),
         lr_schedule=model.lr_schedule,
         n_rounds=model.n_rounds,
         drop_failing=model.on_client_error == "drop",
@@ -45,6 +45,13 @@ def make_rules(model: "BaseFederated", net: NeuralNet) -> Rules:
         update_privacy=model.update_privacy,
         loss_privacy=model.loss_privacy,
     )
+
+
+def _local_training(model: "BaseFederated") -> LocalTraining:
+    steps = model.local_steps
+    # Counts may be other integers than int, True for one.
+    steps = None if steps is None else int(steps)
+    return LocalTraining(int(model.local_epochs), steps, model.proximal_mu)
 
 
 def _check_plain_sgd(aggregator: BaseAggregator, optimizer: torch.optim.Optimizer) -> None:

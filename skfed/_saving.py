@@ -11,6 +11,7 @@ from skfed import _files
 from skfed._rounds import Server
 from skfed._state import restore, state_of, tell_what_is_lost
 from skfed.history import to_frame
+from skfed.utils._checks import naming
 
 if TYPE_CHECKING:
     from skfed._estimator import BaseFederated
@@ -22,25 +23,35 @@ _MADE_ANEW = {"net_", "history_", "n_rounds_"}
 def save(model: "BaseFederated", path: str | os.PathLike) -> None:
     """Write what fit has learned."""
     check_is_fitted(model)
+    path = _file(path)
     fitted = {
         "kind": type(model).__name__,
         "attributes": {n: v for n, v in vars(model).items() if _is_kept(n)},
         "state": state_of(model._server),
         "rows": model._server.rows,
     }
-    _files.write(Path(path), fitted)
+    _files.write(path, fitted)
     tell_what_is_lost(model._server)
 
 
 def load(model: "BaseFederated", path: str | os.PathLike) -> None:
     """Give an estimator what another of the same parameters has learned."""
-    fitted = _files.read(Path(path))
+    path = _file(path)
+    fitted = _files.read(path)
     try:
         _take(model, fitted)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     except (KeyError, TypeError, AttributeError, IndexError, MemoryError, RuntimeError) as error:
         raise ValueError(f"{path} holds no fitted estimator: {error!r}.") from error
+
+
+def _file(path: str | os.PathLike) -> Path:
+    with naming("path"):
+        file = Path(path)
+    if not file.name or "\0" in str(file):
+        raise ValueError(f"path={path!r} names no file: name one.")
+    return file
 
 
 def _take(model: "BaseFederated", fitted: dict[str, Any]) -> None:

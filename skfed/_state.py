@@ -1,5 +1,6 @@
 """What the server remembers, as plain values and tensors: to be written, and taken up again."""
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -11,6 +12,14 @@ from skfed._nets import Model, get_model, set_model
 from skfed._rounds import Server
 from skfed.aggregation._scaffold import Variates
 
+_KINDS: dict[str, Any] = {
+    "seed": int,
+    "reported": dict,
+    "optimizer_state": dict | None,
+    "stopped": int,
+    "callbacks": dict | None,
+}
+
 
 def state_of(server: Server) -> dict[str, Any]:
     """Return all but the rows of the history."""
@@ -21,12 +30,26 @@ def state_of(server: Server) -> dict[str, Any]:
         "optimizer_state": server.optimizer_state,
         "variates": [server.variates.server, server.variates.clients],
         "told": sorted(server.told),
+        "messages": dict(server.messages),
+        "private_rounds": server.private_rounds,
         "stopped": server.stopped,
         # What the wrapped net's callbacks have seen and changed.
         "net_history": server.net.history.to_list(),
         "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
         "callbacks": server.memory(),
     }
+
+
+def _check_kinds(state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Check what a state would have told only rounds later."""
+    for name, kind in _KINDS.items():
+        if not isinstance(state[name], kind):
+            raise TypeError(f"{name} is {state[name]!r}")
+    given = [*state["reported"].values(), *(v for g in state["net_rates"] for v in g.values())]
+    if state["seed"] < 0 or not all(isinstance(value, float) for value in given):
+        raise TypeError("seed, reported or net_rates")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise TypeError("rows")
 
 
 def tell_what_is_lost(server: Server) -> None:
@@ -44,6 +67,7 @@ def restore(server: Server, state: dict[str, Any], rows: list[dict[str, Any]]) -
         If the state is of another net, or is none.
     """
     try:
+        _check_kinds(state, rows)
         _check_fits(get_model(server.net), state["model"])
         variates = Variates(*state["variates"])
         told = set(state["told"])
@@ -55,10 +79,10 @@ def restore(server: Server, state: dict[str, Any], rows: list[dict[str, Any]]) -
         server.seed, server.rows = state["seed"], rows
         server.reported, server.optimizer_state = state["reported"], state["optimizer_state"]
         server.variates, server.told = variates, told
+        server.messages = Counter(state["messages"])
+        server.private_rounds = state["private_rounds"]
         server.stopped, server.reminder = state["stopped"], state["callbacks"]
         server.succeeded = True  # else nothing would have been written
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise TypeError("rows")
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"it is no state of a federation: {error!r}") from error
 

@@ -14,7 +14,8 @@ is cut off. Nothing in these files is executed.
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -35,12 +36,14 @@ from skfed._fingerprint import (
 from skfed._nets import get_model
 from skfed._rounds import Server
 from skfed._state import position, restore, state_of, tell_what_is_lost
+from skfed._validation import Validation
 from skfed.utils._warnings import warn
 
 if TYPE_CHECKING:
     from skfed._estimator import BaseFederated
 
 _SHOWN = 3
+_LOG = re.compile(r"history-(\d+)\.jsonl")
 
 Saved = tuple[dict[str, Any], list[dict[str, Any]]]  # the state, and the rows of the history
 
@@ -80,6 +83,8 @@ class Run:
         try:
             state, (name, n_bytes, checksum) = saved["state"], saved["log"]
             position(state["model"], state["seed"], 0)
+            if not _LOG.fullmatch(name):  # it is written to: it must not lead elsewhere
+                raise ValueError(f"it names {name!r} as its history")
             data = (self.folder / name).read_bytes()[:n_bytes]
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise ValueError(f"{self.folder} is damaged: {error!r}; delete it.") from error
@@ -88,7 +93,10 @@ class Run:
                 f"{self.folder / name} is damaged: its checksum does not fit; delete "
                 f"{self.folder} to start this run anew."
             )
-        rows = [_files.from_json(json.loads(line), {}) for line in data.splitlines()]
+        try:
+            rows = [_files.from_json(json.loads(line), {}) for line in data.splitlines()]
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self.folder / name} is damaged: {error}; delete it.") from error
         self._log, self._n_rows = self.folder / name, len(rows)
         self._n_bytes, self._checksum = n_bytes, sha256(data)
         return state, rows
@@ -117,7 +125,8 @@ class Run:
     def _append(self, rows: list[dict[str, Any]]) -> None:
         """Add what the log lacks to it, behind what its last checkpoint knows of."""
         if self._log is None:
-            taken = [int(path.stem.split("-")[1]) for path in self.folder.glob("history-*.jsonl")]
+            found = map(_LOG.fullmatch, os.listdir(self.folder))
+            taken = [int(match[1]) for match in found if match]
             self._log = self.folder / f"history-{max(taken, default=-1) + 1}.jsonl"
             self._n_rows, self._n_bytes, self._checksum = 0, 0, sha256()
         lines = [json.dumps(_files.to_json(row, {})) for row in rows[self._n_rows :]]
@@ -137,7 +146,8 @@ def opened(
     model: "BaseFederated",
     server: Server,
     federation: Federation,
-    data: Mapping[str, np.ndarray | None],
+    train: tuple[np.ndarray, np.ndarray],
+    validation: Validation | None,
 ) -> Iterator[Run | None]:
     """Open the run of a fit, if it has ``checkpoint``, and bring the server to where it has come.
 
@@ -157,11 +167,15 @@ def opened(
     if model.checkpoint is None:
         yield None
         return
-    if not os.fspath(model.checkpoint):
-        raise ValueError("checkpoint='' names no directory: name one, or pass None.")
+    if not os.fspath(model.checkpoint) or "\0" in str(model.checkpoint):
+        raise ValueError(
+            f"checkpoint={model.checkpoint!r} names no directory: name one, or pass None."
+        )
     _files.check_safetensors()
     _check_ids(federation.ids)
     root, about = Path(model.checkpoint), describe_parameters(model)
+    held_out = (None, None) if validation is None else validation.rows
+    data = dict(zip(("X", "y", "X_val", "y_val"), (*train, *held_out), strict=True))
     about |= describe_data(data, federation, getattr(model, "classes_", None))
     about = _choose(root, about, server, model.n_rounds)
     run = Run(root / fingerprint(about), model.checkpoint_every)
@@ -266,7 +280,7 @@ def _tell(folder: Path, about: Description, found: Saved | None) -> None:
         print(f"checkpoint: goes on after round {len(found[1])} of the run in {folder}")
         return
     text = f"checkpoint: a new run in {folder}"
-    others = [differences(about, other) for other in _others(folder.parent)]
+    others = [differences(about, other) for other in _others(folder)]
     if others:
         nearest = min(others, key=len)
         more = f" and {len(nearest) - _SHOWN} more" if len(nearest) > _SHOWN else ""
@@ -274,8 +288,11 @@ def _tell(folder: Path, about: Description, found: Saved | None) -> None:
     print(text)
 
 
-def _others(root: Path) -> Iterator[Description]:
-    for path in sorted(root.glob("*/about.json")):
-        with suppress(ValueError):  # a damaged one cannot be compared with
-            if isinstance(other := json.loads(path.read_text()), dict):
+def _others(folder: Path) -> Iterator[Description]:
+    """Yield what tells the other runs of a directory; it only serves a message."""
+    for path in sorted(folder.parent.glob("*/about.json")):
+        with suppress(OSError, ValueError, RecursionError):  # a damaged one is left out
+            other = json.loads(path.read_text())
+            is_own = path.parent == folder
+            if not is_own and isinstance(other, dict) and {*map(type, other.values())} == {str}:
                 yield other

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import BaseCrossValidator
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_consistent_length, check_random_state, check_scalar
 
 from skfed._federation import Federation, make_federation
+from skfed.utils._checks import naming
 
 __all__ = [
     "LeaveClientsOut",
@@ -57,14 +58,18 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
             If ``groups`` is missing or does not fit X, or there are too few clients.
         """
         check_scalar(self.n_splits, "n_splits", Integral, min_val=2)
-        n_samples = X.shape[0] if hasattr(X, "shape") else len(X)
+        check_scalar(self.shuffle, "shuffle", (bool, np.bool_))
+        with naming("X"):
+            check_consistent_length(X)
+            n_samples = X.shape[0] if hasattr(X, "shape") else len(X)
         if groups is None:
             raise ValueError(
                 f"{type(self).__name__} splits by client: pass groups=, one client id a row of X. "
                 "In a search, pass groups= to fit, or clients= with metadata routing on."
             )
         rng = check_random_state(self.random_state)
-        federation = make_federation(groups, n_samples, self._priority())
+        with naming("groups", "priority"):
+            federation = make_federation(groups, n_samples, self._priority())
         folds = self._folds(federation, n_samples, rng)
         for fold in range(self.n_splits):
             yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)

@@ -9,8 +9,8 @@ a client's data, against whoever sees its messages (local, client-level privacy)
 needed than where a trusted server adds it to a sum.
 """
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skfed._nets import Model
 from skfed.aggregation._robust import clipped
-from skfed.utils._ids import canonical
+from skfed.utils._ids import digest, native
 from skfed.utils._sklearn import Interval
 
 __all__ = ["GaussianMechanism", "privacy_spent"]
@@ -131,55 +131,61 @@ def privacy_spent(model: Any, delta: float = 1e-5) -> pd.DataFrame:
         If delta is not in (0, 1).
     """
     check_is_fitted(model)
-    if not 0 < delta < 1:
-        raise ValueError(f"delta={delta} must be in (0, 1).")
-    keys = [canonical(client) for client in model.clients_]
-    updates, polls = _messages(model.history_, keys)
-    counts = [(updates[key], updates[key] + polls[key]) for key in keys]
-    mechanisms = model.update_privacy, model.loss_privacy
-    epsilons = {pair: _epsilon(*mechanisms, *pair, delta) for pair in set(counts)}
-    told = pd.DataFrame(counts, columns=["n_updates", "n_losses"])
-    told["epsilon"] = [epsilons[pair] for pair in counts]
-    return told.set_index(pd.Index(model.clients_, name="client", dtype=object))
+    if not (isinstance(delta, Real) and 0 < delta < 1):
+        raise ValueError(f"delta={delta!r} must be in (0, 1).")
+    messages = _messages(model._server.messages, model.history_, model._server.private_rounds)
+    told = [messages[digest(native(client))] for client in model.clients_]
+    epsilons = {one: _epsilon(one, delta) for one in set(map(_frozen, told))}
+    table = pd.DataFrame(
+        {
+            "n_updates": [_total(one, "update") for one in told],
+            "n_losses": [_total(one, "loss") for one in told],
+            "epsilon": [epsilons[_frozen(one)] for one in told],
+        }
+    )
+    return table.set_index(pd.Index(model.clients_, name="client", dtype=object))
 
 
-def _messages(history: pd.DataFrame, keys: list) -> tuple[Counter, Counter]:
-    """Count each client's updates, with one loss each, and its answers to polls, by its key."""
-    updates: Counter = Counter()
-    polls: Counter = Counter()
-    for row in history.to_dict("records"):
-        polls.update(map(canonical, row["polled"]))
-        # Whose updates were thrown away (min_clients) is not on record: they count for everybody.
-        thrown_away = row["n_trained"] and not row["n_aggregated"]
-        sent = map(canonical, (*row["cohort"], *row["failed"]))
-        updates.update(keys if thrown_away else sent)
-    return updates, polls
+Messages = Counter[tuple[str, float]]  # by kind, "update" or "loss", and noise multiplier
 
 
-def _epsilon(
-    of_updates: GaussianMechanism | None,
-    of_losses: GaussianMechanism | None,
-    n_updates: int,
-    n_losses: int,
-    delta: float,
-) -> float:
+def _frozen(messages: Messages) -> frozenset:
+    return frozenset(messages.items())
+
+
+def _total(messages: Messages, kind: str) -> int:
+    return sum(n for (other, _), n in messages.items() if other == kind)
+
+
+def _messages(
+    noted: Mapping[tuple[bytes, str, float], int], history: pd.DataFrame, private: Sequence[int]
+) -> dict[bytes, Messages]:
+    """Count what each client has sent: as noted in private rounds, in others without noise."""
+    messages: dict[bytes, Messages] = defaultdict(Counter)
+    for (key, kind, multiplier), n in noted.items():
+        messages[key][kind, multiplier] += n
+    for row in history[~history["round"].isin(private)].to_dict("records"):
+        for client in row["cohort"]:
+            messages[digest(client)]["update", 0.0] += 1
+        for client in (*row["polled"], *row["cohort"]):
+            messages[digest(client)]["loss", 0.0] += 1
+    return messages
+
+
+def _epsilon(messages: frozenset, delta: float) -> float:
     try:
         from opacus.accountants.analysis import rdp
     except ImportError as error:
         raise ImportError("privacy_spent needs Opacus: pip install 'skfed[privacy]'.") from error
-    total = np.zeros(len(_ORDERS))
-    for mechanism, n_messages, reach in ((of_updates, n_updates, 2.0), (of_losses, n_losses, 1.0)):
-        if not n_messages:
-            continue
-        if mechanism is None or not mechanism.noise_multiplier:
-            return np.inf
-        total = total + rdp.compute_rdp(
-            q=1.0,
-            noise_multiplier=mechanism.noise_multiplier / reach,
-            steps=n_messages,
-            orders=_ORDERS,
-        )
-    if not total.any():
+    if not messages:
         return 0.0
+    if any(multiplier == 0 for (_, multiplier), _ in messages):
+        return np.inf
+    total = np.zeros(len(_ORDERS))
+    for (kind, multiplier), n in messages:
+        reach = 2.0 if kind == "update" else 1.0  # in units of clip
+        total = total + rdp.compute_rdp(
+            q=1.0, noise_multiplier=multiplier / reach, steps=n, orders=_ORDERS
+        )
     epsilon, _ = rdp.get_privacy_spent(orders=_ORDERS, rdp=total, delta=delta)
     return float(epsilon)

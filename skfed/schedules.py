@@ -57,7 +57,10 @@ class BaseSchedule(BaseEstimator, metaclass=ABCMeta):
             If a parameter is out of range.
         """
         self._validate_params()
-        return float(self._at(round, n_rounds, step, n_steps))
+        try:
+            return float(self._at(round, n_rounds, step, n_steps))
+        except OverflowError as error:
+            raise ValueError(f"{self!r} is too large in round {round}: lower it.") from error
 
     @abstractmethod
     def _at(self, round: int, n_rounds: int, step: int, n_steps: int) -> float:
@@ -239,7 +242,16 @@ def value_at(
     if isinstance(scheduled, BaseSchedule):
         value = scheduled.at(round, n_rounds, step, n_steps)
     else:
-        value = scheduled(round) if callable(scheduled) else scheduled
+        value = _called(scheduled, name, round) if callable(scheduled) else scheduled
     if not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name} is {value!r} in round {round}: it must be a number >= 0.")
     return float(value)
+
+
+def _called(schedule: Callable[[int], float], name: str, round: int) -> Any:
+    """Call a schedule of the user's; its own error says where it was called."""
+    try:
+        return schedule(round)
+    except Exception as error:
+        error.add_note(f"{name} was called with round {round}")
+        raise

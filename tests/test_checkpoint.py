@@ -317,11 +317,17 @@ class Setting(nn.Linear):
         super().__init__(5, 3)
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)
-        self.factor = factor
+        self._factor = factor
         self.bias.requires_grad_(not frozen)
 
     def forward(self, X):
-        return super().forward(X) * self.factor
+        return super().forward(X) * self._factor
+
+
+def hooked(k):
+    module = Setting(1)
+    module.register_forward_hook(lambda module, inputs, output: output * k)
+    return module
 
 
 def edited(k):
@@ -359,6 +365,7 @@ class Tensors:
     [
         lambda k: {"estimator": Setting(k)},
         lambda k: {"estimator": Setting(1, frozen=k == 2)},
+        lambda k: {"estimator": hooked(k)},
         lambda k: {"estimator": nn.Sequential(nn.Dropout(0.1 * k), Setting(1))},
         lambda k: {"selector": edited(k)},
         lambda k: {"lr_schedule": mutual(0.1 * k)},
@@ -369,7 +376,7 @@ class Tensors:
         lambda k: {"random_state": np.random.RandomState(k)},
     ],
     ids=[
-        *("plain attribute", "frozen weight", "nested module", "edited class"),
+        *("plain attribute", "frozen weight", "hook", "nested module", "edited class"),
         *("recursion", "tensor", "partial", "schedule", "mapping", "random state"),
     ],
 )

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import threading
 
 import joblib
 import numpy as np
@@ -342,3 +343,44 @@ def test_a_worker_killed_in_a_round_costs_its_time_only(blobs, tmp_path):
     assert armed.history_["n_failed"].tolist() == [0, 0]
     for one, other in zip(parameters(armed), parameters(whole), strict=True):
         assert torch.equal(one, other)
+
+
+class Locked(RuntimeError):
+    """Cannot be pickled."""
+
+    def __init__(self, text):
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class Choosy(RuntimeError):
+    """Cannot be unpickled."""
+
+    def __init__(self, place, reason):
+        super().__init__(f"{reason} at {place}")
+
+
+@pytest.mark.parametrize(
+    "error", [Locked("no way"), Choosy("here", "no way")], ids=["dumps", "loads"]
+)
+def test_exceptions_that_cannot_travel_are_told_the_same_for_any_n_jobs(broken, error):
+    causes = []
+    given = {"selector": EVERYBODY, "n_rounds": 1, "engine": "loop", "random_state": 0}
+    X, y, clients = broken
+    X[X == 9] = 0
+
+    class Raising(nn.Linear):
+        def __init__(self):
+            super().__init__(5, 3)
+
+        def forward(self, X):
+            if (X == 7).any():
+                raise error
+            return super().forward(X)
+
+    for n_jobs in (1, 2):
+        with joblib.parallel_config(backend="threading"):
+            model = FederatedClassifier(Raising, n_jobs=n_jobs, **given).fit(X, y, clients=clients)
+        causes.append(model.history_["causes"][0])
+    assert causes[0] == causes[1]
+    assert causes[0][0].startswith(f"RuntimeError: {type(error).__name__}: no way")

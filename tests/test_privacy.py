@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -15,7 +16,7 @@ from skfed import (
     PowerOfChoice,
     RandomSelector,
 )
-from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold
+from skfed.aggregation import BaseAggregator, CoordinateMedian, NormClipping, Scaffold
 from skfed.privacy import GaussianMechanism, privacy_spent
 from skfed.selection import BaseSelector, Cohort
 
@@ -159,7 +160,9 @@ class TestPrivacySpent:
         for client in "abcdef":
             assert told.loc[client, "n_updates"] == cohorts.count(client)
             assert told.loc[client, "n_losses"] == cohorts.count(client) + 4
-        assert told["epsilon"].is_monotonic_increasing == told["n_updates"].is_monotonic_increasing
+        by_messages = told.sort_values("n_updates")
+        assert by_messages["epsilon"].is_monotonic_increasing
+        assert by_messages["epsilon"].nunique() == told["n_updates"].nunique()
 
     def test_epsilon_by_hand(self, blobs):
         """Two Gaussian messages of effective multipliers s/2 and s cost rho = 2/s^2 + 1/(2 s^2) in
@@ -184,7 +187,47 @@ class TestPrivacySpent:
         private = {"update_privacy": mechanism, "loss_privacy": mechanism}
         model = fit(blobs, n_rounds=2, min_clients=9, **private)
         assert privacy_spent(model)["n_updates"].tolist() == [2] * 6
+        copies = fit(blobs, n_rounds=1, selector=Again(), min_clients=51, **private)
+        assert privacy_spent(copies)["n_updates"].tolist() == [50, 0, 0, 0, 0, 0]
+
+    def test_what_was_sent_stays_sent(self, blobs, tmp_path):
+        """The noise of each round counts, not that of the parameters as they are now."""
+        X, y, clients = blobs
+        quiet = fit(blobs, n_rounds=2, warm_start=True)
+        mechanism = GaussianMechanism(1.0, 20.0)
+        private = {"update_privacy": mechanism, "loss_privacy": mechanism}
+        quiet.set_params(n_rounds=3, **private).fit(X, y, clients=clients)
+        assert np.isinf(privacy_spent(quiet)["epsilon"]).all()
+        assert privacy_spent(quiet)["n_updates"].tolist() == [3] * 6
+        loud = fit(blobs, n_rounds=2, **private)
+        before = privacy_spent(loud)
+        loud.save(tmp_path / "m")
+        loud.set_params(update_privacy__noise_multiplier=99.0)
+        pd.testing.assert_frame_equal(privacy_spent(loud), before)
+        loaded = FederatedClassifier(lr_schedule=0.5).load(tmp_path / "m")
+        pd.testing.assert_frame_equal(privacy_spent(loaded), before)
 
     def test_delta_is_checked(self, blobs):
-        with pytest.raises(ValueError, match="delta=1"):
-            privacy_spent(fit(blobs), delta=1)
+        for delta in (1, 0, "x", None):
+            with pytest.raises(ValueError, match=f"delta={delta!r}"):
+                privacy_spent(fit(blobs), delta=delta)
+
+
+class First(BaseAggregator):
+    """Takes the first part and looks at no other."""
+
+    def combine(self, model, parts, cohort, parameters):
+        next(iter(parts))
+        return model
+
+    def _aggregate(self, model, updates, cohort, parameters):
+        return model
+
+
+def test_no_loss_gets_past_the_noise(blobs):
+    loud = GaussianMechanism(clip=1.0, noise_multiplier=1e6)
+    model = fit(blobs, aggregator=First(), loss_privacy=loud, engine="loop", n_rounds=1)
+    said = [loss for loss in model._server.reported.values() if np.isfinite(loss)]
+    assert said and min(np.abs(said)) > 100
+    with pytest.raises(ValueError, match=r"update is not finite: lower"):
+        fit(blobs, loss_privacy=loud, lr_schedule=3e38, n_rounds=1, local_epochs=9)

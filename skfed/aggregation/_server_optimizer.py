@@ -7,11 +7,14 @@ from collections.abc import Collection, Mapping
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
 from skfed._nets import Model
 from skfed.utils._sklearn import Interval
+
+_LARGEST_RATE = float(np.finfo(np.float32).max)  # of which torch takes a step
 
 
 class ServerOptimizer(BaseEstimator):
@@ -33,7 +36,7 @@ class ServerOptimizer(BaseEstimator):
 
     _parameter_constraints = {
         "optimizer": [type],
-        "lr": [Interval(Real, 0, None, closed="neither")],
+        "lr": [Interval(Real, 0, _LARGEST_RATE, closed="right")],
         "options": [Mapping, None],
     }
 
@@ -75,7 +78,7 @@ class ServerOptimizer(BaseEstimator):
         """
         self._validate_params()
         moved = {name: model[name].clone().requires_grad_() for name in parameters}
-        optimizer = self.optimizer(moved.values(), lr=self.lr, **(self.options or {}))
+        optimizer = self._build(list(moved.values()))
         kind = self.optimizer.__qualname__
         if state is not None and state["optimizer"] == kind:
             # Only what it remembers: lr and options are those of now.
@@ -85,3 +88,15 @@ class ServerOptimizer(BaseEstimator):
         optimizer.step()
         result = aggregate | {name: p.detach() for name, p in moved.items()}
         return result, {"optimizer": kind, "state": optimizer.state_dict()["state"]}
+
+    def _build(self, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+        if not issubclass(self.optimizer, torch.optim.Optimizer):
+            raise ValueError(
+                f"optimizer must be a class of torch's optimizers, got {self.optimizer!r}."
+            )
+        try:
+            return self.optimizer(parameters, lr=self.lr, **(self.options or {}))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"options={self.options!r} do not go with {self.optimizer.__name__}: {error}"
+            ) from error

@@ -8,7 +8,7 @@ import os
 import numpy as np
 from sklearn.utils import Bunch
 
-from skfed.datasets._home import find_home
+from skfed.datasets._home import find_home, reading
 from skfed.utils._sklearn import StrOptions
 
 _FOLDER = "cifar-10-batches-bin"
@@ -50,5 +50,6 @@ def load_cifar10(*, subset: str = "train", data_home: str | os.PathLike | None =
         )
     # A record is a byte of label and the image's bytes, channel by channel.
     records = np.concatenate([np.fromfile(folder / name, np.uint8) for name in _FILES[subset]])
-    records = records.reshape(-1, 1 + np.prod(_SHAPE))
+    with reading(folder):
+        records = records.reshape(-1, 1 + np.prod(_SHAPE))
     return Bunch(X=records[:, 1:].reshape(-1, *_SHAPE).copy(), y=records[:, 0].copy())

@@ -8,7 +8,9 @@ from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state, check_scalar, column_or_1d
+from sklearn.utils import check_random_state, check_scalar
+
+from skfed.utils._checks import labels_of
 
 _MAX_DRAWS = 1000
 
@@ -44,7 +46,7 @@ def partition_dirichlet(
     ValueError
         If a number is out of range, or no such partition is found in 1000 draws.
     """
-    labels = np.asarray(column_or_1d(y))
+    labels = labels_of(y, "y")
     check_scalar(n_clients, "n_clients", Integral, min_val=1)
     check_scalar(alpha, "alpha", Real, min_val=0, include_boundaries="neither")
     check_scalar(min_size, "min_size", Integral, min_val=0)

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils import check_consistent_length
 
 from skfed._federation import make_federation
+from skfed.utils._checks import labels_of, naming
 
 
 def has_priority_label(
@@ -44,8 +45,9 @@ def has_priority_label(
     >>> has_priority_label([0, 1, 2], y=[0, 1, 1, 2], clients=list("abbc"), priority=["a", "b"])
     array([ True,  True, False])
     """
-    labels = np.asarray(column_or_1d(y))
-    check_consistent_length(labels, clients)
+    labels, tested = labels_of(y, "y"), labels_of(y_test, "y_test")
+    with naming("y", "clients"):
+        check_consistent_length(labels, clients)
     federation = make_federation(clients, len(labels), priority)
     rows = [federation.rows(k) for k in np.flatnonzero(federation.priority).tolist()]
-    return np.isin(np.asarray(column_or_1d(y_test)), labels[np.concatenate(rows)])
+    return np.isin(tested, labels[np.concatenate(rows)])

@@ -1,7 +1,10 @@
 """Where data sets lie on disk, and how those of OpenML get there."""
 
+import gzip
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from sklearn.datasets import fetch_openml, get_data_home
@@ -17,6 +20,16 @@ def find_home(data_home: str | os.PathLike | None) -> Path:
 def find_file(folder: Path, names: Sequence[str]) -> Path | None:
     """Return the first of ``names`` that lies in ``folder``."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Let what a damaged file raises name it."""
+    damages = ValueError, TypeError, LookupError, EOFError, zlib.error, gzip.BadGzipFile
+    try:
+        yield
+    except damages as error:
+        raise ValueError(f"{path} is damaged, get it anew: {error}") from error
 
 
 def fetch(home: Path, folder: Path, files: Sequence[str], name: str, version: int) -> Bunch:

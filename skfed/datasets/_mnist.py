@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch
 
-from skfed.datasets._home import fetch, find_home
+from skfed.datasets._home import fetch, find_home, reading
 from skfed.utils._sklearn import StrOptions
 
 _N_TRAIN = 60_000
@@ -98,9 +98,9 @@ def _names(part: str) -> list[str]:
 
 def _read_idx(path: Path) -> np.ndarray:
     """Read an idx file of bytes: its fourth byte is the number of dimensions, then their sizes."""
-    with gzip.open(path) as file:
+    with reading(path), gzip.open(path) as file:
         data = file.read()
-    n_dimensions = data[3]
-    shape = np.frombuffer(data, ">u4", count=n_dimensions, offset=4)
-    # Copied, since an array on a bytes object cannot be written to.
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * n_dimensions).reshape(shape).copy()
+        n_dimensions = data[3]
+        shape = np.frombuffer(data, ">u4", count=n_dimensions, offset=4)
+        # Copied, since an array on a bytes object cannot be written to.
+        return np.frombuffer(data, np.uint8, offset=4 + 4 * n_dimensions).reshape(shape).copy()

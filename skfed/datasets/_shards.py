@@ -4,7 +4,9 @@ from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state, check_scalar, column_or_1d
+from sklearn.utils import check_random_state, check_scalar
+
+from skfed.utils._checks import labels_of
 
 
 def partition_by_shards(
@@ -36,7 +38,7 @@ def partition_by_shards(
     ValueError
         If there are more shards than rows, or a number is below 1.
     """
-    labels = np.asarray(column_or_1d(y))
+    labels = labels_of(y, "y")
     check_scalar(n_clients, "n_clients", Integral, min_val=1)
     check_scalar(shards_per_client, "shards_per_client", Integral, min_val=1)
     n_shards = n_clients * shards_per_client
@@ -89,7 +91,7 @@ def draw_shards(
         If a client is to hold more shards than there are, there are more shards than rows, or a
         number is below 1.
     """
-    labels = np.asarray(column_or_1d(y))
+    labels = labels_of(y, "y")
     check_scalar(n_clients, "n_clients", Integral, min_val=1)
     check_scalar(n_shards, "n_shards", Integral, min_val=1, max_val=len(labels))
     check_scalar(shards_per_client, "shards_per_client", Integral, min_val=1, max_val=n_shards)

@@ -8,11 +8,20 @@ extension is in appendix B.2 of its preprint.
 from numbers import Integral, Real
 
 import numpy as np
-from sklearn.utils import Bunch, check_random_state, check_scalar
+from sklearn.utils import Bunch, check_random_state
+
+from skfed.utils._checks import validated
+from skfed.utils._sklearn import Interval
 
 N_FEATURES, N_CLASSES = 60, 10
 
+_SPREAD = [Interval(Real, 0, 1e30, closed="both")]  # X is float32
+_COUNT = [Interval(Integral, 1, None, closed="left")]
+_FACTOR = [Interval(Real, 0, None, closed="left")]
+_SEED = ["random_state"]
 
+
+@validated(alpha=_SPREAD, beta=_SPREAD, n_clients=_COUNT, random_state=_SEED)
 def make_synthetic(
     alpha: float = 1.0, beta: float = 1.0, *, n_clients: int = 30, random_state=None
 ) -> Bunch:
@@ -52,9 +61,6 @@ def make_synthetic(
     >>> data.X.shape[1], sorted(set(data.clients.tolist()))
     (60, [0, 1, 2])
     """
-    check_scalar(alpha, "alpha", Real, min_val=0)
-    check_scalar(beta, "beta", Real, min_val=0)
-    check_scalar(n_clients, "n_clients", Integral, min_val=1)
     rng = check_random_state(random_state)
     sizes = rng.lognormal(4, 2, n_clients).astype(int) + 50
     rows = [_client(rng, alpha, beta, size) for size in sizes]
@@ -65,6 +71,16 @@ def make_synthetic(
     )
 
 
+@validated(
+    alpha=_SPREAD,
+    beta=_SPREAD,
+    n_priority=_COUNT,
+    n_free=_COUNT,
+    label_noise=_FACTOR,
+    irrelevant=_FACTOR,
+    skew=[Interval(Real, 0, None, closed="neither")],
+    random_state=_SEED,
+)
 def make_prioritized_synthetic(
     alpha: float = 1.0,
     beta: float = 1.0,
@@ -112,10 +128,6 @@ def make_prioritized_synthetic(
     ValueError
         If a number is out of range.
     """
-    check_scalar(n_free, "n_free", Integral, min_val=1)
-    check_scalar(label_noise, "label_noise", Real, min_val=0)
-    check_scalar(irrelevant, "irrelevant", Real, min_val=0)
-    check_scalar(skew, "skew", Real, min_val=0, include_boundaries="neither")
     rng = check_random_state(random_state)
     data = make_synthetic(alpha, beta, n_clients=n_priority, random_state=rng)
     dealt = rng.permutation(len(data.y))

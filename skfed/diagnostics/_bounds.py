@@ -4,11 +4,35 @@ FedALIGN: Ravi, Shomorony, TMLR 2024, Theorem 1, and Theorem A.9 of its preprint
 Cho, Wang, Joshi, 2020 (arXiv:2010.01243), Theorems 3.1 and A.1.
 """
 
+from numbers import Integral, Real
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from skfed.utils._checks import numbers, validated
+from skfed.utils._sklearn import Interval
 
+_POSITIVE = [Interval(Real, 0, None, closed="neither")]
+_NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
+_COUNT = [Interval(Integral, 1, None, closed="left")]
+_CONSTANTS = {
+    "L": _POSITIVE,
+    "mu": _POSITIVE,
+    "sigma": _NON_NEGATIVE,
+    "G": _NON_NEGATIVE,
+    "Gamma": _NON_NEGATIVE,
+}
+_CHOICE = {
+    **_CONSTANTS,
+    "tau": _COUNT,
+    "m": _COUNT,
+    "rho_bar": _POSITIVE,
+    "rho_tilde": _NON_NEGATIVE,
+}
+
+
+@validated(**_CONSTANTS, E=_COUNT, distance=_NON_NEGATIVE, n_draws=[*_COUNT, None])
 def fedalign_bound(
     T: ArrayLike,
     *,
@@ -49,7 +73,7 @@ def fedalign_bound(
     DataFrame
         ``T``, ``vanishing``, ``bias`` and their sum ``bound`` on E[F(w_T)] - F*.
     """
-    T = np.atleast_1d(np.asarray(T, float))
+    T = _iterations(T)
     gamma = max(8 * L / mu, E)
     variance = sigma**2 + 8 * (E - 1) ** 2 * G**2
     if n_draws is not None:
@@ -57,9 +81,11 @@ def fedalign_bound(
         variance += 8 * E**2 * G**2 / n_draws
     C1 = 2 * L / mu**2 * variance + 4 * L**2 / mu * distance**2
     C2 = 12 * L**2 / mu**2
-    return _bound(T, (C1 + C2 * np.asarray(theta) * Gamma) / (T + gamma), np.asarray(rho))
+    theta, rho = _along(T, theta, "theta"), _along(T, rho, "rho")
+    return _bound(T, (C1 + C2 * theta * Gamma) / (T + gamma), rho)
 
 
+@validated(**_CHOICE, distance=_NON_NEGATIVE)
 def power_of_choice_bound(
     T: ArrayLike,
     *,
@@ -92,7 +118,7 @@ def power_of_choice_bound(
     DataFrame
         ``T``, ``vanishing``, ``bias`` and their sum ``bound`` on E[F(w_T)] - F*.
     """
-    T = np.atleast_1d(np.asarray(T, float))
+    T = _iterations(T)
     gamma = 4 * L / mu
     vanishing = (
         4 * L * (32 * tau**2 * G**2 + sigma**2 / m) / (3 * mu**2 * rho_bar)
@@ -102,6 +128,7 @@ def power_of_choice_bound(
     return _bound(T, vanishing, 8 * L * Gamma / (3 * mu) * (rho_tilde / rho_bar - 1))
 
 
+@validated(**_CHOICE, lr=[Real], initial_error=_NON_NEGATIVE)
 def power_of_choice_bound_fixed(
     T: ArrayLike,
     *,
@@ -140,7 +167,7 @@ def power_of_choice_bound_fixed(
     ValueError
         If the learning rate is above what the theorem allows.
     """
-    T = np.atleast_1d(np.asarray(T, float))
+    T = _iterations(T)
     B = 1 + 3 * rho_bar / 8
     largest = min(1 / (2 * mu * B), 1 / (4 * L))
     if not 0 < lr <= largest:
@@ -150,6 +177,19 @@ def power_of_choice_bound_fixed(
     floor = 4 * (noise + skew) / (8 + 3 * rho_bar)
     vanishing = L / mu * (1 - lr * mu * B) ** T * (initial_error - floor)
     return _bound(T, vanishing, L / mu * floor)
+
+
+def _iterations(T: ArrayLike) -> np.ndarray:
+    values = np.atleast_1d(numbers(T, "T"))
+    if values.ndim > 1 or (values < 0).any():
+        raise ValueError(f"T must be numbers >= 0 in one dimension, got {values}.")
+    return values
+
+
+def _along(T: np.ndarray, values: ArrayLike, name: str) -> np.ndarray:
+    """Return one number for each of T, or one for all."""
+    given = numbers(values, name)
+    return given if not given.ndim else numbers(given, name, T.shape)
 
 
 def _bound(T: np.ndarray, vanishing: ArrayLike, bias: ArrayLike) -> pd.DataFrame:

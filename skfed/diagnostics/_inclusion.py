@@ -3,12 +3,18 @@
 Ravi, Shomorony: Prioritized Federated Learning, TMLR 2024, section 3.2.
 """
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
+
+from skfed.utils._checks import numbers, validated
+from skfed.utils._sklearn import Interval
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 def inclusion_trace(model: Any) -> pd.DataFrame:
@@ -64,6 +70,7 @@ def selection_frequency(model: Any) -> pd.DataFrame:
     )
 
 
+@validated(L=[_POSITIVE], mu=[_POSITIVE], gamma=[_POSITIVE, None])
 def alignment(
     model: Any, *, L: float, mu: float, gaps: ArrayLike | None = None, gamma: float | None = None
 ) -> pd.DataFrame:
@@ -86,6 +93,7 @@ def alignment(
     DataFrame of shape (n_rounds, 3)
         ``T``, local iterations so far; ``theta``, in [0, 1]; ``rho``, in units of the loss.
     """
+    check_is_fitted(model)
     E = model.local_epochs if model.local_steps is None else model.local_steps
     gamma = max(8 * L / mu, E) if gamma is None else gamma
     included = inclusion_trace(model).to_numpy() & ~model.priority_
@@ -97,6 +105,7 @@ def alignment(
     theta = np.cumsum(n_iterations / (1 + joined)) / (T + gamma - 2)
     rho = np.full(len(joined), np.nan)
     if gaps is not None:
-        bias = (included * np.asarray(gaps, float)) @ model.fractions_ / (1 + joined)
+        gaps = numbers(gaps, "gaps", model.fractions_.shape)
+        bias = (included * gaps) @ model.fractions_ / (1 + joined)
         rho = 2 * L / mu * np.cumsum(n_iterations * bias) / (T + gamma - 2)
     return pd.DataFrame({"T": T, "theta": theta, "rho": rho})

@@ -3,19 +3,28 @@
 Gamma of Li et al.: On the Convergence of FedAvg on Non-IID Data, ICLR 2020, as both papers use it.
 """
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
 
 from skfed._federation import make_federation
 from skfed._nets import Workbench, to_tensors
+from skfed.utils._checks import naming, validated
+from skfed.utils._sklearn import Interval
 from skfed.utils._warnings import warn
 
 
+@validated(
+    l2=[Interval(Real, 0, None, closed="left"), None],
+    tol=[Interval(Real, 0, None, closed="neither")],
+)
 def optima(
     model: Any, X: Any, y: Any, clients: Any, *, l2: float | None = None, tol: float = 1e-8
 ) -> pd.DataFrame:
@@ -56,7 +65,11 @@ def optima(
     ConvergenceWarning
         If a minimum of a regularised loss was not reached to ``tol``.
     """
-    X, y = model._check_X(X), model._encode(y)
+    check_is_fitted(model)
+    X = model._check_X(X)
+    with naming("y"):
+        y = model._encode(model._check_targets(y, "y"))
+        check_consistent_length(X, y)
     federation = make_federation(clients, len(X), model.priority)
     objective = _Objective(model.net_, X, y, l2, tol)
     weights = federation.priority_weights * federation.fractions
@@ -79,6 +92,7 @@ def optima(
     return frame
 
 
+@validated(optima=[pd.DataFrame])
 def heterogeneity(optima: pd.DataFrame) -> float:
     """Return Gamma = F* - sum of p_k F_k* over the priority clients (FedALIGN, equation 2).
 

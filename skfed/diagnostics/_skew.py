@@ -3,6 +3,7 @@
 Cho, Wang, Joshi: Client Selection in Federated Learning, 2020 (arXiv:2010.01243), Definition 3.2.
 """
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,17 @@ from sklearn.utils import check_random_state
 
 from skfed.selection import BaseSelector
 from skfed.selection._imagined import imagine_round
+from skfed.utils._checks import numbers, validated
+from skfed.utils._sklearn import Interval
+
+_SELECTION = {
+    "selector": [BaseSelector],
+    "n_draws": [Interval(Integral, 1, None, closed="left")],
+    "random_state": ["random_state"],
+}
 
 
+@validated(**_SELECTION)
 def selection_skew(
     selector: BaseSelector,
     losses: ArrayLike,
@@ -53,14 +63,19 @@ def selection_skew(
     ValueError
         If all gaps are 0, so that there is nothing to skew.
     """
-    weights = _draw_weights(selector, losses, sizes, n_draws, random_state)
-    gaps = np.asarray(gaps, float)
+    losses = numbers(losses, "losses")
+    if losses.ndim != 1:
+        raise ValueError(f"losses has shape {losses.shape}: pass one number a client.")
+    gaps = numbers(gaps, "gaps", losses.shape)
+    shares = _shares(sizes, losses.size)
     _check_gaps(gaps)
-    samples = weights @ gaps / (_shares(sizes, len(gaps)) @ gaps)
+    weights = _draw_weights(selector, losses, sizes, n_draws, random_state)
+    samples = weights @ gaps / (shares @ gaps)
     error = samples.std(ddof=1) / np.sqrt(n_draws)
     return pd.DataFrame({"rho": [samples.mean()], "standard_error": [error]})
 
 
+@validated(**_SELECTION)
 def skew_range(
     selector: BaseSelector,
     losses: ArrayLike,
@@ -93,10 +108,13 @@ def skew_range(
         grid of w', and ``at_optimum``: rho(S(pi, w), w*). Rho-bar is the least of both columns,
         rho-tilde the largest of ``at_optimum``; ``attrs`` has them as "rho_bar", "rho_tilde".
     """
-    losses = np.atleast_2d(np.asarray(losses, float))
+    losses = np.atleast_2d(numbers(losses, "losses"))
+    if losses.ndim > 2 or not losses.size:
+        raise ValueError(f"losses has shape {losses.shape}: pass (n_points, n_clients).")
     shares = _shares(sizes, losses.shape[1])
-    gaps = losses - np.asarray(minima, float)
-    optimum_gaps = np.asarray(optimum_losses, float) - np.asarray(minima, float)
+    minima = numbers(minima, "minima", losses.shape[1:])
+    gaps = losses - minima
+    optimum_gaps = numbers(optimum_losses, "optimum_losses", losses.shape[1:]) - minima
     _check_gaps(optimum_gaps)
     rng = check_random_state(random_state)
     rows = []
@@ -117,7 +135,7 @@ def _draw_weights(selector, losses, sizes, n_draws, random_state) -> np.ndarray:
     for draw, seed in zip(weights, rng.randint(2**31, size=n_draws), strict=True):
         view = imagine_round(
             losses,
-            sizes=None if sizes is None else np.asarray(sizes),
+            sizes=None if sizes is None else np.asarray(sizes, int),
             reported=losses,
             rng=np.random.default_rng(seed),
         )
@@ -133,5 +151,7 @@ def _check_gaps(gaps: np.ndarray) -> None:
 
 
 def _shares(sizes: ArrayLike | None, n_clients: int) -> np.ndarray:
-    given = np.ones(n_clients) if sizes is None else np.asarray(sizes, float)
+    given = np.ones(n_clients) if sizes is None else numbers(sizes, "sizes", (n_clients,))
+    if not ((given >= 1) & (given == given.round())).all():
+        raise ValueError(f"sizes must be whole numbers >= 1, got {given}.")
     return given / given.sum()

@@ -23,7 +23,7 @@ from skfed._nets import (
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._draws import batch_size, whole
 from skfed.engines._minibatches import Minibatches
-from skfed.engines._updates import LocalTraining, Order, Updates, collect
+from skfed.engines._updates import LocalTraining, Order, Updates, collect, sendable
 from skfed.utils._seeding import torch_seeded
 
 
@@ -45,6 +45,7 @@ def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task)
     except MemoryError:
         raise
     except Exception as error:
+        error = sendable(error)
         error.add_note(f"while training {task.name}")
         return [Updates.of_failed(member, error)]
 
@@ -86,6 +87,7 @@ def evaluate_client(
     except MemoryError:
         raise
     except Exception as error:
+        error = sendable(error)
         error.add_note(f"while polling {task.name}")
         return [(np.nan, np.nan, error)]
 

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -39,8 +38,8 @@ class Work(NamedTuple):
 def side_by_side(works: Iterable[Work], n_jobs: int | None, prefer: str = "threads") -> Iterator:
     """Yield the members of the works' results in their order, as they come.
 
-    Where a process dies, what it and those behind it had to do is done again, work by work, and a
-    work that is lost again client by client: so only a client that kills its process is left out.
+    Where a process dies, the works that were under way are done again, one by one, and one that is
+    lost again client by client: so only a client that kills its process is left out.
 
     Parameters
     ----------
@@ -59,13 +58,18 @@ def side_by_side(works: Iterable[Work], n_jobs: int | None, prefer: str = "threa
             pending.append(work)
             yield work.function, work.arguments
 
-    try:
-        for result in _results(calls(), n_jobs, prefer):
-            pending.popleft()
-            yield from result
-    except BrokenProcessPool:
-        for work in chain(tuple(pending), coming):
-            yield from _alone(work, n_jobs, prefer)
+    broken = True
+    while broken:
+        try:
+            for result in _results(calls(), n_jobs, prefer):
+                pending.popleft()
+                yield from result
+            broken = False
+        except BrokenProcessPool:
+            suspects = [*pending]
+            pending.clear()
+            for work in suspects:
+                yield from _alone(work, n_jobs, prefer)
 
 
 def _alone(work: Work, n_jobs: int | None, prefer: str) -> Iterator:
@@ -93,7 +97,8 @@ def _results(calls: Iterable[Call], n_jobs: int | None, prefer: str) -> Iterator
         return (function(*arguments) for function, arguments in calls)
     if isinstance(backend, SequentialBackend | ThreadingBackend):
         return _in_threads(calls, n_workers)
-    return Parallel(n_jobs=n_jobs, prefer=prefer, return_as="generator")(
+    return_as = "generator" if backend.supports_return_generator else "list"
+    return Parallel(n_jobs=n_jobs, prefer=prefer, return_as=return_as)(
         delayed(function)(*arguments) for function, arguments in calls
     )
 

@@ -13,6 +13,7 @@ from skfed.engines._client import errors, one_torch_thread
 from skfed.engines._memory import MemoryPool
 from skfed.engines._parallel import Work
 from skfed.engines._rows import Rows
+from skfed.engines._updates import sendable
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def evaluate_rows(
         raise
     except Exception as error:
         if len(polled.ends) == 1:
-            return [(np.nan, np.nan, error)]
+            return [(np.nan, np.nan, sendable(error))]
         batches = (polled.of(i) for i in range(len(polled.ends)))
         return [a for batch in batches for a in evaluate_rows(bench, pool, model, batch, rowwise)]
 

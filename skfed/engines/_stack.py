@@ -18,7 +18,7 @@ from skfed.engines._client import one_torch_thread
 from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._memory import Memory, MemoryPool
 from skfed.engines._parallel import Work
-from skfed.engines._updates import Order, Updates, collect
+from skfed.engines._updates import Order, Updates, collect, sendable
 from skfed.utils._seeding import torch_seeded
 
 Method = LinearStack | BatchedModule
@@ -71,6 +71,7 @@ def train_chunk(
             positions = (np.array([i]) for i in range(len(members)))
             alone = (train_chunk(*same, order.of(i), members[i], chunk.of(i)) for i in positions)
             return [updates for some in alone for updates in some]
+        error = sendable(error)
         error.add_note(f"while training client {chunk.names[0]!r} in round {order.round}")
         return [Updates.of_failed(members, error)]
 

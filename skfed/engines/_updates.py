@@ -1,5 +1,6 @@
 """What passes between a round and the engine that runs its clients."""
 
+import pickle
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -88,6 +89,18 @@ class Updates:
         n = len(members)
         nothing = np.full(n, np.nan), np.zeros(n, dtype=int), np.zeros(n, dtype=bool)
         return cls(members, *nothing, None, [None] * n, error)
+
+
+def sendable(error: Exception) -> Exception:
+    """Return an exception that comes out of another process as it is, so that n_jobs is no matter.
+
+    One that has no pickle would end the fit there, and one that cannot be unpickled the process.
+    """
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever a class of the user's does
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 class Evaluation(NamedTuple):
