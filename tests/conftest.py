@@ -14,6 +14,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
     threadpool_limits(1)
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with what takes long, so that at the end no worker waits for the other."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def blobs():
     """Three classes in 5 dimensions over 6 clients of different sizes: X, y, clients."""

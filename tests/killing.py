@@ -36,6 +36,7 @@ MODELS = (
         priority=[0, 1],
         server_optimizer=ServerOptimizer(torch.optim.Adam, lr=0.05),
         n_rounds=N_ROUNDS,
+        engine="stacked",  # "auto" would first try it, which takes a second
         random_state=0,
     ),
     FederatedClassifier(
@@ -43,6 +44,7 @@ MODELS = (
         aggregator=Scaffold(),
         availability=Dropout(0.3),
         n_rounds=N_ROUNDS,
+        engine="stacked",  # "auto" would first try it, which takes a second
         random_state=1,
     ),
 )

@@ -71,6 +71,7 @@ def folders(directory):
     return [path for path in Path(directory).iterdir() if path.is_dir()]
 
 
+@pytest.mark.slow
 def test_killed_processes_go_on_bit_for_bit(tmp_path):
     """SKFED_KILLS=50 does it 50 times."""
     n_kills = int(os.environ.get("SKFED_KILLS", 5))

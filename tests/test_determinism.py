@@ -123,6 +123,7 @@ def test_predict_leaves_the_global_generator_alone(blobs):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_in_two_processes():
     """Each process hashes strings in its own way."""
     runs = [

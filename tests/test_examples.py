@@ -23,6 +23,7 @@ def quickstart():
     return module
 
 
+@pytest.mark.slow
 def test_fedalign_ends_above_both_baselines_over_5_seeds(quickstart):
     fits = {
         name: [quickstart.train(selector, seed) for seed in range(5)]
@@ -45,6 +46,7 @@ EXAMPLES = sorted(p for p in ROOT.glob("examples/*/plot_*.py") if p.stem != "plo
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_examples_run(path, monkeypatch, capsys, request):
     if path.stem == NEEDS_DATA:
         request.getfixturevalue("data_home")

@@ -314,6 +314,7 @@ class Arming(PowerOfChoice):
         return super()._select(round)
 
 
+@pytest.mark.slow
 def test_a_client_that_kills_its_process_is_left_out(broken):
     X, y, clients = broken
     X[X == 9] = 0  # client c is well
@@ -329,6 +330,7 @@ def test_a_client_that_kills_its_process_is_left_out(broken):
         torch.testing.assert_close(one, other)  # weights are rescaled, which rounds
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_a_round_costs_its_time_only(blobs, tmp_path):
     X, y, clients = blobs
     flag = tmp_path / "flag"

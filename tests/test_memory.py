@@ -30,6 +30,7 @@ model.fit(X, y, clients=clients)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rounds():
     command = [sys.executable, "-c", LONG_FIT]
     told = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)

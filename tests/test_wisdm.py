@@ -101,6 +101,7 @@ def split_within_users(clients, seed):
     return ~test, test
 
 
+@pytest.mark.slow
 def test_federated_training_comes_within_3_points_of_pooled_training(wisdm):
     """The same net, at most as many passes over the data; means over 5 seeds."""
     n_passes = 100

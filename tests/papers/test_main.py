@@ -53,8 +53,9 @@ def test_seeds_and_rounds_can_be_chosen():
     assert {panel.setting.n_rounds for panel in experiment.panels} == {7}
 
 
+@pytest.mark.slow
 def test_a_table_makes_a_picture_again_without_a_run(tmp_path):
-    short = "--seeds", 1, "--rounds", 30, "--out", tmp_path
+    short = "--seeds", 1, "--rounds", 10, "--out", tmp_path
     told = run("power-of-choice-fig4", *short)
     assert "minutes" in told.stderr + told.stdout
     assert "rounds to loss 0.7" in told.stdout
@@ -66,7 +67,17 @@ def test_a_table_makes_a_picture_again_without_a_run(tmp_path):
     assert "rounds to loss 0.7" in again.stdout
     assert not (tmp_path / "RESULTS.md").exists()
 
+    # Of an experiment without tables, what RESULTS.md says stays, at its place.
+    kept = "## FedALIGN, Figure 1: two priority clients\n\nwhat was found before"
+    (tmp_path / "RESULTS.md").write_text(f"# Results\n\n{kept}\n\n## Not run\n\nmuch.\n")
+    run(*short, "--report")
+    _, first, second, not_run = (tmp_path / "RESULTS.md").read_text().split("\n## ")
+    assert f"## {first}".strip() == kept
+    assert second.startswith("Power-of-choice, Figure 4")
+    assert "`fedalign-fig2`" in not_run and "`fedalign-fig1`" not in not_run
 
+
+@pytest.mark.slow
 def test_everything_quickly(data_home, tmp_path):
     run("all", "--quick", "--out", tmp_path)
     names = [name for name, one in experiments().items() if not one.needs or one.needs()]
@@ -76,13 +87,6 @@ def test_everything_quickly(data_home, tmp_path):
     results = (tmp_path / "RESULTS.md").read_text()
     assert all(f"benchmarks.papers {name}`" in results for name in names)
     assert all(f"](pictures/{name}.png)" in results for name in names)
-
-    # Without an experiment's tables, its section stays, at its place.
-    for table in (tmp_path / "tables").glob("fedalign-*"):
-        table.unlink()
-    told = run("--quick", "--out", tmp_path, "--report")
-    assert "left as they were: fedalign-fig1, " in told.stdout
-    assert (tmp_path / "RESULTS.md").read_text() == results
 
 
 def test_results_are_not_overwritten_by_nothing(tmp_path, capsys):
