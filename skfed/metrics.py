@@ -62,12 +62,16 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     TypeError
         If the model has no federated step, or that is a regressor.
     ValueError
-        If ``clients`` does not fit X, or y has labels that the model does not know.
+        If ``clients`` or y does not fit X, or y has labels that the model does not know.
     """
     step = federated_classifier(model, "client_scores")
     probabilities = model.predict_proba(X)
     federation = make_federation(clients, len(probabilities))
     encoded = step._encode(np.asarray(y))
+    if len(encoded) != len(probabilities):
+        raise ValueError(
+            f"y has {len(encoded)} entries, but X has {len(probabilities)} rows: pass one label a row."
+        )
     tiny = np.finfo(probabilities.dtype).tiny
     losses = -np.log(probabilities[np.arange(len(encoded)), encoded].clip(min=tiny))
     correct = probabilities.argmax(axis=1) == encoded

@@ -37,6 +37,12 @@ def test_scores_of_each_client(fitted, blobs):
         assert row["loss"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_labels_that_do_not_fit_are_told(fitted, blobs):
+    X, y, clients = blobs
+    with pytest.raises(ValueError, match="y has 139 entries, but X has 140 rows"):
+        client_scores(fitted, X, y[1:], clients)
+
+
 def test_clients_that_the_model_has_not_seen_are_free(fitted, blobs):
     X, y, _ = blobs
     scores = client_scores(fitted, X, y, ["a", *["new"] * 139])
