@@ -70,7 +70,8 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     encoded = step._encode(np.asarray(y))
     if len(encoded) != len(probabilities):
         raise ValueError(
-            f"y has {len(encoded)} entries, but X has {len(probabilities)} rows: pass one label a row."
+            f"y has {len(encoded)} entries, but X has {len(probabilities)} rows: pass one label a "
+            "row."
         )
     tiny = np.finfo(probabilities.dtype).tiny
     losses = -np.log(probabilities[np.arange(len(encoded)), encoded].clip(min=tiny))
