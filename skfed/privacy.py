@@ -133,8 +133,10 @@ def privacy_spent(model: Any, delta: float = 1e-5) -> pd.DataFrame:
     check_is_fitted(model)
     if not (isinstance(delta, Real) and 0 < delta < 1):
         raise ValueError(f"delta={delta!r} must be in (0, 1).")
-    messages = _messages(model._server.messages, model.history_, model._server.private_rounds)
-    told = [messages[digest(native(client))] for client in model.clients_]
+    noted, private = model._server.messages, model._server.private_rounds
+    keys = [digest(native(client)) for client in model.clients_]
+    messages = _messages(noted, model.history_[~model.history_["round"].isin(private)], keys)
+    told = [messages[key] for key in keys]
     epsilons = {one: _epsilon(one, delta) for one in set(map(_frozen, told))}
     table = pd.DataFrame(
         {
@@ -158,17 +160,20 @@ def _total(messages: Messages, kind: str) -> int:
 
 
 def _messages(
-    noted: Mapping[tuple[bytes, str, float], int], history: pd.DataFrame, private: Sequence[int]
+    noted: Mapping[tuple[bytes, str, float], int], others: pd.DataFrame, keys: Sequence[bytes]
 ) -> dict[bytes, Messages]:
     """Count what each client has sent: as noted in private rounds, in others without noise."""
     messages: dict[bytes, Messages] = defaultdict(Counter)
     for (key, kind, multiplier), n in noted.items():
         messages[key][kind, multiplier] += n
-    for row in history[~history["round"].isin(private)].to_dict("records"):
-        for client in row["cohort"]:
-            messages[digest(client)]["update", 0.0] += 1
-        for client in (*row["polled"], *row["cohort"]):
-            messages[digest(client)]["loss", 0.0] += 1
+    for row in others.to_dict("records"):
+        trained = [digest(client) for client in row["cohort"]]
+        # Whose updates were thrown away is on record in private rounds only: one for everybody.
+        trained += keys if row["n_trained"] > row["n_aggregated"] else []
+        for key in trained:
+            messages[key]["update", 0.0] += 1
+        for key in (*trained, *map(digest, row["polled"])):
+            messages[key]["loss", 0.0] += 1
     return messages
 
 

@@ -190,6 +190,10 @@ class TestPrivacySpent:
         copies = fit(blobs, n_rounds=1, selector=Again(), min_clients=51, **private)
         assert privacy_spent(copies)["n_updates"].tolist() == [50, 0, 0, 0, 0, 0]
 
+    def test_thrown_away_updates_without_noise_have_no_bound(self, blobs):
+        thrown_away = privacy_spent(fit(blobs, n_rounds=1, min_clients=9))
+        assert np.isinf(thrown_away["epsilon"]).all()
+
     def test_what_was_sent_stays_sent(self, blobs, tmp_path):
         """The noise of each round counts, not that of the parameters as they are now."""
         X, y, clients = blobs
