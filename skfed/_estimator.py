@@ -20,9 +20,10 @@ from skfed._federation import Federation, make_federation
 from skfed._fitted import fitted, so_far
 from skfed._nets import Workbench, cast, get_model, set_model
 from skfed._progress import Progress
-from skfed._rounds import Server, run_rounds
+from skfed._rounds import Rounds
 from skfed._rules import make_rules
 from skfed._saving import load, save
+from skfed._server import Server
 from skfed._sklearn_callbacks import (
     CallbackSupportMixin,
     SklearnCallbacks,
@@ -398,7 +399,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             server.reminder = None
             for one in more:
                 one.begin()
-            run_rounds(
+            Rounds(
                 server,
                 federation,
                 engine,
@@ -407,7 +408,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                 validate=validation or no_validation,
                 watchers=[progress, round_callbacks, *more],
                 keep=None if run is None else partial(run.keep, server),
-            )
+            ).run()
             round_callbacks.end()
             for one in more:
                 one.end()

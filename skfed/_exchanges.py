@@ -10,7 +10,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed._nets import Model
-from skfed.engines import Engine, Order, Updates, numbered
+from skfed.engines import Engine, Order, Question, Updates, numbered
 from skfed.history import Ledger
 from skfed.privacy import GaussianMechanism
 from skfed.selection import Round
@@ -118,9 +118,10 @@ class Poll:
                 "selector polls the error, 1 - accuracy, which a regressor has not: let it match "
                 "losses (FedAlignSelector(match='loss'))."
             )
-        told = self.engine.evaluate(self.model, clients, self.round, max_samples)
+        question = Question(self.round, self.model, clients, metric, max_samples, at_most)
+        told = self.engine.evaluate(question)
         values = told.losses if metric == "loss" else told.errors
-        for i in np.flatnonzero(~np.isfinite(values)).tolist():
+        for i in np.flatnonzero(~np.isfinite(values) & ~told.silent).tolist():
             self.failures.add(
                 clients[i], told.raised.get(i) or self.discretion.not_finite("loss", values[i])
             )

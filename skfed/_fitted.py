@@ -7,7 +7,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed._nets import Workbench, cast, get_model, set_model
-from skfed._rounds import Server
+from skfed._server import Server
 from skfed.history import to_frame
 
 

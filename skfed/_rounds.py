@@ -1,9 +1,9 @@
 """One round after another: poll, select, train, aggregate, record."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -12,77 +12,15 @@ import numpy as np
 import torch
 from skorch import NeuralNet, NeuralNetClassifier
 
-from skfed._callbacks import memory_of
 from skfed._exchanges import Discretion, Failures, Poll, Returns, in_words
 from skfed._federation import Federation
-from skfed._nets import Model, get_model, model_bytes, parameter_names, set_model
-from skfed.aggregation import BaseAggregator, ServerOptimizer
-from skfed.aggregation._scaffold import Variates
-from skfed.availability import BaseAvailability
-from skfed.engines import Engine, LocalTraining, Order, numbered
+from skfed._nets import Model, get_model, model_bytes, set_model
+from skfed._orders import make_order, noise_of
+from skfed._server import Rules, Server
+from skfed.engines import Engine, LocalTraining, Order, Updates
 from skfed.history import Ledger
-from skfed.privacy import GaussianMechanism
-from skfed.schedules import Scheduled, value_at
-from skfed.selection import BaseSelector, Cohort, Round
+from skfed.selection import Cohort, Round
 from skfed.utils._seeding import Purpose, stream
-
-_LARGEST_RATE = float(np.finfo(np.float32).max)
-
-
-@dataclass
-class Server:
-    """All that the server remembers between rounds."""
-
-    net: NeuralNet  # holds the global model
-    seed: int
-    reported: dict[bytes, float] = field(default_factory=dict)  # by client digest
-    optimizer_state: dict[str, Any] | None = None
-    variates: Variates = field(default_factory=Variates)
-    rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round
-    told: set[tuple] = field(default_factory=set)  # failures that were logged
-    # What clients have sent under noise: by digest, "update" or "loss", and noise multiplier.
-    messages: Counter[tuple[bytes, str, float]] = field(default_factory=Counter)
-    private_rounds: tuple[int, ...] = ()  # which these were
-    stopped: int = 0  # the number of rounds that were planned when a callback stopped them
-    succeeded: bool = False  # some client, in some round of this fit
-    reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file
-
-    def __post_init__(self) -> None:
-        self.rate = float(self.net.optimizer_.param_groups[0]["lr"])  # before any callback
-
-    def __getstate__(self) -> dict[str, Any]:
-        # skorch pickles a scheduler apart from the optimizer whose rates it sets.
-        return vars(self) | {"reminder": self.memory()}
-
-    def memory(self) -> dict[str, Any]:
-        """Return what the net's callbacks remember."""
-        return memory_of(self.net)[0] if self.reminder is None else self.reminder
-
-    @property
-    def round(self) -> int:
-        """The number of finished rounds, t."""
-        return len(self.rows)
-
-    def stream(self, purpose: Purpose) -> np.random.Generator:
-        """Return the generator of this round's draws of one kind."""
-        return stream(self.seed, purpose, self.round)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """How rounds are run."""
-
-    selector: BaseSelector
-    aggregator: BaseAggregator
-    server_optimizer: ServerOptimizer | None
-    availability: BaseAvailability
-    training: LocalTraining
-    lr_schedule: Scheduled | None
-    n_rounds: int  # what schedules plan for
-    drop_failing: bool = True  # else the first failure of a client ends the fit
-    min_clients: int = 1  # fewer that succeed keep the model
-    update_privacy: GaussianMechanism | None = None
-    loss_privacy: GaussianMechanism | None = None
 
 
 class Watcher(Protocol):
@@ -95,107 +33,162 @@ class Watcher(Protocol):
         """See the row of the history that a round has made; tell whether to stop."""
 
 
-def run_rounds(
-    server: Server,
-    federation: Federation,
-    engine: Engine,
-    rules: Rules,
-    *,
-    until: int,
-    validate: Callable[[NeuralNet], dict[str, float]],
-    watchers: Sequence[Watcher],
-    keep: Callable[[bool], None] | None = None,
-) -> None:
-    """Run rounds until the server has finished ``until`` of them, or a watcher stops.
+@dataclass
+class _Begun:
+    """A round between the selection and the aggregate."""
 
-    ``validate`` measures the global model after a round; ``keep`` writes the server to disk, told
-    whether the round is the last. Where every client failed in every round, nothing is written and
-    the first cause is raised.
+    started: float
+    selected: float  # when, both in seconds
+    view: Round
+    poll: Poll  # with the ledger
+    chosen: Cohort
+    scheduled: dict[str, float]
+    answers: np.ndarray  # whose update arrives, a mask of the chosen
+    order: Order  # to those
+    returns: Returns
+
+
+class Rounds:
+    """The rounds of a fit, one after another.
+
+    ``begin`` polls, selects and says what the cohort is to do; ``finish`` takes what it sends back.
+    In between the clients train: by an engine in this process, or wherever they are.
+
+    Parameters
+    ----------
+    server : Server
+        What moves on with each round.
+    federation : Federation
+        Who the clients are.
+    engine : Engine
+        Carries polls to the clients.
+    rules : Rules
+        How rounds are run.
+    until : int
+        Rounds that the server is to have finished in the end, unless a watcher stops it.
+    validate : callable
+        Measures the global model after a round.
+    watchers : sequence of Watcher
+        Each sees each round.
+    keep : callable, default=None
+        Writes the server to disk; told whether the round is the last.
     """
-    reported = np.full(len(federation), np.inf)
-    if server.reported:
-        for k in range(len(federation)):
-            reported[k] = server.reported.get(federation.digest(k), np.inf)
-    first = None
-    while server.round < until and server.stopped < until:
-        for watcher in watchers:
+
+    def __init__(
+        self,
+        server: Server,
+        federation: Federation,
+        engine: Engine,
+        rules: Rules,
+        *,
+        until: int,
+        validate: Callable[[NeuralNet], dict[str, float]],
+        watchers: Sequence[Watcher],
+        keep: Callable[[bool], None] | None = None,
+    ):
+        self.server, self.federation, self.engine, self.rules = server, federation, engine, rules
+        self.until, self.validate, self.watchers, self.keep = until, validate, watchers, keep
+        self._reported = np.full(len(federation), np.inf)
+        if server.reported:
+            for k in range(len(federation)):
+                self._reported[k] = server.reported.get(federation.digest(k), np.inf)
+        self._first: tuple[int, Exception] | None = None  # failure of all rounds
+        self._begun: _Begun | None = None
+
+    def begin(self) -> Order | None:
+        """Poll and select; return what the cohort is asked to do, or None after the last round."""
+        server, federation, rules = self.server, self.federation, self.rules
+        if server.round >= self.until or server.stopped >= self.until:
+            return None
+        for watcher in self.watchers:
             watcher.begin_round()
-        row, failures, some_succeeded = _run_round(
-            server, federation, engine, rules, reported, validate
+        started = perf_counter()
+        model, t = get_model(server.net), server.round
+        ledger = Ledger(model_bytes(server.net))
+        failures = Failures(federation, t, server.told, fatal=not rules.drop_failing)
+        noise = None if self.engine.discreet else rules.loss_privacy
+        discretion = Discretion(noise, partial(noise_of, server, federation))
+        has_errors = isinstance(server.net, NeuralNetClassifier)
+        poll = Poll(self.engine, model, t, ledger, failures, discretion, has_errors)
+        view = _view(server, federation, rules, self._reported, poll)
+        chosen = rules.selector.select(view)
+        scheduled = rules.selector.scheduled(view)
+        selected = perf_counter()
+        answers = _answers(server, federation, rules, chosen.clients)
+        order = make_order(server, federation, rules, model, chosen.keep(answers))
+        returns = Returns(order, failures, discretion)
+        self._begun = _Begun(
+            started, selected, view, poll, chosen, scheduled, answers, order, returns
         )
+        return order
+
+    def finish(self, arriving: Iterable[Updates]) -> None:
+        """Aggregate what the cohort sends back, and record the round.
+
+        The model, and what the server remembers, move on after all clients' work.
+        """
+        begun, self._begun = self._begun, None
+        assert begun is not None
+        row = self._take(begun, arriving)
+        causes = begun.returns.failures.causes
         # Each watcher sees each round.
-        stops = [watcher.end_round(row) for watcher in watchers]
-        server.stopped = until if any(stops) else 0
-        first = first or next(iter(failures.causes.items()), None)
-        server.succeeded = server.succeeded or some_succeeded
-        if keep is not None and server.succeeded:
-            keep(any(stops) or server.round == until)
-    if first is not None and not server.succeeded:
-        k, cause = first
-        cause.add_note(f"client {federation.names([k])[0]!r}; every client failed in every round")
-        raise cause
+        stops = [watcher.end_round(row) for watcher in self.watchers]
+        server = self.server
+        server.stopped = self.until if any(stops) else 0
+        self._first = self._first or next(iter(causes.items()), None)
+        server.succeeded = server.succeeded or bool(begun.returns.good.any()) or not causes
+        if self.keep is not None and server.succeeded:
+            self.keep(any(stops) or server.round == self.until)
 
+    def end(self) -> None:
+        """Raise the first cause, if every client failed in every round; nothing is written then."""
+        if self._first is not None and not self.server.succeeded:
+            k, cause = self._first
+            name = self.federation.names([k])[0]
+            cause.add_note(f"client {name!r}; every client failed in every round")
+            raise cause
 
-def _run_round(
-    server: Server,
-    federation: Federation,
-    engine: Engine,
-    rules: Rules,
-    reported: np.ndarray,
-    validate: Callable[[NeuralNet], dict[str, float]],
-) -> tuple[dict[str, Any], Failures, bool]:
-    """Run one round: the model and what the server remembers move on after all clients' work.
+    def run(self) -> None:
+        """Let the engine train the cohorts, to the last round."""
+        while (order := self.begin()) is not None:
+            self.finish(self.engine.train(order))
+        self.end()
 
-    Return the row of the history, who failed, and whether it was not everybody.
-    """
-    started = perf_counter()
-    model, t = get_model(server.net), server.round
-    ledger = Ledger(model_bytes(server.net))
-    failures = Failures(federation, t, server.told, fatal=not rules.drop_failing)
-    discretion = Discretion(rules.loss_privacy, partial(_noise, server, federation))
-    has_errors = isinstance(server.net, NeuralNetClassifier)
-    poll = Poll(engine, model, t, ledger, failures, discretion, has_errors)
-    view = _view(server, federation, rules, reported, poll)
-    chosen = rules.selector.select(view)
-    scheduled = rules.selector.scheduled(view)
-    selected = perf_counter()
-
-    answers = _answers(server, federation, rules, chosen.clients)
-    asked = chosen.keep(answers)
-    order = _order(server, federation, rules, model, asked)
-    returns = Returns(order, failures, discretion)
-    aggregate = rules.aggregator.combine(
-        model, returns.parts(engine.train(order)), asked, order.parameters
-    )
-    cohort = asked.keep(returns.good)
-    if len(cohort.clients) < rules.min_clients:
-        cohort = asked.keep(np.zeros(len(asked.clients), dtype=bool))
-    _charge(ledger, chosen, answers, asked, returns, rules)
-    trained = perf_counter()
-
-    with _all_or_nothing(server, model):
-        if len(cohort.clients):
-            _move(server, federation, rules, order, aggregate, returns)
-        measured = validate(server.net)
-        _note_messages(server, federation, rules, ledger, returns)
-        losses = dict(zip(asked.clients.tolist(), returns.losses.tolist(), strict=True))
-        server.reported = server.reported | {federation.digest(k): v for k, v in losses.items()}
-        reported[list(losses)] = list(losses.values())
-        row = {
-            "round": t,
-            "objective": asked.objective if np.isfinite(asked.objective) else poll.objective(view),
-            "train_loss": _train_loss(returns.losses, asked, returns.good),
-            **measured,
-            "lr": _rate(server, order.training),
-            **scheduled,
-            **ledger.totals(),
-            **_who(federation, ledger, chosen, answers, cohort, returns),
-            "select_seconds": selected - started,
-            "train_seconds": trained - selected,
-            "round_seconds": perf_counter() - started,
-        }
-        server.rows.append(row)
-    return row, failures, bool(returns.good.any()) or not failures.causes
+    def _take(self, begun: _Begun, arriving: Iterable[Updates]) -> dict[str, Any]:
+        """Move the model by what arrives; return the row of the history."""
+        server, federation, rules = self.server, self.federation, self.rules
+        order, returns, ledger = begun.order, begun.returns, begun.poll.ledger
+        model, asked = order.model, order.cohort
+        parts = returns.parts(arriving)
+        aggregate = rules.aggregator.combine(model, parts, asked, order.parameters)
+        cohort = asked.keep(returns.good)
+        if len(cohort.clients) < rules.min_clients:
+            cohort = asked.keep(np.zeros(len(asked.clients), dtype=bool))
+        _charge(begun, rules)
+        trained = perf_counter()
+        with _all_or_nothing(server, model):
+            if len(cohort.clients):
+                _move(server, federation, rules, order, aggregate, returns)
+            measured = self.validate(server.net)
+            _note_messages(server, federation, rules, ledger, returns)
+            losses = dict(zip(asked.clients.tolist(), returns.losses.tolist(), strict=True))
+            server.reported = server.reported | {federation.digest(k): v for k, v in losses.items()}
+            self._reported[list(losses)] = list(losses.values())
+            row = {
+                "round": server.round,
+                "objective": _objective(begun),
+                "train_loss": _train_loss(returns.losses, asked, returns.good),
+                **measured,
+                "lr": _rate(server, order.training),
+                **begun.scheduled,
+                **ledger.totals(),
+                **_who(federation, begun, cohort),
+                "select_seconds": begun.selected - begun.started,
+                "train_seconds": trained - begun.selected,
+                "round_seconds": perf_counter() - begun.started,
+            }
+            server.rows.append(row)
+        return row
 
 
 @contextmanager
@@ -254,73 +247,31 @@ def _move(
         server.variates = server.variates.moved(_new_variates(federation, returns), len(federation))
 
 
-def _order(
-    server: Server, federation: Federation, rules: Rules, model: Model, cohort: Cohort
-) -> Order:
-    """Return what the round's cohort is asked to do."""
-    return Order(
-        round=server.round,
-        model=model,
-        parameters=parameter_names(server.net),
-        cohort=cohort,
-        training=_training(server, rules),
-        rule=rules.aggregator,
-        corrections=_corrections(server, federation, rules, cohort),
-        privacy=rules.update_privacy,
-        noise=_update_noise(server, federation, rules, cohort),
-    )
-
-
-def _noise(
-    server: Server, federation: Federation, purpose: Purpose, k: int, copy: int
-) -> np.random.Generator:
-    """Return where the noise comes from that a client adds in this round."""
-    return stream(server.seed, purpose, server.round, federation.digest(k), copy)
-
-
-def _update_noise(
-    server: Server, federation: Federation, rules: Rules, cohort: Cohort
-) -> list[np.random.Generator] | None:
-    """Return the noise of each member's update."""
-    if rules.update_privacy is None:
-        return None
-    members = numbered(cohort.clients.tolist())
-    return [_noise(server, federation, Purpose.UPDATE_NOISE, k, copy) for k, copy in members]
-
-
-def _charge(
-    ledger: Ledger,
-    chosen: Cohort,
-    answers: np.ndarray,
-    asked: Cohort,
-    returns: Returns,
-    rules: Rules,
-) -> None:
+def _charge(begun: _Begun, rules: Rules) -> None:
     """Charge the training: an update that is not finite was sent, one that raised was not."""
-    sent = answers.copy()
-    if len(asked.clients):  # nobody is asked if those that answer had no weight
-        sent[np.flatnonzero(answers)] = returns.sent
-    n_samples = int(returns.n_samples.sum())
-    ledger.charge_training(chosen.clients, sent, n_samples, rules.aggregator.uses_variates)
+    returns, sent = begun.returns, begun.answers.copy()
+    if len(begun.order.cohort.clients):  # nobody is asked if those that answer had no weight
+        sent[np.flatnonzero(begun.answers)] = returns.sent
+    n_samples, with_variates = int(returns.n_samples.sum()), rules.aggregator.uses_variates
+    begun.poll.ledger.charge_training(begun.chosen.clients, sent, n_samples, with_variates)
 
 
-def _who(
-    federation: Federation,
-    ledger: Ledger,
-    chosen: Cohort,
-    answers: np.ndarray,
-    cohort: Cohort,
-    returns: Returns,
-) -> dict[str, Any]:
+def _objective(begun: _Begun) -> float:
+    """Return F(w_t), where the selector or the polls tell it."""
+    told = begun.chosen.objective
+    return told if np.isfinite(told) else begun.poll.objective(begun.view)
+
+
+def _who(federation: Federation, begun: _Begun, cohort: Cohort) -> dict[str, Any]:
     """Return the columns of the history that say who did what."""
-    silent = chosen.clients[~answers]
-    causes = returns.failures.causes
+    silent = begun.chosen.clients[~begun.answers]
+    causes, polled = begun.returns.failures.causes, begun.poll.ledger.polled
     return {
-        "n_polled": len(ledger.polled),
-        "n_trained": int(returns.sent.sum()),
+        "n_polled": len(polled),
+        "n_trained": int(begun.returns.sent.sum()),
         "n_aggregated": len(cohort.clients),
         "n_failed": len(silent) + len(causes),
-        "polled": federation.names(ledger.polled),
+        "polled": federation.names(polled),
         "cohort": federation.names(cohort.clients),
         "failed": federation.names([*silent, *causes]),
         "causes": ("no answer",) * len(silent) + tuple(map(in_words, causes.values())),
@@ -361,41 +312,11 @@ def _answers(
     return rules.availability.answers(federation, distinct, rng)[position]
 
 
-def _training(server: Server, rules: Rules) -> LocalTraining:
-    """Return how clients train in this round, learning rates included."""
-    n_steps = rules.training.n_iterations
-    if rules.lr_schedule is None:
-        rate = float(server.net.optimizer_.param_groups[0]["lr"])
-        if rate == server.rate:
-            return rules.training
-        # A callback, such as skorch's LRScheduler, has changed it.
-        return replace(rules.training, rates=(rate,) * n_steps)
-    rates = tuple(
-        value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps)
-        for step in range(n_steps)
-    )
-    if max(rates) > _LARGEST_RATE:
-        raise ValueError(
-            f"lr_schedule is {max(rates)} in round {server.round}: it must be at most "
-            f"{_LARGEST_RATE:.2g}, the largest number that float32 holds."
-        )
-    return replace(rules.training, rates=rates)
-
-
 def _rate(server: Server, training: LocalTraining) -> float:
     """Return the learning rate of the round's first local iteration."""
     if training.rates is not None:
         return training.rates[0]
     return float(server.net.optimizer_.param_groups[0]["lr"])
-
-
-def _corrections(
-    server: Server, federation: Federation, rules: Rules, cohort: Cohort
-) -> list[Model] | None:
-    """Return SCAFFOLD's c - c_k of each member of the cohort."""
-    if not rules.aggregator.uses_variates:
-        return None
-    return [server.variates.correction(federation.digest(k)) for k in cohort.clients]
 
 
 def _new_variates(federation: Federation, returns: Returns) -> dict[bytes, list[Model]]:

@@ -6,7 +6,7 @@ import torch
 from skorch import NeuralNet
 
 from skfed._nets import buffer_names
-from skfed._rounds import Rules
+from skfed._server import Rules
 from skfed.aggregation import BaseAggregator, WeightedMean
 from skfed.availability import Always
 from skfed.engines import LocalTraining

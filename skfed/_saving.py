@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skfed import _files
-from skfed._rounds import Server
+from skfed._server import Server
 from skfed._state import restore, state_of, tell_what_is_lost
 from skfed.history import to_frame
 from skfed.utils._checks import naming

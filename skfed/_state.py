@@ -9,7 +9,7 @@ from skorch.history import History
 from skfed._callbacks import memory_of, warn_of_lost
 from skfed._files import checksum
 from skfed._nets import Model, get_model, set_model
-from skfed._rounds import Server
+from skfed._server import Server
 from skfed.aggregation._scaffold import Variates
 
 _KINDS: dict[str, Any] = {

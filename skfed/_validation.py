@@ -7,7 +7,7 @@ import numpy as np
 from skorch import NeuralNet
 
 from skfed._federation import rows_of
-from skfed._rounds import Server
+from skfed._server import Server
 from skfed.engines import evaluate
 from skfed.utils._seeding import Purpose
 

@@ -34,7 +34,7 @@ from skfed._fingerprint import (
     fingerprint,
 )
 from skfed._nets import get_model
-from skfed._rounds import Server
+from skfed._server import Server
 from skfed._state import position, restore, state_of, tell_what_is_lost
 from skfed._validation import Validation
 from skfed.utils._warnings import warn

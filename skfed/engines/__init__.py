@@ -1,18 +1,27 @@
 """How clients are trained and polled."""
 
-from skfed.engines._choose import Engine, make_engine
+from skfed.engines._choose import make_engine
 from skfed.engines._client import evaluate
 from skfed.engines._draws import Draws, batch_size, numbered
 from skfed.engines._loop import LoopEngine
 from skfed.engines._stacked import StackedEngine
-from skfed.engines._updates import LocalTraining, Order, Updates
+from skfed.engines._updates import (
+    Engine,
+    Evaluation,
+    LocalTraining,
+    Order,
+    Question,
+    Updates,
+)
 
 __all__ = [
     "Draws",
     "Engine",
+    "Evaluation",
     "LocalTraining",
     "LoopEngine",
     "Order",
+    "Question",
     "StackedEngine",
     "Updates",
     "batch_size",

@@ -17,10 +17,9 @@ from skfed.engines._probe import CannotStack, Probe, first_line
 from skfed.engines._rows import Rows
 from skfed.engines._stack import Method
 from skfed.engines._stacked import Plan, StackedEngine
+from skfed.engines._updates import Engine
 
 logger = logging.getLogger(__name__)
-
-Engine = LoopEngine | StackedEngine
 
 _ELEMENTWISE = (
     torch.optim.SGD,

@@ -5,16 +5,16 @@ train steps. Every faster engine is checked against this one.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from skfed._nets import Model, Workbench
+from skfed._nets import Workbench
 from skfed.engines._client import Task, evaluate_client, train_client
 from skfed.engines._draws import Draws, numbered
 from skfed.engines._parallel import Work, side_by_side
-from skfed.engines._updates import Evaluation, Order, Updates
+from skfed.engines._updates import Evaluation, Order, Question, Updates
 from skfed.utils._seeding import Purpose
 
 
@@ -41,6 +41,7 @@ class LoopEngine:
     y: np.ndarray
     draws: Draws
     n_jobs: int | None = None
+    discreet: bool = field(default=False, init=False)
 
     def train(self, order: Order) -> Iterator[Updates]:
         """Train each client from the same model; one that stands twice trains twice, afresh."""
@@ -50,17 +51,16 @@ class LoopEngine:
         )
         return side_by_side(works, self.n_jobs, prefer="processes")
 
-    def evaluate(
-        self, model: Model, clients: np.ndarray, round: int, max_samples: int | str | None = None
-    ) -> Evaluation:
-        """Let clients say their mean loss and error at ``model``."""
+    def evaluate(self, question: Question) -> Evaluation:
+        """Let clients say their mean loss and error; bounds are for the round to keep."""
         n_samples = []
 
         def works() -> Iterator[Work]:
-            for k in clients:  # one by one, so that their rows are not all copied at once
-                task = self._evaluation_task(k, round, max_samples)
+            for k in question.clients:  # one by one, so that their rows are not all copied at once
+                task = self._evaluation_task(k, question.round, question.max_samples)
                 n_samples.append(len(task.y))
-                yield Work(evaluate_client, (self.bench, model, task), tuple, _lost_answer)
+                arguments = self.bench, question.model, task
+                yield Work(evaluate_client, arguments, tuple, _lost_answer)
 
         answers = list(side_by_side(works(), self.n_jobs, prefer="processes"))
         values = np.array([answer[:2] for answer in answers], float).reshape(-1, 2)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from skfed._nets import Model, Workbench
+from skfed._nets import Workbench
 from skfed.engines._chunks import Chunk, cut, make_chunk
 from skfed.engines._draws import Draws, numbered
 from skfed.engines._memory import MemoryPool
@@ -19,7 +19,7 @@ from skfed.engines._parallel import side_by_side
 from skfed.engines._polls import cut_polls, poll_work
 from skfed.engines._rows import Rows
 from skfed.engines._stack import Method, chunk_work
-from skfed.engines._updates import Evaluation, LocalTraining, Order, Updates
+from skfed.engines._updates import Evaluation, LocalTraining, Order, Question, Updates
 from skfed.utils._seeding import Purpose
 
 
@@ -78,6 +78,7 @@ class StackedEngine:
     memory_budget: int
     n_jobs: int | None = None
     pool: MemoryPool = field(default_factory=MemoryPool)
+    discreet: bool = field(default=False, init=False)
 
     def train(self, order: Order) -> Iterator[Updates]:
         """Train a cohort; a client that stands twice trains twice, afresh."""
@@ -86,13 +87,12 @@ class StackedEngine:
         works = (chunk_work(*same, order.of(members), members, chunk) for members, chunk in chunks)
         return side_by_side(works, self.n_jobs)
 
-    def evaluate(
-        self, model: Model, clients: np.ndarray, round: int, max_samples: int | str | None = None
-    ) -> Evaluation:
-        """Let clients say their mean loss and error at ``model``."""
+    def evaluate(self, question: Question) -> Evaluation:
+        """Let clients say their mean loss and error; bounds are for the round to keep."""
+        t, clients, model = question.round, question.clients, question.model
         if not len(clients):
             return Evaluation(np.zeros(0), np.zeros(0), np.zeros(0, dtype=int))
-        asked = [self.draws.polled_rows(round, k, max_samples) for k in clients]
+        asked = [self.draws.polled_rows(t, k, question.max_samples) for k in clients]
         limit = self._limit(self.plan.row_bytes, self.plan.row_bytes)
         size = self.plan.evaluation_batch
         if self.plan.rowwise and not 0 < size <= limit:
@@ -104,7 +104,7 @@ class StackedEngine:
         sums = [np.bincount(owners, weights=[a[i] for a in answers]) for i in (0, 1)]
         raised = {int(owners[b]): a[2] for b, a in enumerate(answers) if a[2] is not None}
         for i, error in raised.items():
-            error.add_note(f"while polling {self.draws.name(clients[i], round)}")
+            error.add_note(f"while polling {self.draws.name(clients[i], t)}")
         return Evaluation(sums[0] / n_samples, sums[1] / n_samples, n_samples, raised)
 
     def _chunks(self, order: Order) -> Iterator[tuple[np.ndarray, Chunk]]:

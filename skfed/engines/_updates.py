@@ -1,10 +1,10 @@
 """What passes between a round and the engine that runs its clients."""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -103,6 +103,17 @@ def sendable(error: Exception) -> Exception:
     return error
 
 
+class Question(NamedTuple):
+    """What the server asks in a poll."""
+
+    round: int
+    model: Model  # w
+    clients: np.ndarray
+    metric: str = "loss"  # or "error"
+    max_samples: int | str | None = None  # rows that a client uses; "batch": those of a minibatch
+    at_most: float | None = None  # above, a client says nothing
+
+
 class Evaluation(NamedTuple):
     """What polled clients say of a model, in the order asked."""
 
@@ -110,6 +121,19 @@ class Evaluation(NamedTuple):
     errors: np.ndarray  # 1 - accuracy
     n_samples: np.ndarray
     raised: dict[int, Exception] = {}  # by position, whose values are NaN
+    silent: np.ndarray | np.bool = np.False_  # a mask of who kept a value to itself, NaN here
+
+
+class Engine(Protocol):
+    """What trains and polls clients."""
+
+    discreet: bool  # whether clients add noise and keep silence by themselves, being elsewhere
+
+    def train(self, order: Order) -> Iterable[Updates]:
+        """Train a cohort from the order's model; a client that stands twice trains twice."""
+
+    def evaluate(self, question: Question) -> Evaluation:
+        """Let clients say their mean loss, or error, at a model."""
 
 
 def collect(

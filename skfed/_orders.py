@@ -1,0 +1,79 @@
+"""What a round's cohort is asked to do."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from skfed._federation import Federation
+from skfed._nets import Model, parameter_names
+from skfed._server import Rules, Server
+from skfed.engines import LocalTraining, Order, numbered
+from skfed.schedules import value_at
+from skfed.selection import Cohort
+from skfed.utils._seeding import Purpose, stream
+
+_LARGEST_RATE = float(np.finfo(np.float32).max)
+
+
+def make_order(
+    server: Server, federation: Federation, rules: Rules, model: Model, cohort: Cohort
+) -> Order:
+    """Return what the round's cohort is asked to do."""
+    return Order(
+        round=server.round,
+        model=model,
+        parameters=parameter_names(server.net),
+        cohort=cohort,
+        training=_training(server, rules),
+        rule=rules.aggregator,
+        corrections=_corrections(server, federation, rules, cohort),
+        privacy=rules.update_privacy,
+        noise=_update_noise(server, federation, rules, cohort),
+    )
+
+
+def noise_of(
+    server: Server, federation: Federation, purpose: Purpose, k: int, copy: int
+) -> np.random.Generator:
+    """Return where the noise comes from that a client adds in this round."""
+    return stream(server.seed, purpose, server.round, federation.digest(k), copy)
+
+
+def _update_noise(
+    server: Server, federation: Federation, rules: Rules, cohort: Cohort
+) -> list[np.random.Generator] | None:
+    """Return the noise of each member's update."""
+    if rules.update_privacy is None:
+        return None
+    members = numbered(cohort.clients.tolist())
+    return [noise_of(server, federation, Purpose.UPDATE_NOISE, k, copy) for k, copy in members]
+
+
+def _training(server: Server, rules: Rules) -> LocalTraining:
+    """Return how clients train in this round, learning rates included."""
+    n_steps = rules.training.n_iterations
+    if rules.lr_schedule is None:
+        rate = float(server.net.optimizer_.param_groups[0]["lr"])
+        if rate == server.rate:
+            return rules.training
+        # A callback, such as skorch's LRScheduler, has changed it.
+        return replace(rules.training, rates=(rate,) * n_steps)
+    rates = tuple(
+        value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps)
+        for step in range(n_steps)
+    )
+    if max(rates) > _LARGEST_RATE:
+        raise ValueError(
+            f"lr_schedule is {max(rates)} in round {server.round}: it must be at most "
+            f"{_LARGEST_RATE:.2g}, the largest number that float32 holds."
+        )
+    return replace(rules.training, rates=rates)
+
+
+def _corrections(
+    server: Server, federation: Federation, rules: Rules, cohort: Cohort
+) -> list[Model] | None:
+    """Return SCAFFOLD's c - c_k of each member of the cohort."""
+    if not rules.aggregator.uses_variates:
+        return None
+    return [server.variates.correction(federation.digest(k)) for k in cohort.clients]
