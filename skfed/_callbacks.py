@@ -53,7 +53,7 @@ class RoundCallbacks:
         X and y as the net takes them.
     """
 
-    def __init__(self, net: NeuralNet, train: Rows, valid: Rows | None):
+    def __init__(self, net: NeuralNet, train: Rows | None, valid: Rows | None):
         self.net = net
         self.callbacks = _of_rounds(net)
         self.n_valid = 0 if valid is None else len(valid[1])

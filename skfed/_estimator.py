@@ -3,7 +3,6 @@
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from numbers import Integral, Real
 from os import PathLike
 from typing import Self
@@ -15,13 +14,10 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from skorch import NeuralNet
 
-from skfed._callbacks import RoundCallbacks
 from skfed._federation import Federation, make_federation
-from skfed._fitted import fitted, so_far
-from skfed._nets import Workbench, cast, get_model, set_model
-from skfed._progress import Progress
-from skfed._rounds import Rounds
-from skfed._rules import make_rules
+from skfed._fitted import so_far
+from skfed._fitting import rounds_of
+from skfed._nets import Workbench, cast
 from skfed._saving import load, save
 from skfed._server import Server
 from skfed._sklearn_callbacks import (
@@ -30,7 +26,7 @@ from skfed._sklearn_callbacks import (
     of_the_fit,
     with_callbacks,
 )
-from skfed._validation import Validation, no_validation, priority_rows
+from skfed._validation import Validation, priority_rows
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
 from skfed.checkpoint import Run, opened
@@ -387,34 +383,11 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         engine, self.engine_ = make_engine(
             self.engine, bench, X, y, draws, self.memory_budget, self.n_jobs
         )
-        rules = make_rules(self, server.net)
-        valid = None if validation is None else validation.rows
-        round_callbacks = RoundCallbacks(server.net, (X, y), valid)
-        progress = Progress(server.round, until, shown=bool(self.verbose))
-        try:
-            model = get_model(server.net)
-            round_callbacks.begin(server.reminder)
-            if server.reminder is not None:  # the model is that of the round before, whatever
-                set_model(server.net, model)  # a callback sets at the beginning
-            server.reminder = None
-            for one in more:
-                one.begin()
-            Rounds(
-                server,
-                federation,
-                engine,
-                rules,
-                until=until,
-                validate=validation or no_validation,
-                watchers=[progress, round_callbacks, *more],
-                keep=None if run is None else partial(run.keep, server),
-            ).run()
-            round_callbacks.end()
-            for one in more:
-                one.end()
-        finally:
-            progress.close()
-            self.__dict__.update(fitted(server, federation))
+        train = X, y
+        with rounds_of(
+            self, server, federation, engine, until, train, validation, more, run
+        ) as rounds:
+            rounds.run(engine.train)
         return self
 
     def _sk_visual_block_(self) -> VisualBlock:

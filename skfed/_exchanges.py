@@ -10,7 +10,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed._nets import Model
-from skfed.engines import Engine, Order, Question, Updates, numbered
+from skfed.engines import Order, Polls, Question, Updates, numbered
 from skfed.history import Ledger
 from skfed.privacy import GaussianMechanism
 from skfed.selection import Round
@@ -101,9 +101,9 @@ class Discretion:
 
 @dataclass
 class Poll:
-    """Carries a selector's questions of one round to the engine, and charges for them."""
+    """Carries a selector's questions of one round to the clients, and charges for them."""
 
-    engine: Engine
+    carrier: Polls
     model: Model
     round: int
     ledger: Ledger
@@ -119,7 +119,7 @@ class Poll:
                 "losses (FedAlignSelector(match='loss'))."
             )
         question = Question(self.round, self.model, clients, metric, max_samples, at_most)
-        told = self.engine.evaluate(question)
+        told = self.carrier.evaluate(question)
         values = told.losses if metric == "loss" else told.errors
         for i in np.flatnonzero(~np.isfinite(values) & ~told.silent).tolist():
             self.failures.add(

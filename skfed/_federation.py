@@ -118,6 +118,30 @@ def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Feder
     )
 
 
+def federation_of(sizes: Mapping[str, int], priority: Any = None) -> Federation:
+    """Return the federation of named clients that hold their data themselves; it has no rows.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        D_k of each client.
+    priority : collection of str or mapping of str to float, default=None
+        As :func:`make_federation`.
+
+    Raises
+    ------
+    ValueError
+        If ``priority`` is empty, names an unknown client or has a weight outside [0, 1].
+    """
+    ids = np.array(sorted(sizes), dtype=np.str_)
+    return Federation(
+        ids=ids,
+        priority_weights=_priority_weights(ids, priority),
+        order=np.zeros(0, dtype=np.intp),
+        offsets=np.concatenate([[0], np.cumsum([sizes[name] for name in ids.tolist()])]),
+    )
+
+
 def encode_ids(clients: Any, n_samples: int, name: str = "clients") -> tuple[np.ndarray, ...]:
     """Return the distinct ids, sorted by type name and value, and each row's position in them."""
     values = _check_ids(clients, n_samples, name)

@@ -17,7 +17,7 @@ from skfed._federation import Federation
 from skfed._nets import Model, get_model, model_bytes, set_model
 from skfed._orders import make_order, noise_of
 from skfed._server import Rules, Server
-from skfed.engines import Engine, LocalTraining, Order, Updates
+from skfed.engines import LocalTraining, Order, Polls, Updates
 from skfed.history import Ledger
 from skfed.selection import Cohort, Round
 from skfed.utils._seeding import Purpose, stream
@@ -60,7 +60,7 @@ class Rounds:
         What moves on with each round.
     federation : Federation
         Who the clients are.
-    engine : Engine
+    polls : Polls
         Carries polls to the clients.
     rules : Rules
         How rounds are run.
@@ -78,7 +78,7 @@ class Rounds:
         self,
         server: Server,
         federation: Federation,
-        engine: Engine,
+        polls: Polls,
         rules: Rules,
         *,
         until: int,
@@ -86,7 +86,7 @@ class Rounds:
         watchers: Sequence[Watcher],
         keep: Callable[[bool], None] | None = None,
     ):
-        self.server, self.federation, self.engine, self.rules = server, federation, engine, rules
+        self.server, self.federation, self.polls, self.rules = server, federation, polls, rules
         self.until, self.validate, self.watchers, self.keep = until, validate, watchers, keep
         self._reported = np.full(len(federation), np.inf)
         if server.reported:
@@ -106,10 +106,10 @@ class Rounds:
         model, t = get_model(server.net), server.round
         ledger = Ledger(model_bytes(server.net))
         failures = Failures(federation, t, server.told, fatal=not rules.drop_failing)
-        noise = None if self.engine.discreet else rules.loss_privacy
+        noise = None if self.polls.discreet else rules.loss_privacy
         discretion = Discretion(noise, partial(noise_of, server, federation))
         has_errors = isinstance(server.net, NeuralNetClassifier)
-        poll = Poll(self.engine, model, t, ledger, failures, discretion, has_errors)
+        poll = Poll(self.polls, model, t, ledger, failures, discretion, has_errors)
         view = _view(server, federation, rules, self._reported, poll)
         chosen = rules.selector.select(view)
         scheduled = rules.selector.scheduled(view)
@@ -148,10 +148,10 @@ class Rounds:
             cause.add_note(f"client {name!r}; every client failed in every round")
             raise cause
 
-    def run(self) -> None:
-        """Let the engine train the cohorts, to the last round."""
+    def run(self, train: Callable[[Order], Iterable[Updates]]) -> None:
+        """Let an engine train the cohorts, to the last round."""
         while (order := self.begin()) is not None:
-            self.finish(self.engine.train(order))
+            self.finish(train(order))
         self.end()
 
     def _take(self, begun: _Begun, arriving: Iterable[Updates]) -> dict[str, Any]:

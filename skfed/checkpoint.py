@@ -146,7 +146,7 @@ def opened(
     model: "BaseFederated",
     server: Server,
     federation: Federation,
-    train: tuple[np.ndarray, np.ndarray],
+    train: tuple[np.ndarray | None, np.ndarray | None],
     validation: Validation | None,
 ) -> Iterator[Run | None]:
     """Open the run of a fit, if it has ``checkpoint``, and bring the server to where it has come.

@@ -10,6 +10,7 @@ from skfed.engines._updates import (
     Evaluation,
     LocalTraining,
     Order,
+    Polls,
     Question,
     Updates,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "LocalTraining",
     "LoopEngine",
     "Order",
+    "Polls",
     "Question",
     "StackedEngine",
     "Updates",

@@ -6,6 +6,7 @@ Functions of a module, so that they reach other processes.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,7 +42,8 @@ class Task:
 def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> list[Updates]:
     """Train one member of a cohort; ``order`` is for this member alone."""
     try:
-        return [_train(bench, order, member, task)]
+        own = train_alone(bench, order, task)
+        return [collect(order, member, own.stack, own.losses, own.n_samples, [own.variate])]
     except MemoryError:
         raise
     except Exception as error:
@@ -50,8 +52,17 @@ def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task)
         return [Updates.of_failed(member, error)]
 
 
-def _train(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> Updates:
-    """Train one member with a fresh optimizer."""
+class Trained(NamedTuple):
+    """What one member has come to; arrays and tensors have a leading axis of length 1."""
+
+    stack: Model  # w_k
+    losses: np.ndarray  # the mean over its local steps
+    n_samples: np.ndarray  # rows seen
+    variate: Model | None  # SCAFFOLD's new c_k
+
+
+def train_alone(bench: Workbench, order: Order, task: Task) -> Trained:
+    """Train one member of a cohort with a fresh optimizer; ``order`` is for this member alone."""
     model, training = order.model, order.training
     correction = None if order.corrections is None else order.corrections[0]
     with torch_seeded(task.layers_rng, bench.device), bench.borrowed() as net, one_torch_thread():
@@ -66,8 +77,7 @@ def _train(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> Up
             own = {name: trained[name] for name in order.parameters}
             variate = new_variate(model, own, correction, sum(rates))
         stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
-        loss, seen = np.array([np.mean(losses)]), np.array([n_samples])
-        return collect(order, member, stack, loss, seen, [variate])
+        return Trained(stack, np.array([np.mean(losses)]), np.array([n_samples]), variate)
 
 
 def evaluate_client(

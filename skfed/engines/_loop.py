@@ -47,7 +47,7 @@ class LoopEngine:
         """Train each client from the same model; one that stands twice trains twice, afresh."""
         works = (
             Work(train_client, (self.bench, order.of(i), i, task), tuple, partial(_lost, i, task))
-            for i, task in self._training_tasks(order)
+            for i, task in self.training_tasks(order)
         )
         return side_by_side(works, self.n_jobs, prefer="processes")
 
@@ -67,7 +67,7 @@ class LoopEngine:
         raised = {i: error for i, (*_, error) in enumerate(answers) if error is not None}
         return Evaluation(values[:, 0], values[:, 1], np.array(n_samples, dtype=int), raised)
 
-    def _training_tasks(self, order: Order) -> Iterator[tuple[np.ndarray, Task]]:
+    def training_tasks(self, order: Order) -> Iterator[tuple[np.ndarray, Task]]:
         """Yield the tasks of a cohort; a client's rows are gathered when its turn comes."""
         for i, (k, copy) in enumerate(numbered(order.cohort.clients)):
             rows = self.draws.federation.rows(k)

@@ -124,16 +124,20 @@ class Evaluation(NamedTuple):
     silent: np.ndarray | np.bool = np.False_  # a mask of who kept a value to itself, NaN here
 
 
-class Engine(Protocol):
-    """What trains and polls clients."""
+class Polls(Protocol):
+    """What carries polls to clients."""
 
     discreet: bool  # whether clients add noise and keep silence by themselves, being elsewhere
 
-    def train(self, order: Order) -> Iterable[Updates]:
-        """Train a cohort from the order's model; a client that stands twice trains twice."""
-
     def evaluate(self, question: Question) -> Evaluation:
         """Let clients say their mean loss, or error, at a model."""
+
+
+class Engine(Polls, Protocol):
+    """What trains and polls clients in this process, or from it."""
+
+    def train(self, order: Order) -> Iterable[Updates]:
+        """Train a cohort from the order's model; a client that stands twice trains twice."""
 
 
 def collect(

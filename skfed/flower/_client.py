@@ -1,0 +1,261 @@
+"""The side of one client: it holds its data, trains on them, answers polls, keeps the rules."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from sklearn.base import clone
+
+from skfed._classifier import FederatedClassifier
+from skfed._estimator import BaseFederated
+from skfed._federation import make_federation
+from skfed._nets import Model, Workbench, cast, get_model, parameter_names
+from skfed._rules import make_rules
+from skfed.aggregation import WeightedMean
+from skfed.engines import Draws, LocalTraining, LoopEngine, Order, Question, batch_size
+from skfed.engines._client import Trained, train_alone
+from skfed.flower._wire import (
+    HELLO,
+    POLL,
+    TRAIN,
+    Refusal,
+    failure,
+    from_text,
+    to_arrays,
+    to_config,
+    to_model,
+    to_text,
+)
+from skfed.selection import Cohort
+
+logger = logging.getLogger(__name__)
+
+_MEMORY = "skfed"  # the name of what a client remembers, in the context's state
+
+
+def client_app(
+    estimator: BaseFederated, load_data: Callable[[Context], tuple[Any, Any]]
+) -> ClientApp:
+    """Make the ClientApp of clients that hold their own data.
+
+    A client's name is ``client-name`` of its node's configuration (``flower-supernode
+    --node-config 'client-name="site a"'``): it keys the client's random draws, and ``priority``
+    names it.
+
+    What leaves a client: its name, number of rows, shape of X and column names; the classes in its
+    data, unless the server names them; for a poll its loss or error, unless that is above the
+    bound asked (FedALIGN's F + eps); for a training its model and training loss. A client that has
+    kept silent in a round does not train in it. ``update_privacy`` and ``loss_privacy`` of this
+    ``estimator`` are applied here, with noise that nobody else can know, so runs with noise are
+    not repeated by a seed. Of an exception only the type is told; all of it is in the log.
+
+    Parameters
+    ----------
+    estimator : FederatedClassifier or FederatedRegressor
+        With the same net and privacy as the server's; it is not changed.
+    load_data : callable
+        Takes Flower's ``Context`` (``node_config`` says what this node was started with) and
+        returns X and y. It is called for each message, as Flower may run each in a new process.
+
+    Returns
+    -------
+    flwr.clientapp.ClientApp
+        Answers ``query.skfed_hello``, ``query.skfed_poll`` and ``train``.
+    """
+    app = ClientApp()
+    client = _Client(estimator, load_data)
+    answers = {HELLO: client.greet, POLL: client.say_loss, TRAIN: client.train}
+    for kind, answer in answers.items():
+        category, _, action = kind.partition(".")
+        getattr(app, category)(*([action] if action else []))(_telling_failures(answer))
+    return app
+
+
+def _telling_failures(answer: Callable[[RecordDict, Context], RecordDict]) -> Callable:
+    """Make a handler of messages that answers failures too."""
+
+    @wraps(answer)
+    def handle(message: Message, context: Context) -> Message:
+        try:
+            content = answer(message.content, context)
+        except Exception as error:
+            logger.exception("client %r fails", context.node_config.get("client-name"))
+            content = failure(error)
+        return Message(content, reply_to=message)
+
+    return handle
+
+
+@dataclass(frozen=True)
+class _Local:
+    """One client's data, ready to be trained on."""
+
+    model: BaseFederated
+    engine: LoopEngine
+    bench: Workbench
+    weights: Model  # of a new net: names, shapes and dtypes
+    parameters: list[str]
+
+
+@dataclass(frozen=True)
+class _Client:
+    """Answers messages."""
+
+    estimator: BaseFederated
+    load_data: Callable[[Context], tuple[Any, Any]]
+
+    def greet(self, asked: RecordDict, context: Context) -> RecordDict:
+        """Say who this is, and what its data look like."""
+        name = _name(context)
+        X, y = self.load_data(context)
+        columns = [str(c) for c in X.columns] if isinstance(X, pd.DataFrame) else None
+        values, y = np.asarray(X), np.asarray(y)
+        if len(values) != len(y) or not len(y):
+            raise Refusal(f"client {name!r} has {len(values)} rows of X and {len(y)} of y.")
+        labels = None
+        if isinstance(self.estimator, FederatedClassifier) and asked["asked"].get("classes"):
+            labels = to_text(np.unique(y).tolist())
+        card = to_config(
+            name=name,
+            n_samples=len(y),
+            shape=values.shape[1:],
+            dtype=values.dtype.name,
+            target_shape=y.shape[1:],
+            columns=columns,
+            classes=labels,
+        )
+        return RecordDict({"card": card})
+
+    def say_loss(self, asked: RecordDict, context: Context) -> RecordDict:
+        """Say the loss or error at a model; nothing above the bound."""
+        question = asked["question"]
+        local = self._prepare(question, context)
+        model = _recall(asked, context, local)
+        t, metric = question["round"], question["metric"]
+        _remember(context, t, model, silent=False)
+        told = local.engine.evaluate(
+            Question(t, model, np.array([0]), metric, question.get("max_samples"))
+        )
+        if told.raised:
+            raise told.raised[0]
+        value = float((told.losses if metric == "loss" else told.errors)[0])
+        if not np.isfinite(value):
+            raise Refusal("its loss is not finite: lower the learning rate, or scale X.")
+        if local.model.loss_privacy is not None:
+            value = local.model.loss_privacy.of_loss(value, np.random.default_rng())
+        if value > question.get("at_most", np.inf):
+            _remember(context, t, model, silent=True)
+            return RecordDict({})
+        return RecordDict({"answer": MetricRecord({metric: value})})
+
+    def train(self, asked: RecordDict, context: Context) -> RecordDict:
+        """Train from a model; once for each copy of this client in the cohort."""
+        how = asked["order"]
+        local = self._prepare(how, context)
+        model = _recall(asked, context, local)
+        if _was_silent(context, how["round"]):
+            raise Refusal("it was silent in this round, above the bound, and so does not train.")
+        order = _order(local, asked, model)
+        answer: dict[str, Any] = {}
+        for i, (member, task) in enumerate(local.engine.training_tasks(order)):
+            own = train_alone(local.bench, order.of(member), task)
+            answer |= _sent(local, order, i, own)
+        return RecordDict(answer)
+
+    def _prepare(self, config: ConfigRecord, context: Context) -> _Local:
+        """Load the data and set the net up, as the server has."""
+        name = _name(context)
+        if config["client"] != name:
+            raise Refusal(f"it is asked as {config['client']!r}, but is {name!r}.")
+        model = clone(self.estimator)
+        X, y = self.load_data(context)
+        classes = from_text(config["classes"])
+        X, y = model._check_training_data(X, y, reset=True, classes=classes)
+        seed = config["seed"]
+        net = model._make_net(X, seed)
+        make_rules(model, net)  # checks what this client's own parameters promise
+        X = cast(net, X)
+        bench = Workbench(net, X[:1])
+        draws = Draws(make_federation([name] * len(X), len(X)), seed, batch_size(net))
+        engine = LoopEngine(bench, X, model._targets(net, X, y), draws)
+        return _Local(model, engine, bench, get_model(net), parameter_names(net))
+
+
+def _name(context: Context) -> str:
+    name = context.node_config.get("client-name")
+    if name is None or name == "":
+        raise Refusal(
+            "its node has no client-name: start it with flower-supernode --node-config "
+            "'client-name=\"...\"'."
+        )
+    return str(name)
+
+
+def _recall(asked: RecordDict, context: Context, local: _Local) -> Model:
+    """Return the model that was sent, or that of this round's poll."""
+    arrays = asked.get("model", context.state.get(f"{_MEMORY}.model"))
+    t = asked["order" if "order" in asked else "question"]["round"]
+    if "model" not in asked and (arrays is None or context.state[_MEMORY]["round"] != t):
+        raise Refusal(f"it has no model of round {t}: it was started anew since its poll.")
+    return to_model(arrays, local.weights)
+
+
+def _remember(context: Context, t: int, model: Model, silent: bool) -> None:
+    """Keep the model of a poll, for it is not sent again, and whether this client was silent."""
+    silent = silent or _was_silent(context, t)
+    context.state[_MEMORY] = ConfigRecord({"round": t, "silent": silent})
+    context.state[f"{_MEMORY}.model"] = to_arrays(model)
+
+
+def _was_silent(context: Context, t: int) -> bool:
+    memory = context.state.get(_MEMORY)
+    return memory is not None and memory["round"] == t and bool(memory["silent"])
+
+
+def _order(local: _Local, asked: RecordDict, model: Model) -> Order:
+    """Return what this client is asked to do, as the engines take it."""
+    how, rates = asked["order"], asked["order"].get("rates")
+    n_copies = how["n_copies"]
+    correction = None
+    if "correction" in asked:
+        sent = asked["correction"]
+        names = [name for name in local.parameters if name in sent]
+        correction = to_model(sent, {name: local.weights[name] for name in names})
+    return Order(
+        round=how["round"],
+        model=model,
+        parameters=local.parameters,
+        cohort=Cohort.mean(np.zeros(n_copies, dtype=int)),
+        training=LocalTraining(
+            how["epochs"],
+            how.get("steps"),
+            how["proximal_mu"],
+            None if rates is None else tuple(rates),
+        ),
+        rule=WeightedMean(),  # the server aggregates
+        corrections=None if correction is None else [correction] * n_copies,
+    )
+
+
+def _sent(local: _Local, order: Order, i: int, own: Trained) -> dict[str, Any]:
+    """Return what is sent of one copy's training, with noise if this client's estimator says so."""
+    stack, loss = own.stack, float(own.losses[0])
+    if local.model.update_privacy is not None:
+        rng = np.random.default_rng()
+        stack = local.model.update_privacy.of_updates(order.model, stack, order.parameters, [rng])
+    if local.model.loss_privacy is not None:
+        loss = local.model.loss_privacy.of_loss(loss, np.random.default_rng())
+    report = MetricRecord({"loss": loss, "n_samples": int(own.n_samples[0])})
+    sent: dict[str, ArrayRecord | MetricRecord] = {
+        f"model-{i}": to_arrays({name: tensor[0] for name, tensor in stack.items()}),
+        f"report-{i}": report,
+    }
+    if own.variate is not None:
+        sent[f"variate-{i}"] = to_arrays(own.variate)
+    return sent

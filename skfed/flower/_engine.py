@@ -1,0 +1,160 @@
+"""Polls and trains clients by messages."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from skfed._federation import Federation
+from skfed._nets import Model
+from skfed.engines import Draws, Evaluation, Order, Question, Updates
+from skfed.engines._updates import collect
+from skfed.flower._nodes import Nodes
+from skfed.flower._wire import POLL, TRAIN, number, record, to_arrays, to_config, to_model
+
+
+@dataclass
+class MessageEngine:
+    """Carries polls and orders to clients, and brings their answers.
+
+    Parameters
+    ----------
+    nodes : Nodes
+        Where the clients are.
+    federation : Federation
+        Who they are.
+    draws : Draws
+        With the seed of all streams.
+    classes : str
+        The classes as text.
+    """
+
+    nodes: Nodes
+    federation: Federation
+    draws: Draws
+    classes: str
+    discreet: bool = field(default=True, init=False)
+    _round: int = field(default=-1, init=False)
+    _holders: set[str] = field(default_factory=set, init=False)  # of this round's model
+
+    def evaluate(self, question: Question) -> Evaluation:
+        """Poll clients; a client above the bound says nothing."""
+        names = self._names(question.clients)
+        arrays, contents = to_arrays(question.model), {}
+        for name in names:
+            asked = self._asked(
+                name,
+                question.round,
+                metric=question.metric,
+                max_samples=question.max_samples,
+                at_most=None if question.at_most is None else float(question.at_most),
+            )
+            model = self._model(name, question.round, arrays)
+            contents[name] = RecordDict({"question": asked} | model)
+        self.nodes.look()
+        answers = self.nodes.exchange(contents, POLL)
+        values, raised, silent = np.full(len(names), np.nan), {}, np.zeros(len(names), bool)
+        for i, name in enumerate(names):
+            try:
+                value = _value(answers[name], question.metric)
+            except Exception as error:
+                raised[i] = error
+            else:
+                silent[i] = value is None
+                values[i] = np.nan if value is None else value
+        n_samples = self._n_polled(question)
+        return Evaluation(values, values, n_samples, raised, silent)
+
+    def messages(self, order: Order) -> list[Message]:
+        """Return the messages that ask a cohort to train; a client that stands twice gets one."""
+        names = self._names(order.cohort.clients)
+        training, arrays, contents = order.training, to_arrays(order.model), {}
+        for name, n_copies in Counter(names).items():
+            asked = self._asked(
+                name,
+                order.round,
+                epochs=training.epochs,
+                steps=training.steps,
+                proximal_mu=float(training.proximal_mu),
+                rates=training.rates,
+                n_copies=n_copies,
+            )
+            content = {"order": asked} | self._model(name, order.round, arrays)
+            if order.corrections is not None:
+                content["correction"] = to_arrays(order.corrections[names.index(name)])
+            contents[name] = RecordDict(content)
+        self.nodes.look()
+        return self.nodes.messages(contents, TRAIN)
+
+    def updates(
+        self, order: Order, messages: Sequence[Message], replies: Iterable[Message]
+    ) -> Iterator[Updates]:
+        """Yield what a cohort has sent back, member by member."""
+        answers = self.nodes.answers(messages, replies)
+        copies: Counter[str] = Counter()
+        for i, name in enumerate(self._names(order.cohort.clients)):
+            member = np.array([i])
+            try:
+                yield _update(order, member, copies[name], answers[name])
+            except Exception as error:
+                yield Updates.of_failed(member, error)
+            copies[name] += 1
+
+    def _names(self, clients: Iterable[int]) -> list[str]:
+        return [str(name) for name in self.federation.names(clients)]
+
+    def _asked(self, name: str, t: int, **values: Any) -> ConfigRecord:
+        """Return what is asked of a client, with what it needs to know besides."""
+        shared = {"seed": self.draws.seed, "classes": self.classes}
+        return to_config(client=name, round=t, **shared, **values)
+
+    def _model(self, name: str, t: int, arrays: ArrayRecord) -> dict[str, Any]:
+        """Return the model for a client, unless it has had it in this round."""
+        if self._round != t:
+            self._round, self._holders = t, set()
+        if name in self._holders:
+            return {}
+        self._holders.add(name)
+        return {"model": arrays}
+
+    def _n_polled(self, question: Question) -> np.ndarray:
+        """Return how many rows each client evaluates, as ``Draws.polled_rows`` has it."""
+        sizes = self.federation.sizes[question.clients]
+        limit = question.max_samples
+        if limit is None:
+            return sizes
+        if limit == "batch":
+            return np.array([self.draws.rows_a_step(int(size)) for size in sizes], dtype=int)
+        return np.minimum(sizes, int(limit))
+
+
+def _value(answer: RecordDict | Exception, metric: str) -> float | None:
+    """Return what a client answers to a poll: a finite number, or None for silence."""
+    if isinstance(answer, Exception):
+        raise answer
+    if not answer:
+        return None
+    value = number(record(answer, "answer", MetricRecord), metric)
+    if not np.isfinite(value):
+        raise ValueError(f"its answer {metric}={value} is not finite.")
+    return value
+
+
+def _update(order: Order, member: np.ndarray, copy: int, answer: RecordDict | Exception) -> Updates:
+    """Read what a client sends of the training of one of its copies."""
+    if isinstance(answer, Exception):
+        raise answer
+    trained = to_model(record(answer, f"model-{copy}", ArrayRecord), order.model)
+    report = record(answer, f"report-{copy}", MetricRecord)
+    variate: Model | None = None
+    if f"variate-{copy}" in answer:
+        own = {name: order.model[name] for name in order.parameters}
+        variate = to_model(record(answer, f"variate-{copy}", ArrayRecord), own)
+    stack: Mapping[str, torch.Tensor] = {name: w.unsqueeze(0) for name, w in trained.items()}
+    loss = np.array([number(report, "loss")])
+    n_samples = np.array([number(report, "n_samples", int)])
+    return collect(order.of(member), member, dict(stack), loss, n_samples, [variate])

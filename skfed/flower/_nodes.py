@@ -1,0 +1,208 @@
+"""Which node is which client: names are stable, nodes come and go."""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from skfed.flower._wire import HELLO, cause_of, from_text, number, record
+
+logger = logging.getLogger(__name__)
+
+_PAUSE = 1.0  # seconds between looks at who has connected
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a client says of itself."""
+
+    name: str
+    n_samples: int
+    shape: tuple[int, ...]  # of a row of X
+    dtype: str  # of X
+    target_shape: tuple[int, ...]  # of a row of y
+    columns: tuple[str, ...] | None  # of X, if it has names
+    classes: tuple[Any, ...] | None  # in its data, if asked
+
+    @classmethod
+    def of(cls, content: RecordDict) -> "Card":
+        """Read an answer to a hello.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+        """
+        card = record(content, "card", ConfigRecord)
+        name, n_samples = card.get("name"), number(card, "n_samples", int)
+        columns, classes = card.get("columns"), card.get("classes")
+        shape, target_shape = (tuple(card.get(k) or ()) for k in ("shape", "target_shape"))
+        if not (isinstance(name, str) and name and n_samples > 0):
+            raise ValueError(f"its card says name={name!r} and n_samples={n_samples}.")
+        return cls(
+            name,
+            n_samples,
+            shape,
+            str(card.get("dtype")),
+            target_shape,
+            None if columns is None else tuple(columns),
+            None if classes is None else tuple(from_text(classes)),
+        )
+
+    def misfit(self, other: "Card") -> str | None:
+        """Say in what the data of two clients differ that must be alike; None if in nothing."""
+        for name in ("shape", "target_shape", "columns"):
+            one, two = getattr(self, name), getattr(other, name)
+            if one != two:
+                return f"{self.name!r} has {name} {_short(one)}, {other.name!r} {_short(two)}"
+        return None
+
+
+class Nodes:
+    """Finds clients by name, and carries messages to them.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's way to the nodes.
+    ask_classes : bool
+        Whether clients are to name the classes in their data.
+    timeout : float
+        Seconds to wait for clients, and for answers.
+    """
+
+    def __init__(self, grid: Grid, ask_classes: bool, timeout: float):
+        self.grid, self.ask_classes, self.timeout = grid, ask_classes, timeout
+        self.cards: dict[str, Card] = {}
+        self.node_of: dict[str, int] = {}  # where each client was last
+        self._met: set[int] = set()
+        self._refused: dict[int, str] = {}
+        self._closed = False  # no new clients
+
+    def gather(self, wanted: int | Collection[str]) -> dict[str, Card]:
+        """Wait until so many clients, or these, have connected; others are left alone from then on.
+
+        Raises
+        ------
+        TimeoutError
+            If they do not connect in time.
+        """
+        end = time.monotonic() + self.timeout
+        while (lacking := self._lacking(wanted)) and time.monotonic() < end:
+            if not self._meet(self._online()):
+                time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+        if lacking:
+            refused = "".join(f"; node {node}: {why}" for node, why in self._refused.items())
+            raise TimeoutError(
+                f"clients={wanted!r}: after {self.timeout:g} s, {lacking}{refused}. Start their "
+                "SuperNodes, or raise timeout."
+            )
+        names = sorted(self.cards if isinstance(wanted, int) else wanted)
+        if isinstance(wanted, int):
+            names = names[:wanted]
+        self.cards = {name: self.cards[name] for name in names}
+        self._closed = True
+        return self.cards
+
+    def look(self) -> None:
+        """Find clients again that have come back as another node."""
+        online = self._online()
+        if any(self.node_of[name] not in online for name in self.cards):
+            self._meet(online)
+
+    def exchange(self, contents: dict[str, RecordDict], kind: str) -> dict[str, Any]:
+        """Send each client its content; return what each answers, or an exception."""
+        messages = self.messages(contents, kind)
+        return self.answers(messages, self.grid.send_and_receive(messages, timeout=self.timeout))
+
+    def messages(self, contents: dict[str, RecordDict], kind: str) -> list[Message]:
+        """Return the messages to clients, in the order of ``contents``."""
+        return [
+            Message(content, self.node_of[name], kind, ttl=self.timeout)
+            for name, content in contents.items()
+        ]
+
+    def answers(self, messages: Sequence[Message], replies: Iterable[Message]) -> dict[str, Any]:
+        """Return by client what has come in reply to messages: a content, or an exception."""
+        name_of = {node: name for name, node in self.node_of.items()}
+        came = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        return {
+            name_of[message.metadata.dst_node_id]: _content(
+                came.get(message.metadata.message_id), self.timeout
+            )
+            for message in messages
+        }
+
+    def _online(self) -> dict[int, str]:
+        """Return the nodes that are connected, and the name that each is registered by, if any."""
+        return {node.node_id: node.name for node in self.grid.get_nodes()}
+
+    def _meet(self, online: dict[int, str]) -> bool:
+        """Ask nodes that are new who they are; tell whether there were any."""
+        new = [node for node in online if node not in self._met]
+        asked = RecordDict({"asked": ConfigRecord({"classes": self.ask_classes})})
+        messages = [Message(asked, node, HELLO, ttl=self.timeout) for node in new]
+        if not messages:
+            return False
+        replies = self.grid.send_and_receive(messages, timeout=self.timeout)
+        came = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        for node, message in zip(new, messages, strict=True):
+            self._met.add(node)
+            answer = _content(came.get(message.metadata.message_id), self.timeout)
+            why = self._accept(node, online, answer)
+            if why is not None:
+                self._refused[node] = why
+                logger.warning("node %d is left out: %s", node, why)
+        return True
+
+    def _accept(self, node: int, online: dict[int, str], answer: Any) -> str | None:
+        """Take a node for the client that it says it is; else return why not."""
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            card = Card.of(answer)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        if online[node] and online[node] != card.name:
+            return f"it says that it is {card.name!r}, but is registered as {online[node]!r}"
+        known = self.cards.get(card.name)
+        if known is None:
+            if self._closed:
+                return f"{card.name!r} is none of the clients that the run began with"
+            other = next(iter(self.cards.values()), card)
+            if (misfit := card.misfit(other)) is not None:
+                return misfit
+        elif self.node_of[card.name] in online:
+            return f"{card.name!r} is connected already"
+        elif (known.n_samples, known.misfit(card)) != (card.n_samples, None):
+            return f"{card.name!r} is back with other data: it has {card.n_samples} rows now"
+        self.cards.setdefault(card.name, card)
+        self.node_of[card.name] = node
+        return None
+
+    def _lacking(self, wanted: int | Collection[str]) -> str:
+        """Say who has not connected yet; nothing if everybody has."""
+        if isinstance(wanted, int):
+            n = len(self.cards)
+            return "" if n >= wanted else f"{n} have connected: {_short(sorted(self.cards))}"
+        missing = sorted(set(wanted) - self.cards.keys())
+        return f"{_short(missing)} not connected" if missing else ""
+
+
+def _content(reply: Message | None, timeout: float) -> RecordDict | Exception:
+    """Return what a reply says, or what stands for its lack."""
+    if reply is None:
+        return TimeoutError(f"no answer within {timeout:g} s")
+    if reply.has_error():
+        # The reason may hold a traceback, and so data.
+        return ConnectionError(f"no answer: Flower's error code {reply.error.code}")
+    return cause_of(reply.content) or reply.content
+
+
+def _short(names: Any) -> str:
+    text = str(names)
+    return text if len(text) <= 200 else f"{text[:200]}..."

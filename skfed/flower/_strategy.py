@@ -1,0 +1,233 @@
+"""The side of the server: the rounds of a federated estimator, as a strategy of Flower."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from sklearn.base import clone
+
+from skfed._classifier import FederatedClassifier
+from skfed._estimator import BaseFederated
+from skfed._federation import federation_of
+from skfed._fitting import rounds_of
+from skfed._nets import get_model
+from skfed._server import Server
+from skfed.availability import BaseAvailability
+from skfed.checkpoint import opened
+from skfed.engines import Draws, batch_size
+from skfed.flower._engine import MessageEngine
+from skfed.flower._nodes import Card, Nodes
+from skfed.flower._wire import to_arrays, to_text
+
+logger = logging.getLogger(__name__)
+
+
+class FederatedStrategy(Strategy):
+    """Runs the rounds of a federated estimator over clients that hold their own data.
+
+    The selector, schedules, aggregation, ledger and history are those of the simulation, and for
+    the same seed, data and net so are the cohorts. A poll, where the selector asks for one, is an
+    exchange of messages of its own, before the training; who has been polled does not get the
+    model again.
+
+    A client that does not answer in time, or whose answer is none, has failed in that round
+    (``on_client_error``, ``min_clients``), and is asked again when it is chosen again; it may come
+    back as another node. With ``checkpoint`` a ServerApp that is started again goes on with the
+    round that was not finished.
+
+    Parameters
+    ----------
+    estimator : FederatedClassifier or FederatedRegressor
+        What is trained, and how. It is not changed. ``priority`` has names of clients; ``engine``,
+        ``memory_budget`` and ``n_jobs`` are not used, nor is an availability that plays dropouts.
+    clients : int or collection of str
+        How many clients to wait for, or their names. Who connects later may come back, but not
+        join.
+    classes : array-like, default=None
+        All labels, so that clients need not say which they have. None: they are asked.
+    timeout : float, default=600
+        Seconds to wait for the clients at the beginning, and for each of their answers.
+
+    Attributes
+    ----------
+    model_ : FederatedClassifier or FederatedRegressor
+        The fitted copy of ``estimator``; after a failure, with the rounds that were finished.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+
+    Examples
+    --------
+    In the ServerApp of a Flower project::
+
+        @app.main()
+        def main(grid, context):
+            strategy = FederatedStrategy(estimator, clients=["site a", "site b"])
+            strategy.start(grid)
+            strategy.model_.save("model.safetensors")
+    """
+
+    def __init__(
+        self,
+        estimator: BaseFederated,
+        *,
+        clients: int | Collection[str],
+        classes: Any = None,
+        timeout: float = 600.0,
+    ):
+        self.estimator = _checked(estimator)
+        self.clients = _checked_clients(clients)
+        self.classes = None if classes is None else np.unique(classes).tolist()
+        if not (isinstance(timeout, int | float) and 0 < timeout < np.inf):
+            raise ValueError(f"timeout={timeout!r} must be a positive number of seconds.")
+        self.timeout = float(timeout)
+
+    # What else Flower's own start takes, the estimator says.
+    def start(
+        self,
+        grid: Grid,
+        *,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run all rounds; ``model_`` is then the fitted estimator.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+            From the ServerApp's main function.
+        evaluate_fn : callable, default=None
+            As Flower has it: measures the global model after each round, on data of the server's.
+
+        Returns
+        -------
+        flwr.serverapp.strategy.Result
+            The global model as an ArrayRecord, and each round's numbers.
+
+        Raises
+        ------
+        TimeoutError
+            If the clients do not connect in time.
+        ValueError
+            If their data do not go together, or with the estimator.
+        Exception
+            As ``fit``: the first cause, if all clients fail in all rounds.
+        """
+        asks = isinstance(self.estimator, FederatedClassifier) and self.classes is None
+        self._nodes = Nodes(grid, asks, self.timeout)
+        cards = self._nodes.gather(self.clients)
+        self.model_ = model = clone(self.estimator)
+        server, classes = self._begin(model, cards)
+        sizes = {name: card.n_samples for name, card in cards.items()}
+        federation = federation_of(sizes, model.priority)
+        with opened(model, server, federation, (None, None), None) as run:
+            draws = Draws(federation, server.seed, batch_size(server.net))
+            self._engine = MessageEngine(self._nodes, federation, draws, to_text(classes))
+            until, model.engine_ = model.n_rounds, "flower: clients elsewhere"
+            more = until - server.round
+            with rounds_of(
+                model, server, federation, self._engine, until, None, None, (), run
+            ) as self._rounds:
+                result = super().start(
+                    grid,
+                    to_arrays(get_model(server.net)),
+                    more,
+                    self.timeout,
+                    evaluate_fn=evaluate_fn,
+                )
+                self._rounds.end()
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Poll and select; return the messages to the cohort, none after the last round."""
+        self._order = self._rounds.begin()
+        self._messages = [] if self._order is None else self._engine.messages(self._order)
+        return self._messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate what the cohort sent; return the model and the numbers of the round."""
+        if self._order is None:  # a callback has stopped the rounds
+            return None, None
+        self._rounds.finish(self._engine.updates(self._order, self._messages, replies))
+        server = self._rounds.server
+        numbers = {k: v for k, v in server.rows[-1].items() if isinstance(v, int | float)}
+        return to_arrays(get_model(server.net)), MetricRecord(numbers)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nothing: a selector's polls come before the training."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return nothing, as nothing was asked."""
+        return None
+
+    def summary(self) -> None:
+        """Log who takes part."""
+        federation = self._rounds.federation
+        logger.info(
+            "%d clients, %d with priority, %d rows; %r",
+            len(federation),
+            int(federation.priority.sum()),
+            int(federation.sizes.sum()),
+            self.estimator,
+        )
+
+    def _begin(self, model: BaseFederated, cards: dict[str, Card]) -> tuple[Server, Any]:
+        """Return the server with a new net, and the classes, if there are any."""
+        model._validate_params()
+        one = next(iter(cards.values()))
+        X: Any = np.zeros((1, *one.shape), dtype=one.dtype)
+        if one.columns is not None:
+            X = pd.DataFrame(X, columns=list(one.columns))
+        classes = None
+        y = np.zeros((1, *one.target_shape))
+        if isinstance(model, FederatedClassifier):
+            labels = [label for card in cards.values() for label in card.classes or ()]
+            classes = np.unique(labels).tolist() if self.classes is None else self.classes
+            y = np.array(classes[:1])
+        # A row of zeros teaches what fit learns from data: classes, features and the net's shapes.
+        X, _ = model._check_training_data(X, y, reset=True, classes=classes)
+        return model._start(X), classes
+
+
+def _checked(estimator: Any) -> BaseFederated:
+    """Return an estimator that can be run on a real federation."""
+    if not isinstance(estimator, BaseFederated):
+        raise TypeError(
+            "estimator must be a FederatedClassifier or FederatedRegressor; got "
+            f"{type(estimator).__name__}."
+        )
+    availability = estimator.availability
+    if availability is not None and (type(availability)._answers is not BaseAvailability._answers):
+        raise ValueError(
+            f"availability={availability} plays clients that do not answer; in a federation they "
+            "do so by themselves: leave it out, or use one that says only who can be reached."
+        )
+    return estimator
+
+
+def _checked_clients(clients: Any) -> int | list[str]:
+    """Return how many clients to wait for, or their names."""
+    if isinstance(clients, int) and not isinstance(clients, bool) and clients > 0:
+        return clients
+    if isinstance(clients, Collection) and not isinstance(clients, str | bytes) and len(clients):
+        names = sorted({str(name) for name in clients})
+        if len(names) == len(clients):
+            return names
+    raise ValueError(
+        f"clients={clients!r} must be the number of clients to wait for, or their names, each once."
+    )
