@@ -24,7 +24,12 @@ from skfed.flower._engine import MessageEngine
 from skfed.flower._nodes import Card, Nodes
 from skfed.flower._wire import to_arrays, to_text
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("flwr")  # whose lines `flwr run --stream` shows
+
+_SHOWN = (
+    *("objective", "train_loss", "n_polled", "n_aggregated", "n_failed", "bytes_down"),
+    *("bytes_up", "val_loss", "val_score"),
+)
 
 
 class FederatedStrategy(Strategy):
@@ -160,7 +165,8 @@ class FederatedStrategy(Strategy):
             return None, None
         self._rounds.finish(self._engine.updates(self._order, self._messages, replies))
         server = self._rounds.server
-        numbers = {k: v for k, v in server.rows[-1].items() if isinstance(v, int | float)}
+        row = server.rows[-1]
+        numbers = {name: row[name] for name in _SHOWN if name in row}
         return to_arrays(get_model(server.net)), MetricRecord(numbers)
 
     def configure_evaluate(

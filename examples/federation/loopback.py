@@ -1,0 +1,211 @@
+"""Starts and stops a Flower federation on this machine: a SuperLink and SuperNodes on loopback."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+_BIN = Path(sys.executable).parent
+
+
+class Loopback:
+    """A federation of processes; a context manager that stops them all.
+
+    Parameters
+    ----------
+    folder : path
+        For logs, and for what Flower keeps.
+    certificates : Certificates, default=None
+        Encrypts all traffic, and admits registered nodes only; None is for loopback alone.
+    """
+
+    def __init__(self, folder, certificates=None):
+        self.folder, self.certificates = Path(folder), certificates
+        self.port = _free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.nodes: dict[str, subprocess.Popen] = {}
+        self.superlink = None
+
+    def __enter__(self):
+        self._write_config()
+        options = ["--host", "127.0.0.1", "--port", str(self.port)]
+        options += ["--disable-runtime-dependency-installation"]
+        if self.certificates is None:
+            options += ["--insecure"]
+        else:
+            options += self.certificates.of_superlink()
+        self.superlink = self._start("superlink", "flower-superlink", *options)
+        _wait(lambda: _listens(self.port), 60, f"SuperLink does not start: {self.log('superlink')}")
+        return self
+
+    def __exit__(self, *_):
+        for name in list(self.nodes):
+            self.stop(name)
+        if self.superlink is not None:
+            _end(self.superlink)
+
+    def node(self, name: str, data, key=None, insecure=None):
+        """Start a SuperNode that serves a client's data; one of this name is replaced."""
+        insecure = self.certificates is None if insecure is None else insecure
+        options = ["--superlink", self.address, "--port", str(_free_port())]
+        options += ["--node-config", f'client-name="{name}" data="{data}"']
+        if insecure:
+            options += ["--insecure"]
+        else:
+            options += ["--root-certificates", str(self.certificates.ca)]
+        if key is not None:
+            options += ["--auth-supernode-private-key", str(key)]
+        self.nodes[name] = self._start(name, "flower-supernode", *options)
+
+    def stop(self, name: str):
+        """Stop a node, and wait for its end."""
+        _end(self.nodes.pop(name))
+
+    def kill(self, name: str):
+        """Kill a node and what it has started, as a power cut would."""
+        for process in _family(self.nodes.pop(name).pid):
+            os.kill(process, signal.SIGKILL)
+
+    def submit(self, app, **settings) -> str:
+        """Submit a Flower project; return the id of its run."""
+        text = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+        told = self._json("run", str(app), "loop", "--run-config", text)
+        return str(told["run-id"])
+
+    def status(self, run: str) -> str:
+        """Return where a run stands: pending, starting, running or finished:..."""
+        return self._json("list", "loop", "--run-id", run)["runs"][0]["status"]
+
+    def wait(self, run: str, timeout: float, show: Callable[[str], None] | None = None) -> str:
+        """Wait for the end of a run; return its log.
+
+        Raises
+        ------
+        RuntimeError
+            If the ServerApp raised: Flower's own command would end as if all were well.
+        TimeoutError
+            If it takes longer.
+        """
+        log = self.folder / f"run-{run}.log"
+        with log.open("w") as file:
+            stream = self._popen("flwr", "log", run, "loop", "--stream", stdout=file)
+        end, shown = time.monotonic() + timeout, 0
+        try:
+            while not (status := self.status(run)).startswith("finished"):
+                shown = _show(log, shown, show)
+                if time.monotonic() > end:
+                    raise TimeoutError(f"the run takes over {timeout} s: {log.read_text()[-2000:]}")
+                time.sleep(1)
+            stream.wait(20)
+        except subprocess.TimeoutExpired:
+            pass  # it has its log
+        finally:
+            _end(stream)
+        _show(log, shown, show)
+        if status != "finished:completed":
+            raise RuntimeError(f"the run ended as {status}: {log.read_text()[-4000:]}")
+        return log.read_text()
+
+    def _json(self, *arguments: str) -> dict:
+        """Run Flower's command line; return what it says."""
+        told = json.loads(self.flwr(*arguments, "--format", "json"))
+        if not told["success"]:  # though it ends as if all were well
+            raise RuntimeError(f"flwr {' '.join(arguments)}: {told['error-message']}")
+        return told
+
+    def flwr(self, *arguments: str) -> str:
+        """Run Flower's command line; return what it prints."""
+        done = self._popen(
+            "flwr", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        out, err = done.communicate(timeout=120)
+        if done.returncode:
+            raise RuntimeError(f"flwr {' '.join(arguments)}: {out}{err}")
+        return out
+
+    def log(self, name: str) -> str:
+        """Return what a process has printed."""
+        return (self.folder / f"{name}.log").read_text()
+
+    def _write_config(self):
+        home = self.folder / "flower"
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        lines = ["[superlink]", 'default = "loop"', "[superlink.loop]"]
+        lines += [f'address = "{self.address}"']
+        if self.certificates is None:
+            lines += ["insecure = true"]
+        else:
+            lines += [f'root-certificates = "{self.certificates.ca}"']
+        (home / "config.toml").write_text("\n".join(lines) + "\n")
+
+    def _start(self, name: str, command: str, *options: str) -> subprocess.Popen:
+        with (self.folder / f"{name}.log").open("a") as log:
+            return self._popen(command, *options, stdout=log, stderr=subprocess.STDOUT, home=name)
+
+    def _popen(self, command: str, *options: str, home="flower", **streams) -> subprocess.Popen:
+        path = f"{_BIN}{os.pathsep}{os.environ['PATH']}"  # for what Flower starts itself
+        flower_home = str(self.folder / home if home == "flower" else self.folder / f"home-{home}")
+        environment = os.environ | _ENVIRONMENT | {"FLWR_HOME": flower_home, "PATH": path}
+        return subprocess.Popen([_BIN / command, *options], env=environment, **streams)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _wait(ready: Callable[[], bool], timeout: float, message: str):
+    end = time.monotonic() + timeout
+    while not ready():
+        if time.monotonic() > end:
+            raise TimeoutError(message)
+        time.sleep(0.2)
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and all that it has started, children first."""
+    told = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    parents = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents if parent == one]
+    return found[::-1]
+
+
+def _end(process: subprocess.Popen):
+    """Ask a process to end, and end what it leaves behind."""
+    family = _family(process.pid)
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for one in family:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
+def _show(log: Path, start: int, show: Callable[[str], None] | None) -> int:
+    """Pass on what a log has gained; return how far it goes."""
+    text = log.read_text()
+    whole = text.rfind("\n") + 1
+    if show is not None:
+        for line in text[start:whole].splitlines():
+            show(line)
+    return max(start, whole)

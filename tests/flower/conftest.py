@@ -1,0 +1,30 @@
+"""Skips all of it where Flower is not installed."""
+
+import importlib.util
+
+import pytest
+
+if importlib.util.find_spec("flwr") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def federate(blobs):
+    """Return a function that fits an estimator over the blobs' clients, each a node of its own."""
+    from local_grid import LocalGrid, Node
+
+    from skfed.flower import FederatedStrategy, client_app
+
+    X, y, clients = blobs
+
+    def load_data(context):
+        rows = clients == context.node_config["client-name"]
+        return X[rows], y[rows]
+
+    def make(estimator, at_client=None, load=load_data, names="fedcba", **params):
+        app = client_app(at_client or estimator, load)
+        grid = LocalGrid(*(Node(app, {"client-name": name}) for name in names))
+        params = {"clients": 6, "timeout": 5, **params}
+        return FederatedStrategy(estimator, **params), grid
+
+    return make

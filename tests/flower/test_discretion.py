@@ -1,0 +1,103 @@
+"""What never leaves a client, whoever asks."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from local_grid import contents
+
+from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+from skfed.privacy import GaussianMechanism, privacy_spent
+
+ALIGN = {"selector": FedAlignSelector(eps=0.02, warmup=0), "priority": ["f"], "random_state": 0}
+
+
+@pytest.fixture
+def polled(federate):
+    """Return the questions and answers of a round in which some clients were above the bound."""
+    strategy, grid = federate(FederatedClassifier(**ALIGN, n_rounds=3))
+    strategy.start(grid)
+    return strategy, grid
+
+
+def test_above_the_bound_nothing_is_said(polled):
+    strategy, grid = polled
+    asked = {m.metadata.message_id: m for m in grid.sent}
+    silent = []
+    for reply in grid.received:
+        question = asked[reply.metadata.reply_to_message_id].content.get("question")
+        if question is None or "at_most" not in question:
+            continue
+        said = reply.content
+        if "answer" in said:
+            assert said["answer"]["loss"] <= question["at_most"]
+        else:
+            assert not said
+            silent.append((question["client"], question["round"]))
+    assert silent  # else nothing is shown
+    trained = {(o["client"], o["round"]) for o in contents(grid.sent, "order")}
+    assert not trained & set(silent)
+    rows = strategy.model_.history_
+    assert rows["scalars_up"].sum() < rows["n_polled"].sum()
+
+
+def test_who_kept_silent_does_not_train_either(polled):
+    """Even if a server asks it to."""
+    _, grid = polled
+    for node in grid.nodes.values():
+        memory = node.context.state.get("skfed")
+        if memory is not None and memory["silent"]:
+            order = next(iter(contents(grid.sent, "order")))
+            asked = ConfigRecord(
+                {**order, "client": node.config["client-name"], "round": memory["round"]}
+            )
+            message = Message(RecordDict({"order": asked}), 1, "train")
+            message.metadata.__dict__["_message_id"] = "x"
+            reply = node.app(message, node.context)
+            assert set(reply.content) == {"failure"}
+            assert "it was silent in this round" in reply.content["failure"]["words"]
+            return
+    pytest.fail("nobody was silent in the last round")
+
+
+def test_noise_is_added_at_the_client_and_is_its_own(federate):
+    private = FederatedClassifier(
+        selector=RandomSelector(1.0, probability="uniform", replace=False),
+        update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=0.5),
+        loss_privacy=GaussianMechanism(clip=5.0, noise_multiplier=2.0),
+        n_rounds=1,
+        random_state=0,
+    )
+    models, losses = [], []
+    for _ in range(2):
+        strategy, grid = federate(private)
+        strategy.start(grid)
+        models.append(
+            [m["module.linear.weight"].numpy() for m in contents(grid.received, "model-0")]
+        )
+        losses.append([r["loss"] for r in contents(grid.received, "report-0")])
+    assert len(models[0]) == 6
+    assert all((a != b).all() for a, b in zip(*models, strict=True))
+    assert all(a != b for a, b in zip(*losses, strict=True))
+    spent = privacy_spent(strategy.model_)
+    assert spent["n_updates"].tolist() == [1] * 6
+    assert np.isfinite(spent["epsilon"]).all()
+
+
+def test_the_clients_own_noise_counts_whatever_the_server_says(federate):
+    """A server without privacy parameters gets noisy updates from clients that have them."""
+    plain = FederatedClassifier(
+        selector=RandomSelector(1.0, probability="uniform", replace=False),
+        n_rounds=1,
+        random_state=0,
+    )
+    own = FederatedClassifier(update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
+    sent = {}
+    for name, at_client in (("plain", plain), ("noisy", own)):
+        strategy, grid = federate(plain, at_client=at_client)
+        strategy.start(grid)
+        received = contents(grid.received, "model-0")
+        sent[name] = torch.tensor(
+            [float(np.abs(m["module.linear.weight"].numpy()).max()) for m in received]
+        )
+    assert sent["noisy"].min() > 10 * sent["plain"].max()

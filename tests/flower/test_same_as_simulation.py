@@ -1,0 +1,134 @@
+"""Over messages, the rounds are those of the simulation: cohorts, model, ledger, history."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from local_grid import contents
+from skorch import NeuralNetClassifier
+from skorch.callbacks import LRScheduler
+from torch import nn
+
+from skfed import (
+    FedAlignSelector,
+    FederatedClassifier,
+    FederatedRegressor,
+    PowerOfChoice,
+    RandomSelector,
+)
+from skfed.aggregation import CoordinateMedian, Scaffold, ServerOptimizer
+from skfed.availability import AlternatingHalves
+from skfed.schedules import ExponentialDecay, LinearDecay
+
+
+class Normed(nn.Sequential):
+    """With buffers, and draws of its own."""
+
+    def __init__(self):
+        layers = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
+        super().__init__(*layers)
+
+
+def normed(**params):
+    return NeuralNetClassifier(
+        Normed, criterion=nn.CrossEntropyLoss, lr=0.1, batch_size=11, **params
+    )
+
+
+FEDALIGN = FedAlignSelector(eps=0.1, warmup=2)
+POWD = PowerOfChoice(d=4, clients_per_round=2)
+ESTIMATORS = {
+    "FedALIGN": FederatedClassifier(selector=FEDALIGN, priority=["a", "b"]),
+    "FedALIGN by accuracy": FederatedClassifier(
+        selector=FedAlignSelector(eps=0.1, warmup=0, match="accuracy"), priority={"a": 1, "c": 0.5}
+    ),
+    "pow-d": FederatedClassifier(selector=POWD),
+    "cpow-d": FederatedClassifier(
+        selector=PowerOfChoice(d=LinearDecay(5, 2), clients_per_round=2, loss="batch"),
+        local_steps=3,
+    ),
+    "rpow-d": FederatedClassifier(
+        selector=PowerOfChoice(d=4, clients_per_round=2, loss="reported")
+    ),
+    "copies": FederatedClassifier(selector=RandomSelector(8)),
+    "dropout and buffers": FederatedClassifier(normed(), selector=POWD, local_epochs=2),
+    "SCAFFOLD": FederatedClassifier(selector=RandomSelector(4), aggregator=Scaffold()),
+    "FedAdam, median, FedProx": FederatedClassifier(
+        selector=RandomSelector(4),
+        aggregator=CoordinateMedian(),
+        server_optimizer=ServerOptimizer(torch.optim.Adam, lr=0.1),
+        proximal_mu=0.1,
+        lr_schedule=ExponentialDecay(0.1, 0.9),
+    ),
+    "availability": FederatedClassifier(selector=POWD, availability=AlternatingHalves()),
+    "callbacks": FederatedClassifier(
+        normed(callbacks=[("rate", LRScheduler("StepLR", step_size=2, gamma=0.5))])
+    ),
+    "regressor": FederatedRegressor(selector=POWD),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_rounds_are_the_same(name, blobs, federate, same_model):
+    X, y, clients = blobs
+    estimator = ESTIMATORS[name].set_params(n_rounds=5, random_state=3, engine="loop")
+    simulated = estimator.fit(X, y, clients=clients)
+    strategy, grid = federate(estimator)
+    result = strategy.start(grid)
+    model = strategy.model_
+    timeless = [c for c in simulated.history_ if not c.endswith("_seconds")]
+    pd.testing.assert_frame_equal(model.history_[timeless], simulated.history_[timeless])
+    assert same_model(model, simulated)
+    np.testing.assert_array_equal(model.predict(X), simulated.predict(X))
+    for name, tensor in model.net_.module_.state_dict().items():
+        np.testing.assert_array_equal(result.arrays[f"module.{name}"].numpy(), tensor)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_ledger_is_what_was_sent(name, federate):
+    """Every model and scalar that stands in a message is charged, and nothing else."""
+    strategy, grid = federate(ESTIMATORS[name].set_params(n_rounds=5, random_state=3))
+    strategy.start(grid)
+    history = strategy.model_.history_
+
+    def n_records(messages, *prefixes):
+        return sum(key.startswith(prefixes) for m in messages for key in m.content)
+
+    assert n_records(grid.sent, "model", "correction") == history["models_down"].sum()
+    assert n_records(grid.received, "model-", "variate-") == history["models_up"].sum()
+    bounds = [q for q in contents(grid.sent, "question") if "at_most" in q]
+    assert len(bounds) == history["scalars_down"].sum()
+    assert n_records(grid.received, "answer") == history["scalars_up"].sum()
+    assert n_records(grid.sent, "question") == history["n_polled"].sum()
+
+
+def test_labels_may_be_named_by_the_server(blobs, federate):
+    X, y, clients = blobs
+    names = np.array(["cat", "dog", "eel", "fox"])
+    estimator = FederatedClassifier(n_rounds=1, random_state=0)
+
+    def load(context):
+        rows = clients == context.node_config["client-name"]
+        return pd.DataFrame(X[rows], columns=list("vwxyz")), names[y[rows]]
+
+    strategy, grid = federate(estimator, load=load, classes=names)
+    strategy.start(grid)
+    assert strategy.model_.classes_.tolist() == names.tolist()
+    assert strategy.model_.feature_names_in_.tolist() == list("vwxyz")
+    assert not any("classes" in card for card in contents(grid.received, "card"))
+    strategy, grid = federate(estimator, load=load)
+    strategy.start(grid)
+    assert strategy.model_.classes_.tolist() == names.tolist()[:3]  # what the clients have
+
+
+def test_a_callback_stops_the_rounds(federate):
+    class Stops(LRScheduler):
+        def on_epoch_end(self, net, **kwargs):
+            super().on_epoch_end(net, **kwargs)
+            if len(net.history) == 2:
+                raise KeyboardInterrupt
+
+    net = normed(callbacks=[("stops", Stops("StepLR", step_size=9))])
+    strategy, grid = federate(FederatedClassifier(net, n_rounds=5, random_state=0))
+    strategy.start(grid)
+    assert strategy.model_.n_rounds_ == 2
