@@ -9,7 +9,7 @@ from local_grid import contents
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
 from skfed.privacy import GaussianMechanism, privacy_spent
 
-ALIGN = {"selector": FedAlignSelector(eps=0.02, warmup=0), "priority": ["f"], "random_state": 0}
+ALIGN = {"selector": FedAlignSelector(eps=1e-4, warmup=0), "priority": ["f"], "random_state": 0}
 
 
 @pytest.fixture
