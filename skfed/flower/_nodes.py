@@ -79,8 +79,9 @@ class Nodes:
         self.grid, self.ask_classes, self.timeout = grid, ask_classes, timeout
         self.cards: dict[str, Card] = {}
         self.node_of: dict[str, int] = {}  # where each client was last
-        self._met: set[int] = set()
+        self._said: dict[int, RecordDict | Exception] = {}  # by each node, who it is
         self._refused: dict[int, str] = {}
+        self._lost: set[str] = set()  # clients that did not answer when they were last asked
         self._closed = False  # no new clients
 
     def gather(self, wanted: int | Collection[str]) -> dict[str, Card]:
@@ -92,9 +93,10 @@ class Nodes:
             If they do not connect in time.
         """
         end = time.monotonic() + self.timeout
+        self._meet(self._online())
         while (lacking := self._lacking(wanted)) and time.monotonic() < end:
-            if not self._meet(self._online()):
-                time.sleep(min(_PAUSE, max(0.0, end - time.monotonic())))
+            time.sleep(_PAUSE)
+            self._meet(self._online())
         if lacking:
             refused = "".join(f"; node {node}: {why}" for node, why in self._refused.items())
             raise TimeoutError(
@@ -111,7 +113,7 @@ class Nodes:
     def look(self) -> None:
         """Find clients again that have come back as another node."""
         online = self._online()
-        if any(self.node_of[name] not in online for name in self.cards):
+        if self._lost or any(self.node_of[name] not in online for name in self.cards):
             self._meet(online)
 
     def exchange(self, contents: dict[str, RecordDict], kind: str) -> dict[str, Any]:
@@ -129,35 +131,37 @@ class Nodes:
     def answers(self, messages: Sequence[Message], replies: Iterable[Message]) -> dict[str, Any]:
         """Return by client what has come in reply to messages: a content, or an exception."""
         name_of = {node: name for name, node in self.node_of.items()}
-        came = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        return {
-            name_of[message.metadata.dst_node_id]: _content(
-                came.get(message.metadata.message_id), self.timeout
-            )
-            for message in messages
-        }
+        answers = self._contents(messages, replies)
+        told = {name_of[m.metadata.dst_node_id]: a for m, a in zip(messages, answers, strict=True)}
+        for name, answer in told.items():
+            lost = isinstance(answer, TimeoutError | ConnectionError)
+            (self._lost.add if lost else self._lost.discard)(name)
+        return told
 
     def _online(self) -> dict[int, str]:
         """Return the nodes that are connected, and the name that each is registered by, if any."""
         return {node.node_id: node.name for node in self.grid.get_nodes()}
 
-    def _meet(self, online: dict[int, str]) -> bool:
-        """Ask nodes that are new who they are; tell whether there were any."""
-        new = [node for node in online if node not in self._met]
+    def _meet(self, online: dict[int, str]) -> None:
+        """Ask new nodes who they are; take those that are clients, maybe later."""
+        new = [node for node in online if node not in self._said]
         asked = RecordDict({"asked": ConfigRecord({"classes": self.ask_classes})})
         messages = [Message(asked, node, HELLO, ttl=self.timeout) for node in new]
-        if not messages:
-            return False
-        replies = self.grid.send_and_receive(messages, timeout=self.timeout)
-        came = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        for node, message in zip(new, messages, strict=True):
-            self._met.add(node)
-            answer = _content(came.get(message.metadata.message_id), self.timeout)
-            why = self._accept(node, online, answer)
-            if why is not None:
-                self._refused[node] = why
+        if messages:
+            replies = self.grid.send_and_receive(messages, timeout=self.timeout)
+            self._said |= dict(zip(new, self._contents(messages, replies), strict=True))
+        for node in sorted(online.keys() - set(self.node_of.values())):
+            why = self._accept(node, online, self._said[node])
+            if why is not None and self._refused.get(node) != why:
                 logger.warning("node %d is left out: %s", node, why)
-        return True
+                self._refused[node] = why
+
+    def _contents(
+        self, messages: Sequence[Message], replies: Iterable[Message]
+    ) -> list[RecordDict | Exception]:
+        """Return what has come in reply to each message."""
+        came = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        return [_content(came.get(m.metadata.message_id), self.timeout) for m in messages]
 
     def _accept(self, node: int, online: dict[int, str], answer: Any) -> str | None:
         """Take a node for the client that it says it is; else return why not."""
@@ -176,7 +180,7 @@ class Nodes:
             other = next(iter(self.cards.values()), card)
             if (misfit := card.misfit(other)) is not None:
                 return misfit
-        elif self.node_of[card.name] in online:
+        elif self.node_of[card.name] in online and card.name not in self._lost:
             return f"{card.name!r} is connected already"
         elif (known.n_samples, known.misfit(card)) != (card.n_samples, None):
             return f"{card.name!r} is back with other data: it has {card.n_samples} rows now"
