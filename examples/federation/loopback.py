@@ -99,17 +99,15 @@ class Loopback:
             stream = self._popen("flwr", "log", run, "loop", "--stream", stdout=file)
         end, shown = time.monotonic() + timeout, 0
         try:
-            while not (status := self.status(run)).startswith("finished"):
+            while stream.poll() is None:  # it ends with the run
                 shown = _show(log, shown, show)
                 if time.monotonic() > end:
                     raise TimeoutError(f"the run takes over {timeout} s: {log.read_text()[-2000:]}")
-                time.sleep(1)
-            stream.wait(20)
-        except subprocess.TimeoutExpired:
-            pass  # it has its log
+                time.sleep(0.5)
         finally:
             _end(stream)
         _show(log, shown, show)
+        status = self.status(run)
         if status != "finished:completed":
             raise RuntimeError(f"the run ended as {status}: {log.read_text()[-4000:]}")
         return log.read_text()

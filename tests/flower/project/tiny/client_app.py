@@ -1,0 +1,32 @@
+"""A site answers what the files in its folder say, and writes down what it was asked."""
+
+import json
+import time
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from skfed.flower import client_app
+from tiny.task import make_estimator, make_site
+
+site = client_app(
+    make_estimator(rounds=1), lambda context: make_site(context.node_config["client-name"])
+)
+app = ClientApp()
+
+
+@app.query("skfed_hello")
+@app.query("skfed_poll")
+@app.train()
+def answer(message, context):
+    folder = Path(context.node_config["data"])
+    if (folder / "late").exists():
+        time.sleep(3600)
+    if (folder / "garbage").exists():
+        return Message(RecordDict({"spam": ConfigRecord({"eggs": b"\x80\x04"})}), reply_to=message)
+    reply = site(message, context)
+    exchange = [sorted(m.content) if m.has_content() else None for m in (message, reply)]
+    with (folder / "exchanges.jsonl").open("a") as file:
+        file.write(json.dumps(exchange) + "\n")
+    return reply
