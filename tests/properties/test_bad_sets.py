@@ -27,10 +27,8 @@ WISDM = b"""@relation activity
 2,33,0.12,1525,Walking
 3,7,0,293.94,Sitting
 """
-PERSON = (
-    "39, State-gov, 77516, Bachelors, 13, Never-married, %s, Not-in-family, White, Male, 2174, "
-)
-PEOPLE = f"{PERSON}0, 40, Cuba, <=50K\n{PERSON}0, 0, 50, ?, >50K\n" % ("?", "Sales")
+PERSON = "39, State-gov, 77516, Bachelors, 13, Never-married, %s, Not-in-family, White, Male, "
+PEOPLE = f"{PERSON}2174, 0, 40, Cuba, <=50K\n{PERSON}0, 0, 50, ?, >50K\n" % ("?", "Sales")
 ADULT = PEOPLE.encode() + b"\n"
 ADULT_TEST = b"|1x3 Cross validator\n" + PEOPLE.replace("K", "K.").encode() + b"\n"
 
