@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 from generated import generated
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from strategies import CLIENTS, INF, NAN, REFUSED, X, Y, junk, make, outcome
 
 from skfed import PowerOfChoice, datasets, diagnostics, metrics
+from skfed.inspection import ClientsDisplay, ConvergenceDisplay, SelectionDisplay
 from skfed.model_selection import LeaveClientsOut, WithinClientKFold
 from skfed.privacy import privacy_spent
 
@@ -47,6 +49,22 @@ def worst_client_accuracy(X, y, clients):
 
 def priority_neg_log_loss(X, y, clients):
     return metrics.priority_neg_log_loss(FITTED, X, y, clients)
+
+
+def clients_from_data(**given):
+    ClientsDisplay.from_data(**given, ax=Figure().subplots())
+
+
+def clients_from_estimator(**given):
+    ClientsDisplay.from_estimator(FITTED, **given, ax=Figure().subplots())
+
+
+def convergence(**given):
+    ConvergenceDisplay.from_estimators(**given, ax=Figure().subplots())
+
+
+def selection(**given):
+    SelectionDisplay.from_estimator(FITTED, **given, ax=Figure().subplots())
 
 
 FUNCTIONS = {
@@ -91,11 +109,15 @@ FUNCTIONS = {
     priority_accuracy: SOME,
     worst_client_accuracy: SOME,
     priority_neg_log_loss: SOME,
+    clients_from_data: {"y": Y, "clients": CLIENTS, "priority": ["a"]},
+    clients_from_estimator: SOME,
+    convergence: {"estimators": {"a": FITTED}, "x": "round", "y": "train_loss"},
+    selection: {"kind": "rounds"},
     privacy_spent: {"model": FITTED, "delta": 1e-5},
 }
 # What else may be named, where two arguments do not go together.
 ALSO = {"model": ["instance"], "groups": ["priority"], "clients": ["priority"]}
-ALSO |= {"losses": ["sizes", "gaps"], "y": ["n_shards"]}
+ALSO |= {"estimators": ["federated step"], "losses": ["sizes", "gaps"], "y": ["n_shards"]}
 SEEDED = [f for f in FUNCTIONS if f.__module__.startswith("skfed.datasets._")]
 vectors = st.one_of(
     st.lists(st.floats(), max_size=5),
@@ -109,14 +131,14 @@ wrong_call = st.sampled_from(list(FUNCTIONS)).flatmap(
 )
 
 
-@generated(500, wrong_call)
+@generated(600, wrong_call)
 def test_wrong_arguments(drawn):
     function, name, value = drawn
     good = FUNCTIONS[function]
     outcome(lambda: function(**good | {name: value}), name, *ALSO.get(name, []))
 
 
-SCORES = [client_scores, usefulness, priority_accuracy]
+SCORES = [clients_from_data, clients_from_estimator, client_scores, usefulness, priority_accuracy]
 SCORES += [worst_client_accuracy, priority_neg_log_loss]
 few = st.integers(0, 3)
 wrong_shape = st.one_of(
