@@ -173,9 +173,18 @@ def test_spoiled_checkpoints(draw, name, run):
         np.testing.assert_array_equal(weights(model), expected)
 
 
-def test_failures_that_no_client_had(run):
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("state", "told"), [0.0, None]),
+        (("state",), np.array(3)),
+        ((), np.array(3)),
+        (("log", 2), np.array([1.0, 2.0])),
+    ],
+)
+def test_checkpoints_that_are_none(where, value, run):
     path = Path(copy_of(run[0]), "state.safetensors")
-    _files.write(path, replaced(_files.read(path), ("state", "told"), [0.0, None]))
+    _files.write(path, replaced(_files.read(path), where, value))
     assert outcome(lambda: go_on("run"), path.parent.name, kinds=KINDS) is REFUSED
 
 
