@@ -179,6 +179,7 @@ def test_spoiled_checkpoints(draw, name, run):
         (("state", "told"), [0.0, None]),
         (("state",), np.array(3)),
         ((), np.array(3)),
+        (("log", 1), None),
         (("log", 2), np.array([1.0, 2.0])),
     ],
 )
