@@ -1,10 +1,8 @@
 """The shard partition of FedAvg (McMahan et al. 2017), used by FedALIGN's experiments."""
 
-from numbers import Integral
-
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_random_state
 
 from skfed.utils._checks import Count, labels_of, validated
 
@@ -92,8 +90,11 @@ def draw_shards(
         number is below 1.
     """
     labels = labels_of(y, "y")
-    check_scalar(n_shards, "n_shards", Integral, max_val=len(labels))
-    check_scalar(shards_per_client, "shards_per_client", Integral, max_val=n_shards)
+    if not shards_per_client <= n_shards <= len(labels):
+        raise ValueError(
+            f"n_shards={n_shards} must be at least shards_per_client={shards_per_client}, and at "
+            f"most the {len(labels)} rows of y."
+        )
     rng = check_random_state(random_state)
     shards = _cut(labels, n_shards, rng)
     held = [

@@ -66,6 +66,7 @@ def test_same_seed_same_partition(partition):
         (lambda: partition_by_shards(Y, 0), "n_clients.*Got 0"),
         (lambda: partition_by_shards(Y, 2, shards_per_client=0), "shards_per_client.*Got 0"),
         (lambda: partition_by_shards([1, 2], 2), "n_clients=2.*needs 4 rows at least, but y has 2"),
+        (lambda: draw_shards(Y, 3, 1, shards_per_client=2), "n_shards=1 .*shards_per_client=2"),
         (lambda: partition_dirichlet(Y, 0), "n_clients.*Got 0"),
         (lambda: partition_dirichlet(Y, 2, alpha=0), "alpha == 0, must be > 0"),
         (lambda: partition_dirichlet(Y, 121), "min_size=10.*more than the 1200 rows"),
