@@ -21,7 +21,7 @@ _SELECTION = {
 }
 
 
-@validated(**_SELECTION)
+@validated(**_SELECTION | {"n_draws": [Count(2)]})  # one draw has no standard error
 def selection_skew(
     selector: BaseSelector,
     losses: ArrayLike,
