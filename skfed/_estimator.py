@@ -298,8 +298,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         if clients is None:
             return X, y, sample_weight
         rows = priority_rows(clients, len(y), self.clients_, self.priority_)
-        weights = None if sample_weight is None else safe_indexing(sample_weight, rows)
-        return safe_indexing(X, rows), safe_indexing(y, rows), weights
+        with naming("X", "y", "sample_weight"):
+            weights = None if sample_weight is None else safe_indexing(sample_weight, rows)
+            return safe_indexing(X, rows), safe_indexing(y, rows), weights
 
     def _federation(self, clients, n_samples: int) -> Federation:
         if clients is None:

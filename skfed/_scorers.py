@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 from sklearn.base import is_classifier
 from sklearn.metrics import log_loss
+from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 from sklearn.utils.validation import check_is_fitted
 
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation
-from skfed._validation import priority_rows
-from skfed.utils._sklearn import safe_indexing
+from skfed.utils._checks import labels_of, naming
 
 Score = Callable[[Any, BaseFederated, Any, Any, Any], float]
 
@@ -59,7 +58,8 @@ class ClientScorer:
         Raises
         ------
         ValueError
-            If ``clients`` is missing or does not fit X, or no row belongs to a priority client.
+            If ``clients`` is missing, it or y does not fit X, or no row belongs to a priority
+            client.
         TypeError
             If the model has no federated step, or that is a regressor.
         """
@@ -140,8 +140,8 @@ def _nested(model: Any) -> Iterator[Any]:
 
 
 def _of_priority(step: BaseFederated, X: Any, y: Any, clients: Any) -> tuple[Any, Any]:
-    rows = priority_rows(clients, len(y), step.clients_, step.priority_)
-    return safe_indexing(X, rows), np.asarray(safe_indexing(y, rows))
+    X, y, _ = step._scored(X, labels_of(y, "y"), None, clients)
+    return X, y
 
 
 def _priority_accuracy(model, step, X, y, clients):
@@ -150,14 +150,19 @@ def _priority_accuracy(model, step, X, y, clients):
 
 
 def _worst_client_accuracy(model, step, X, y, clients):
+    predicted, y = model.predict(X), labels_of(y, "y")
+    with naming("X", "y"):
+        check_consistent_length(predicted, y)
     federation = make_federation(clients, len(y))
-    right = np.asarray(model.predict(X) == np.asarray(y))
+    right = predicted == y
     return float(min(right[federation.rows(k)].mean() for k in range(len(federation))))
 
 
 def _priority_neg_log_loss(model, step, X, y, clients):
     X, y = _of_priority(step, X, y, clients)
-    return -float(log_loss(y, model.predict_proba(X), labels=step.classes_))
+    probabilities = model.predict_proba(X)
+    with naming("y"):
+        return -float(log_loss(y, probabilities, labels=step.classes_))
 
 
 priority_accuracy = ClientScorer(

@@ -48,6 +48,8 @@ def _check_kinds(state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     given = [*state["reported"].values(), *(v for g in state["net_rates"] for v in g.values())]
     if state["seed"] < 0 or not all(isinstance(value, float) for value in given):
         raise TypeError("seed, reported or net_rates")
+    if not all(isinstance(k, bytes) and isinstance(text, str) for k, text in state["told"]):
+        raise TypeError(f"told is {state['told']!r}")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise TypeError("rows")
 

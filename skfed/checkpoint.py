@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,10 +86,10 @@ class Run:
             position(state["model"], state["seed"], 0)
             if not _LOG.fullmatch(name):  # it is written to: it must not lead elsewhere
                 raise ValueError(f"it names {name!r} as its history")
-            data = (self.folder / name).read_bytes()[:n_bytes]
-        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+            data = (self.folder / name).read_bytes()[: index(n_bytes)]
+        except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
             raise ValueError(f"{self.folder} is damaged: {error!r}; delete it.") from error
-        if sha256(data).hexdigest() != checksum:
+        if sha256(data).hexdigest() != str(checksum):  # which may have become anything
             raise ValueError(
                 f"{self.folder / name} is damaged: its checksum does not fit; delete "
                 f"{self.folder} to start this run anew."

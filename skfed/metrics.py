@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.base import clone
+from sklearn.utils import check_consistent_length
 
-from skfed._federation import make_federation, rows_of
+from skfed._federation import encode_ids, make_federation, rows_of
 from skfed._scorers import (
     as_step_sees,
     federated_classifier,
@@ -23,6 +24,7 @@ from skfed._scorers import (
     worst_client_accuracy,
 )
 from skfed.selection import RandomSelector
+from skfed.utils._checks import check_columns, labels_of, naming, validated
 from skfed.utils._sklearn import safe_indexing
 
 __all__ = [
@@ -67,7 +69,8 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     step = federated_classifier(model, "client_scores")
     probabilities = model.predict_proba(X)
     federation = make_federation(clients, len(probabilities))
-    encoded = step._encode(np.asarray(y))
+    with naming("y"):
+        encoded = step._encode(labels_of(y, "y"))
     if len(encoded) != len(probabilities):
         raise ValueError(
             f"y has {len(encoded)} entries, but X has {len(probabilities)} rows: pass one label a "
@@ -91,6 +94,7 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     )
 
 
+@validated(scores=[pd.DataFrame])
 def summarise_clients(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the spread over clients of what :func:`client_scores` or :func:`usefulness` found.
 
@@ -105,17 +109,27 @@ def summarise_clients(scores: pd.DataFrame) -> pd.DataFrame:
         Rows "priority", "free" and "all" (those that have clients); columns (measure, statistic)
         with the mean over clients, each counting alike, and quantiles: 0.0 is the least, for an
         accuracy the worst client's, and 1.0 the largest.
+
+    Raises
+    ------
+    ValueError
+        If ``priority`` is lacking or not of booleans, or another column not of numbers.
     """
-    groups = {"priority": scores["priority"], "free": ~scores["priority"]}
-    groups["all"] = pd.Series(True, index=scores.index)
-    numbers = scores.drop(columns=["priority"]).astype(float)
-    rows = {}
-    for name, mask in groups.items():
-        if mask.any():
-            chosen = numbers[mask]
-            table = pd.concat([chosen.mean().to_frame("mean").T, chosen.quantile(list(_QUANTILES))])
-            rows[name] = table.T.stack()
-    return pd.DataFrame(rows).T
+    check_columns(scores, ["priority"], "scores")
+    priority = scores["priority"].to_numpy()
+    if priority.dtype != bool:
+        raise ValueError(f"scores has a column 'priority' of {priority.dtype}, not of booleans.")
+    groups = {"priority": priority, "free": ~priority, "all": np.ones(len(scores), bool)}
+    with naming("scores"):
+        numbers = scores.drop(columns=["priority"]).astype(float)
+        rows = {name: _spread(numbers[mask]) for name, mask in groups.items() if mask.any()}
+        return pd.DataFrame(rows).T
+
+
+def _spread(numbers: pd.DataFrame) -> pd.Series:
+    """Return the mean and the quantiles of each column."""
+    table = pd.concat([numbers.mean().to_frame("mean").T, numbers.quantile(list(_QUANTILES))])
+    return pd.Series(table.T.stack())
 
 
 def usefulness(
@@ -155,9 +169,15 @@ def usefulness(
         As :func:`client_scores`.
     """
     step = federated_classifier(model, "usefulness")
-    scores = client_scores(model, X_test, y_test, clients_test)
-    scores = scores[scores.index.isin(step.clients_.tolist())]
-    X, X_test = as_step_sees(model, X), as_step_sees(model, X_test)
+    with naming("X_test", "y_test", "clients_test"):
+        scores = client_scores(model, X_test, y_test, clients_test)
+    y, y_test = labels_of(y, "y"), labels_of(y_test, "y_test").astype(step.classes_.dtype)
+    with naming("X", "y"):
+        X, X_test = as_step_sees(model, X), as_step_sees(model, X_test)
+        check_consistent_length(X, y)
+    trained, _ = encode_ids(clients, len(y))
+    for known in (step.clients_, trained):
+        scores = scores[scores.index.isin(known.tolist())]
     alone = clone(step).set_params(
         selector=RandomSelector(clients_per_round=1),
         priority=None,
@@ -186,7 +206,8 @@ def _rows_of_client(X, y, clients, client) -> tuple:
     """Return the rows of X and y that one client holds."""
     ids = np.fromiter([client], dtype=object, count=1)
     rows = np.flatnonzero(rows_of(clients, len(y), ids, np.ones(1, bool)))
-    return safe_indexing(X, rows), safe_indexing(y, rows)
+    with naming("X", "y"):
+        return safe_indexing(X, rows), safe_indexing(y, rows)
 
 
 def _best_alone(alone, classes, own: tuple, test: tuple) -> float:

@@ -100,7 +100,8 @@ class GaussianMechanism(BaseEstimator):
         """Return what a client says in place of its loss; what is not finite stays as it is."""
         if not np.isfinite(loss):
             return loss
-        return float(np.clip(loss, 0, self.clip) + rng.normal(0, self.noise_multiplier * self.clip))
+        deviation = abs(self.noise_multiplier * self.clip)  # numpy takes no -0.0
+        return float(np.clip(loss, 0, self.clip) + rng.normal(0, deviation))
 
 
 def privacy_spent(model: Any, delta: float = 1e-5) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 from sklearn.base import BaseEstimator
 
 from skfed.utils._sklearn import Interval
@@ -58,9 +59,15 @@ class BaseSchedule(BaseEstimator, metaclass=ABCMeta):
         """
         self._validate_params()
         try:
-            return float(self._at(round, n_rounds, step, n_steps))
+            with np.errstate(all="ignore"):  # numpy's numbers warn where Python's do not
+                value = float(self._at(round, n_rounds, step, n_steps))
         except OverflowError as error:
             raise ValueError(f"{self!r} is too large in round {round}: lower it.") from error
+        if math.isnan(value):
+            raise ValueError(
+                f"{self!r} has no value in round {round}: let what it takes be finite."
+            )
+        return value
 
     @abstractmethod
     def _at(self, round: int, n_rounds: int, step: int, n_steps: int) -> float:

@@ -45,17 +45,29 @@ def test_twice_in_one_process(blobs):
 
 
 SCRIPT = """
+import multiprocessing
 import sys
 import numpy as np
+import torch
+from joblib import parallel_config
 from skfed import FederatedClassifier, PowerOfChoice
+torch.set_num_threads(1)  # threads of a product do not survive a fork
+multiprocessing.log_to_stderr("INFO")
 rng = np.random.default_rng(0)
 X, y = rng.normal(size=(60, 5)), rng.integers(0, 3, 60)
 clients = [f"user {k}" for k in rng.integers(0, 8, 60)]
-model = FederatedClassifier(
-    selector=PowerOfChoice(d=4, clients_per_round=2), n_rounds=5, random_state=0
-).fit(X, y, clients=clients)
-state = b"".join(t.numpy().tobytes() for t in model.net_.module_.state_dict().values())
-print(state.hex(), model.history_["cohort"].tolist())
+for engine in ("loop", "stacked"):
+    model = FederatedClassifier(
+        selector=PowerOfChoice(d=4, clients_per_round=2),
+        n_rounds=5,
+        engine=engine,
+        n_jobs=2,
+        random_state=0,
+    )
+    with parallel_config(backend=sys.argv[1]):
+        model.fit(X, y, clients=clients)
+    state = b"".join(t.numpy().tobytes() for t in model.net_.module_.state_dict().values())
+    print(model.engine_, state.hex(), model.history_["cohort"].tolist())
 """
 
 
@@ -124,13 +136,24 @@ def test_predict_leaves_the_global_generator_alone(blobs):
 
 
 @pytest.mark.slow
-def test_in_two_processes():
-    """Each process hashes strings in its own way."""
-    runs = [
-        subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-        for _ in range(2)
-    ]
-    assert runs[0].stdout == runs[1].stdout != ""
+@pytest.mark.parametrize("backend", ["sequential", "multiprocessing"])
+def test_in_two_processes(backend):
+    """Each process hashes strings in its own way.
+
+    multiprocessing forks, which a process with threads, as this one may be, does not survive.
+    """
+    one, other = (
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT, where],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+        for where in ("sequential", backend)
+    )
+    assert one.stdout == other.stdout != ""
+    assert ("child process calling" in other.stderr) == (backend == "multiprocessing")
 
 
 def test_the_global_generators_are_left_alone(blobs):

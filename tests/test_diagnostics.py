@@ -314,3 +314,8 @@ def test_a_regularised_optimum_that_is_not_reached_is_told(blobs):
 def test_no_skew_without_heterogeneity():
     with pytest.raises(ValueError, match="all gaps are 0"):
         selection_skew(RandomSelector(1), np.ones(3), np.zeros(3))
+
+
+def test_one_draw_has_no_standard_error():
+    with pytest.raises(ValueError, match=r"'n_draws'.*\[2, inf\). Got 1"):
+        selection_skew(RandomSelector(), [1.0, 2.0], [0.1, 0.2], n_draws=1)

@@ -48,6 +48,7 @@ def test_a_loss_by_hand():
     rng = np.random.default_rng(0)
     assert [quiet.of_loss(v, rng) for v in (0.5, 7.0, -1.0)] == [0.5, 2.0, 0.0]
     assert math.isnan(quiet.of_loss(math.nan, rng))
+    assert GaussianMechanism(clip=2.0, noise_multiplier=-0.0).of_loss(0.5, rng) == 0.5
     said = [GaussianMechanism(2.0, 1.5).of_loss(1.0, rng) for _ in range(4000)]
     assert np.mean(said) == pytest.approx(1.0, abs=0.2)
     assert np.std(said) == pytest.approx(3.0, rel=0.05)

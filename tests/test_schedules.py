@@ -140,6 +140,12 @@ def test_each_local_iteration_takes_its_own_rate(training, batches):
     assert model.history_["lr"].tolist() == pytest.approx([0.1, 0.1 / 5])
 
 
+@pytest.mark.parametrize("infinite", [np.inf, np.float64(np.inf)])
+def test_there_is_no_way_to_infinity(infinite):
+    with pytest.raises(ValueError, match=r"LinearDecay\(end=.*inf.*no value in round 0"):
+        LinearDecay(1.0, infinite).at(0, 3)
+
+
 def test_fedalign_with_eps_that_ends_at_0_ends_with_the_priority_clients(blobs):
     X, y, clients = blobs
     selector = FedAlignSelector(eps=LinearDecay(100.0), warmup=0)

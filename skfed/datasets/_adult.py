@@ -3,12 +3,14 @@
 Becker, Kohavi: Adult, UCI Machine Learning Repository, 1996.
 """
 
+import gzip
 import os
+from pathlib import Path
 
 import pandas as pd
 from sklearn.utils import Bunch
 
-from skfed.datasets._home import fetch, find_home
+from skfed.datasets._home import fetch, find_home, read_rows, reading
 
 _FILES = ["adult.data.gz", "adult.test.gz"]
 _NUMERIC = ["age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week"]
@@ -28,6 +30,8 @@ _COLUMNS = [
     "hours-per-week",
     "native-country",
 ]
+_DTYPES = {name: int if name in _NUMERIC else object for name in [*_COLUMNS, "income"]}
+_INCOMES = ["<=50K", ">50K", "<=50K.", ">50K."]
 
 
 def load_adult(*, data_home: str | os.PathLike | None = None) -> Bunch:
@@ -53,6 +57,8 @@ def load_adult(*, data_home: str | os.PathLike | None = None) -> Bunch:
     ------
     OSError
         If it is neither on disk nor to be had from OpenML.
+    ValueError
+        If a file on disk is damaged; the message names it.
     """
     home = find_home(data_home)
     folder = home / "adult"
@@ -67,13 +73,9 @@ def load_adult(*, data_home: str | os.PathLike | None = None) -> Bunch:
     return Bunch(X=X, y=y.astype(str).str.rstrip(".").to_numpy(dtype=object).astype(str))
 
 
-def _read(path) -> pd.DataFrame:
-    # adult.test begins with a line that is no row; "|" marks it as a comment.
-    return pd.read_csv(
-        path,
-        header=None,
-        names=[*_COLUMNS, "income"],
-        na_values="?",
-        skipinitialspace=True,
-        comment="|",
-    )
+def _read(path: Path) -> pd.DataFrame:
+    with reading(path), gzip.open(path, "rt", encoding="utf-8") as lines:
+        # adult.test begins with a comment. Elsewhere "|" is damage, and its row would be lost.
+        if not (path.name == _FILES[1] and lines.readline().startswith("|")):
+            lines.seek(0)
+        return read_rows(lines, _DTYPES, _INCOMES)

@@ -4,17 +4,18 @@ Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Fed
 Classification, 2019 (arXiv:1909.06335).
 """
 
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state, check_scalar
 
-from skfed.utils._checks import labels_of
+from skfed.utils._checks import Count, labels_of, validated
 
 _MAX_DRAWS = 1000
 
 
+@validated(n_clients=[Count()], min_size=[Count(0)])
 def partition_dirichlet(
     y: ArrayLike, n_clients: int, *, alpha: float = 0.3, min_size: int = 10, random_state=None
 ) -> np.ndarray:
@@ -47,9 +48,7 @@ def partition_dirichlet(
         If a number is out of range, or no such partition is found in 1000 draws.
     """
     labels = labels_of(y, "y")
-    check_scalar(n_clients, "n_clients", Integral, min_val=1)
     check_scalar(alpha, "alpha", Real, min_val=0, include_boundaries="neither")
-    check_scalar(min_size, "min_size", Integral, min_val=0)
     too_few = f"min_size={min_size} rows for each of n_clients={n_clients} clients"
     if n_clients * min_size > len(labels):
         raise ValueError(f"{too_few} are more than the {len(labels)} rows of y: lower one of them.")

@@ -1,12 +1,16 @@
 """Where data sets lie on disk, and how those of OpenML get there."""
 
+import csv
 import gzip
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
+import numpy as np
+import pandas as pd
 from sklearn.datasets import fetch_openml, get_data_home
 from sklearn.utils import Bunch
 
@@ -25,11 +29,43 @@ def find_file(folder: Path, names: Sequence[str]) -> Path | None:
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Let what a damaged file raises name it."""
-    damages = ValueError, TypeError, LookupError, EOFError, zlib.error, gzip.BadGzipFile
+    damages = (
+        *(ValueError, TypeError, LookupError, OverflowError),
+        *(EOFError, zlib.error, gzip.BadGzipFile),
+    )
     try:
         yield
     except damages as error:
         raise ValueError(f"{path} is damaged, get it anew: {error}") from error
+
+
+def read_rows(lines: TextIO, dtypes: Mapping[str, type], labels: Collection[str]) -> pd.DataFrame:
+    """Read rows of values by column, the last one of ``labels``; "?" is a missing value.
+
+    Raises
+    ------
+    ValueError
+        If a row has a cell too few or too many, an empty one, or one that its dtype cannot hold.
+    """
+    # Neither names, by which a row too long is taken for one with an index, nor quotes, behind
+    # which many rows would be one cell.
+    frame = pd.read_csv(
+        lines,
+        header=None,
+        dtype=dict(enumerate(dtypes.values())),
+        na_values="?",
+        keep_default_na=False,
+        skipinitialspace=True,
+        quoting=csv.QUOTE_NONE,
+    )
+    frame.columns = pd.Index(dtypes)
+    wrong = ~frame.iloc[:, -1].isin(labels) | (frame == "").any(axis=1)
+    if wrong.any():
+        raise ValueError(
+            f"row {np.argmax(wrong) + 1} of {len(frame)} has an empty cell, or does not end in one "
+            f"of {list(labels)}."
+        )
+    return frame
 
 
 def fetch(home: Path, folder: Path, files: Sequence[str], name: str, version: int) -> Bunch:

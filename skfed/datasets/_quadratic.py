@@ -3,15 +3,16 @@
 Cho, Wang, Joshi: Client Selection in Federated Learning, 2020 (arXiv:2010.01243), appendix F.
 """
 
-from numbers import Integral
-
 import numpy as np
-from sklearn.utils import Bunch, check_random_state, check_scalar
+from sklearn.utils import Bunch, check_random_state
+
+from skfed.utils._checks import Count, validated
 
 _EXPONENT = 3  # a of the power law P(x; a) = a x^(a - 1)
 _ROWS = 1000  # of a client at most
 
 
+@validated(n_clients=[Count()], n_dims=[Count()])
 def make_quadratic(n_clients: int = 30, n_dims: int = 5, *, random_state=None) -> Bunch:
     """Make clients of ``F_k(w) = 1/2 h_k |w - e_k / h_k|^2`` for ``skfed.modules.Quadratic``.
 
@@ -58,8 +59,6 @@ def make_quadratic(n_clients: int = 30, n_dims: int = 5, *, random_state=None) -
     >>> bool(abs(model.net_.module_.w.detach().numpy() - data.optimum).max() < 1e-6)
     True
     """
-    check_scalar(n_clients, "n_clients", Integral, min_val=1)
-    check_scalar(n_dims, "n_dims", Integral, min_val=1)
     rng = check_random_state(random_state)
     h = rng.uniform(1, 20, n_clients)
     local_optima = rng.normal(2, 1, (n_clients, n_dims))

@@ -1,14 +1,13 @@
 """The shard partition of FedAvg (McMahan et al. 2017), used by FedALIGN's experiments."""
 
-from numbers import Integral
-
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state, check_scalar
+from sklearn.utils import check_random_state
 
-from skfed.utils._checks import labels_of
+from skfed.utils._checks import Count, labels_of, validated
 
 
+@validated(n_clients=[Count()], shards_per_client=[Count()])
 def partition_by_shards(
     y: ArrayLike, n_clients: int, *, shards_per_client: int = 2, random_state=None
 ) -> np.ndarray:
@@ -39,8 +38,6 @@ def partition_by_shards(
         If there are more shards than rows, or a number is below 1.
     """
     labels = labels_of(y, "y")
-    check_scalar(n_clients, "n_clients", Integral, min_val=1)
-    check_scalar(shards_per_client, "shards_per_client", Integral, min_val=1)
     n_shards = n_clients * shards_per_client
     if n_shards > len(labels):
         raise ValueError(
@@ -56,6 +53,7 @@ def partition_by_shards(
     return clients
 
 
+@validated(n_clients=[Count()], n_shards=[Count()], shards_per_client=[Count()])
 def draw_shards(
     y: ArrayLike, n_clients: int, n_shards: int, *, shards_per_client: int = 24, random_state=None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -92,9 +90,11 @@ def draw_shards(
         number is below 1.
     """
     labels = labels_of(y, "y")
-    check_scalar(n_clients, "n_clients", Integral, min_val=1)
-    check_scalar(n_shards, "n_shards", Integral, min_val=1, max_val=len(labels))
-    check_scalar(shards_per_client, "shards_per_client", Integral, min_val=1, max_val=n_shards)
+    if not shards_per_client <= n_shards <= len(labels):
+        raise ValueError(
+            f"n_shards={n_shards} must be at least shards_per_client={shards_per_client}, and at "
+            f"most the {len(labels)} rows of y."
+        )
     rng = check_random_state(random_state)
     shards = _cut(labels, n_shards, rng)
     held = [

@@ -5,18 +5,18 @@ MLSys 2020 (arXiv:1812.06127). Ravi, Shomorony: Prioritized Federated Learning, 
 extension is in appendix B.2 of its preprint.
 """
 
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from sklearn.utils import Bunch, check_random_state
 
-from skfed.utils._checks import validated
+from skfed.utils._checks import Count, validated
 from skfed.utils._sklearn import Interval
 
 N_FEATURES, N_CLASSES = 60, 10
 
 _SPREAD = [Interval(Real, 0, 1e30, closed="both")]  # X is float32
-_COUNT = [Interval(Integral, 1, None, closed="left")]
+_COUNT = [Count()]
 _FACTOR = [Interval(Real, 0, None, closed="left")]
 _SEED = ["random_state"]
 
@@ -159,7 +159,7 @@ def _client(
     rng: np.random.RandomState, alpha: float, beta: float, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw one client's model and inputs; return its rows."""
-    u, B = rng.normal(0, alpha), rng.normal(0, beta)
+    u, B = rng.normal(0, abs(alpha)), rng.normal(0, abs(beta))  # numpy takes no -0.0
     W, b = rng.normal(u, 1, (N_CLASSES, N_FEATURES)), rng.normal(u, 1, N_CLASSES)
     v = rng.normal(B, 1, N_FEATURES)
     spread = np.arange(1, N_FEATURES + 1) ** -0.6  # the square root of j^-1.2

@@ -5,13 +5,18 @@ Kwapisz, Weiss, Moore: Activity Recognition using Cell Phone Accelerometers, Sen
 
 import gzip
 import os
+from typing import TextIO
 
+import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
-from skfed.datasets._home import find_file, find_home
+from skfed.datasets._home import find_file, find_home, read_rows, reading
 
 _FILES = ["WISDM_ar_v1.1_transformed.arff.gz", "WISDM_ar_v1.1_transformed.arff"]
+_ACTIVITIES = ["Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking"]
+_USERS = range(1, 37)
+_DTYPES = {"user": int, "class": object}  # of the others, float
 
 
 def load_wisdm(*, data_home: str | os.PathLike | None = None) -> Bunch:
@@ -35,6 +40,8 @@ def load_wisdm(*, data_home: str | os.PathLike | None = None) -> Bunch:
     ------
     FileNotFoundError
         If the file is not there. The set has to be obtained from the WISDM lab, under its terms.
+    ValueError
+        If the file is damaged; the message names it.
     """
     folder = find_home(data_home) / "wisdm-ar-v1.1"
     path = find_file(folder, _FILES)
@@ -44,18 +51,35 @@ def load_wisdm(*, data_home: str | os.PathLike | None = None) -> Bunch:
             "v1.1) and put it there, plain or as .gz, or name another folder with data_home= or "
             "the environment variable SKFED_DATA."
         )
-    # scipy's ARFF reader refuses this header, whose attribute "user" has no type.
     opener = gzip.open if path.suffix == ".gz" else open
-    names = []
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            if line.lower().startswith("@attribute"):
-                names.append(line.split()[1].strip('"'))
-            elif line.lower().startswith("@data"):
-                break
-        frame = pd.read_csv(lines, header=None, names=names, na_values="?", skipinitialspace=True)
+    with reading(path), opener(path, "rt", encoding="utf-8") as lines:
+        frame = read_rows(lines, _read_header(lines), _ACTIVITIES)
+        X = frame.drop(columns=["UNIQUE_ID", "user", "class"])
+        _check(X, frame["user"])
     return Bunch(
-        X=frame.drop(columns=["UNIQUE_ID", "user", "class"]).astype("float64"),
+        X=X,
         y=frame["class"].to_numpy(dtype=object).astype(str),
         clients=frame["user"].to_numpy(),
     )
+
+
+def _read_header(lines: TextIO) -> dict[str, type]:
+    """Read up to the data; return the dtype of each attribute."""
+    # scipy's ARFF reader refuses this header, whose attribute "user" has no type.
+    names = []
+    for line in lines:
+        if line.lower().startswith("@attribute"):
+            names.append(line.split()[1].strip('"'))
+        elif line.lower().startswith("@data"):
+            break
+    return {name: _DTYPES.get(name, float) for name in names}
+
+
+def _check(X: pd.DataFrame, users: pd.Series) -> None:
+    """Check that users are known, and that nothing but peaks is missing or infinite."""
+    if unknown := set(users) - set(_USERS):
+        raise ValueError(f"there is no user {min(unknown)}: they are 1 to {_USERS[-1]}.")
+    for name, column in X.items():
+        known = column.dropna() if str(name).endswith("PEAK") else column
+        if not np.isfinite(known).all():
+            raise ValueError(f"{name} has a value that is missing or infinite.")

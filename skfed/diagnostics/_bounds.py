@@ -4,18 +4,18 @@ FedALIGN: Ravi, Shomorony, TMLR 2024, Theorem 1, and Theorem A.9 of its preprint
 Cho, Wang, Joshi, 2020 (arXiv:2010.01243), Theorems 3.1 and A.1.
 """
 
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from skfed.utils._checks import numbers, validated
+from skfed.utils._checks import Count, computed_from, numbers, validated
 from skfed.utils._sklearn import Interval
 
 _POSITIVE = [Interval(Real, 0, None, closed="neither")]
 _NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
-_COUNT = [Interval(Integral, 1, None, closed="left")]
+_COUNT = [Count()]
 _CONSTANTS = {
     "L": _POSITIVE,
     "mu": _POSITIVE,
@@ -33,6 +33,7 @@ _CHOICE = {
 
 
 @validated(**_CONSTANTS, E=_COUNT, distance=_NON_NEGATIVE, n_draws=[*_COUNT, None])
+@computed_from(*_CONSTANTS, "E", "distance", "theta", "rho", "n_draws")
 def fedalign_bound(
     T: ArrayLike,
     *,
@@ -86,6 +87,7 @@ def fedalign_bound(
 
 
 @validated(**_CHOICE, distance=_NON_NEGATIVE)
+@computed_from(*_CHOICE, "distance")
 def power_of_choice_bound(
     T: ArrayLike,
     *,
@@ -129,6 +131,7 @@ def power_of_choice_bound(
 
 
 @validated(**_CHOICE, lr=[Real], initial_error=_NON_NEGATIVE)
+@computed_from(*_CHOICE, "lr", "initial_error")
 def power_of_choice_bound_fixed(
     T: ArrayLike,
     *,
@@ -171,7 +174,10 @@ def power_of_choice_bound_fixed(
     B = 1 + 3 * rho_bar / 8
     largest = min(1 / (2 * mu * B), 1 / (4 * L))
     if not 0 < lr <= largest:
-        raise ValueError(f"lr={lr} must be in (0, {largest}], else the theorem says nothing.")
+        raise ValueError(
+            f"lr={lr} must be in (0, {largest}], by L, mu and rho_bar, else the theorem says "
+            "nothing."
+        )
     noise = lr * (32 * tau**2 * G**2 + sigma**2 / m + 6 * rho_bar * L * Gamma)
     skew = 2 * Gamma * (rho_tilde - rho_bar)
     floor = 4 * (noise + skew) / (8 + 3 * rho_bar)

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from skfed.utils._checks import numbers, validated
+from skfed.utils._checks import computed_from, numbers, validated
 from skfed.utils._sklearn import Interval
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -71,6 +71,7 @@ def selection_frequency(model: Any) -> pd.DataFrame:
 
 
 @validated(L=[_POSITIVE], mu=[_POSITIVE], gamma=[_POSITIVE, None])
+@computed_from("L", "mu", "gaps", "gamma")
 def alignment(
     model: Any, *, L: float, mu: float, gaps: ArrayLike | None = None, gamma: float | None = None
 ) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from skorch import NeuralNet
 
 from skfed._federation import make_federation
 from skfed._nets import Workbench, to_tensors
-from skfed.utils._checks import naming, validated
+from skfed.utils._checks import check_columns, naming, numbers, validated
 from skfed.utils._sklearn import Interval
 from skfed.utils._warnings import warn
 
@@ -69,6 +69,7 @@ def optima(
     X = model._check_X(X)
     with naming("y"):
         y = model._encode(model._check_targets(y, "y"))
+    with naming("X", "y"):
         check_consistent_length(X, y)
     federation = make_federation(clients, len(X), model.priority)
     objective = _Objective(model.net_, X, y, l2, tol)
@@ -105,8 +106,14 @@ def heterogeneity(optima: pd.DataFrame) -> float:
     -------
     float
         Gamma, at least 0.
+
+    Raises
+    ------
+    ValueError
+        If the columns ``weight`` and ``gap`` are lacking or not of finite numbers.
     """
-    return float((optima["weight"] * optima["gap"]).sum())
+    check_columns(optima, ["weight", "gap"], "optima")
+    return float(numbers(optima["weight"], "optima") @ numbers(optima["gap"], "optima"))
 
 
 class _Objective:

@@ -3,7 +3,6 @@
 Cho, Wang, Joshi: Client Selection in Federated Learning, 2020 (arXiv:2010.01243), Definition 3.2.
 """
 
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,16 @@ from sklearn.utils import check_random_state
 
 from skfed.selection import BaseSelector
 from skfed.selection._imagined import imagine_round
-from skfed.utils._checks import numbers, validated
-from skfed.utils._sklearn import Interval
+from skfed.utils._checks import Count, numbers, validated
 
 _SELECTION = {
     "selector": [BaseSelector],
-    "n_draws": [Interval(Integral, 1, None, closed="left")],
+    "n_draws": [Count()],
     "random_state": ["random_state"],
 }
 
 
-@validated(**_SELECTION)
+@validated(**_SELECTION | {"n_draws": [Count(2)]})  # one draw has no standard error
 def selection_skew(
     selector: BaseSelector,
     losses: ArrayLike,

@@ -5,10 +5,12 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from sklearn.utils import check_consistent_length
 
 from skfed._federation import make_federation
 from skfed.inspection._axes import COLOURS, FREE, PRIORITY, axes_of, legend, name_clients, tidy
 from skfed.metrics import client_scores
+from skfed.utils._checks import labels_of, naming
 
 _HATCHES = ["", "//", "..", "xx", "--"]
 
@@ -65,7 +67,9 @@ class ClientsDisplay:
         ValueError
             If ``clients`` does not fit y, or ``priority`` names an unknown client.
         """
-        labels = np.asarray(y)
+        labels = labels_of(y, "y")
+        with naming("y", "clients"):
+            check_consistent_length(labels, clients)
         federation = make_federation(clients, len(labels), priority)
         classes, codes = np.unique(labels, return_inverse=True)
         counts = [

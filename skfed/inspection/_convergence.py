@@ -140,6 +140,10 @@ class ConvergenceDisplay:
         """
         if not StrOptions(set(_X)).is_satisfied_by(x):
             raise ValueError(f"x must be one of {list(_X)}, got {x!r}.")
+        if not isinstance(estimators, Mapping):
+            raise TypeError(
+                f"estimators must be a dict of fitted models by name, got {estimators!r}."
+            )
         steps = {name: federated_step(estimator) for name, estimator in estimators.items()}
         histories = {name: step.history_ for name, step in steps.items()}
         y = _common_column(histories) if y is None else y
@@ -268,10 +272,10 @@ def _common_column(histories: Mapping[str, pd.DataFrame]) -> str:
     raise ValueError("history_ holds no score or loss that is finite: name a column with y=.")
 
 
-def _check_column(name: str, history: pd.DataFrame, y: str) -> None:
+def _check_column(name: str, history: pd.DataFrame, y: Any) -> None:
     numbers = [c for c in history.select_dtypes("number") if np.isfinite(history[c]).any()]
-    if y not in numbers:
-        hint = " It takes X_val and y_val in fit." if y.startswith("val_") else ""
+    if not isinstance(y, str) or y not in numbers:
+        hint = " It takes X_val and y_val in fit." if str(y).startswith("val_") else ""
         raise ValueError(f"y={y!r} is not in the history_ of {name!r}.{hint} It has {numbers}.")
 
 

@@ -3,15 +3,27 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 from sklearn.utils import column_or_1d
 
-from skfed.utils._sklearn import validate_params
+from skfed.utils._sklearn import Interval, validate_params
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Count(Interval):
+    """Whole numbers from ``least`` up; a bool is none, as numpy has it."""
+
+    def __init__(self, least: int = 1):
+        super().__init__(Integral, least, None, closed="left")
+
+    def is_satisfied_by(self, val: Any) -> bool:
+        """Tell whether a value is one of them."""
+        return not isinstance(val, bool) and super().is_satisfied_by(val)
 
 
 def validated(**constraints: Any) -> Callable[[Function], Function]:
@@ -22,7 +34,10 @@ def validated(**constraints: Any) -> Callable[[Function], Function]:
 def numbers(values: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """Return finite floats, of a shape if one is asked for."""
     with naming(name):
-        array = np.asarray(values, dtype=float)
+        array = np.asarray(values)
+        if np.iscomplexobj(array):  # which numpy would cut down to their real parts
+            raise TypeError(f"they are complex: {array}.")
+        array = array.astype(float)
     if shape is not None and array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: pass numbers of shape {shape}.")
     if not np.isfinite(array).all():
@@ -35,11 +50,32 @@ def naming(*names: str) -> Iterator[None]:
     """Let an error in data name the parameters that it may be in; scikit-learn's do not always."""
     try:
         yield
-    except (TypeError, ValueError) as error:
-        if any(re.search(rf"(?<!\w){name}(?!\w)", str(error)) for name in names):
+    except (TypeError, ValueError, LookupError) as error:
+        named = any(re.search(rf"(?<!\w){name}(?!\w)", str(error)) for name in names)
+        if named and not isinstance(error, LookupError):
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{', '.join(names)}: {error}") from error
+
+
+@contextmanager
+def computed_from(*names: str) -> Iterator[None]:
+    """Let numbers that are too large or too small to compute with be told by their names."""
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            yield
+    except ArithmeticError as error:
+        raise ValueError(
+            f"{', '.join(names)}: one of them is too large or too small: {error}."
+        ) from error
+
+
+def check_columns(frame: pd.DataFrame, columns: list[str], name: str) -> None:
+    """Check that a table has each of some columns once."""
+    for column in columns:
+        if n_others := (frame.columns == column).sum() - 1:
+            many = "no" if n_others < 0 else "more than one"
+            raise ValueError(f"{name} has {many} column {column!r}; it has {list(frame.columns)}.")
 
 
 def labels_of(y: Any, name: str) -> np.ndarray:

@@ -63,10 +63,11 @@ def test_same_seed_same_partition(partition):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: partition_by_shards(Y, 0), "n_clients == 0, must be >= 1"),
-        (lambda: partition_by_shards(Y, 2, shards_per_client=0), "shards_per_client == 0"),
+        (lambda: partition_by_shards(Y, 0), "n_clients.*Got 0"),
+        (lambda: partition_by_shards(Y, 2, shards_per_client=0), "shards_per_client.*Got 0"),
         (lambda: partition_by_shards([1, 2], 2), "n_clients=2.*needs 4 rows at least, but y has 2"),
-        (lambda: partition_dirichlet(Y, 0), "n_clients == 0"),
+        (lambda: draw_shards(Y, 3, 1, shards_per_client=2), "n_shards=1 .*shards_per_client=2"),
+        (lambda: partition_dirichlet(Y, 0), "n_clients.*Got 0"),
         (lambda: partition_dirichlet(Y, 2, alpha=0), "alpha == 0, must be > 0"),
         (lambda: partition_dirichlet(Y, 121), "min_size=10.*more than the 1200 rows"),
         (lambda: partition_dirichlet(Y, 120, alpha=0.01), "1000 draws.*raise alpha, or lower"),

@@ -85,6 +85,10 @@ def test_what_is_not_there_is_told(data):
         ConvergenceDisplay.from_estimator(model, y="val_score")
     with pytest.raises(ValueError, match=r"x must be one of"):
         ConvergenceDisplay.from_estimator(model, x="miles")
+    with pytest.raises(ValueError, match=r"y=3 is not in the history_"):
+        ConvergenceDisplay.from_estimator(model, y=3)
+    with pytest.raises(TypeError, match=r"estimators must be a dict.*got \["):
+        ConvergenceDisplay.from_estimators([model])
     with pytest.raises(NotFittedError):
         ConvergenceDisplay.from_estimator(FederatedRegressor())
 

@@ -16,4 +16,6 @@ def users_may_be_warned():
         warnings.simplefilter("ignore", UserWarning)
         # scikit-learn casts targets to see whether they are whole.
         warnings.filterwarnings("ignore", "invalid value encountered in cast")
+        # It sums them to see whether they are finite; inf and -inf have no sum.
+        warnings.filterwarnings("ignore", "invalid value encountered in reduce")
         yield

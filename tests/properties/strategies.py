@@ -43,6 +43,7 @@ def named(error, *names):
 
 
 REFUSED = object()
+DIVERGES = "not finite"  # what a number in range may still come to, by the failing client's cause
 
 
 def outcome(call, *names, kinds=(ValueError, TypeError)):

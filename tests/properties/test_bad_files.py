@@ -150,7 +150,7 @@ def copy_of(root):
 
 
 def contents(folder):
-    return {one.name: open(one, "rb").read() for one in os.scandir(folder) if one.name != "lock"}
+    return {one.name: one.read_bytes() for one in Path(folder).iterdir() if one.name != "lock"}
 
 
 NAMES = ["state.safetensors", "history-0.jsonl", "about.json"]
@@ -171,6 +171,22 @@ def test_spoiled_checkpoints(draw, name, run):
         assert contents(folder) == before
     else:
         np.testing.assert_array_equal(weights(model), expected)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("state", "told"), [0.0, None]),
+        (("state",), np.array(3)),
+        ((), np.array(3)),
+        (("log", 1), None),
+        (("log", 2), np.array([1.0, 2.0])),
+    ],
+)
+def test_checkpoints_that_are_none(where, value, run):
+    path = Path(copy_of(run[0]), "state.safetensors")
+    _files.write(path, replaced(_files.read(path), where, value))
+    assert outcome(lambda: go_on("run"), path.parent.name, kinds=KINDS) is REFUSED
 
 
 elsewhere = st.sampled_from(["../bystander", "bystander", "../../x", "history-.jsonl", "lock"])

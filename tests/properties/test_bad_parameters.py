@@ -5,7 +5,19 @@ import torch
 from generated import generated
 from hypothesis import strategies as st
 from sklearn.base import clone
-from strategies import CLIENTS, ODD, REFUSED, X, Y, is_sane, is_usable, junk, make, outcome
+from strategies import (
+    CLIENTS,
+    DIVERGES,
+    ODD,
+    REFUSED,
+    X,
+    Y,
+    is_sane,
+    is_usable,
+    junk,
+    make,
+    outcome,
+)
 
 from skfed import (
     ActiveFLSelector,
@@ -19,7 +31,6 @@ from skfed import (
 from skfed.privacy import GaussianMechanism
 from skfed.selection._imagined import imagine_round
 
-DIVERGES = "not finite"  # what a number in range may still come to, by the failing client's cause
 SELECTORS = [
     RandomSelector(),
     RandomSelector(2, "uniform", replace=False),

@@ -4,11 +4,14 @@ import functools
 
 import numpy as np
 import pandas as pd
+import pytest
 from generated import generated
 from hypothesis import strategies as st
-from strategies import CLIENTS, INF, NAN, X, Y, junk, make, outcome
+from matplotlib.figure import Figure
+from strategies import CLIENTS, INF, NAN, REFUSED, X, Y, junk, make, outcome
 
 from skfed import PowerOfChoice, datasets, diagnostics, metrics
+from skfed.inspection import ClientsDisplay, ConvergenceDisplay, SelectionDisplay
 from skfed.model_selection import LeaveClientsOut, WithinClientKFold
 from skfed.privacy import privacy_spent
 
@@ -28,16 +31,40 @@ def leave(X=X, groups=CLIENTS, **params):
     return list(LeaveClientsOut(**params).split(X, groups=groups))
 
 
-def client_scores(X, clients):
-    return metrics.client_scores(FITTED, X, Y, clients)
+def client_scores(X, y, clients):
+    return metrics.client_scores(FITTED, X, y, clients)
 
 
-def priority_accuracy(clients):
-    return metrics.priority_accuracy(FITTED, X, Y, clients)
+def usefulness(**given):
+    return metrics.usefulness(FITTED, **given)
 
 
-def worst_client_accuracy(clients):
-    return metrics.worst_client_accuracy(FITTED, X, Y, clients)
+def priority_accuracy(X, y, clients):
+    return metrics.priority_accuracy(FITTED, X, y, clients)
+
+
+def worst_client_accuracy(X, y, clients):
+    return metrics.worst_client_accuracy(FITTED, X, y, clients)
+
+
+def priority_neg_log_loss(X, y, clients):
+    return metrics.priority_neg_log_loss(FITTED, X, y, clients)
+
+
+def clients_from_data(**given):
+    ClientsDisplay.from_data(**given, ax=Figure().subplots())
+
+
+def clients_from_estimator(**given):
+    ClientsDisplay.from_estimator(FITTED, **given, ax=Figure().subplots())
+
+
+def convergence(**given):
+    ConvergenceDisplay.from_estimators(**given, ax=Figure().subplots())
+
+
+def selection(**given):
+    SelectionDisplay.from_estimator(FITTED, **given, ax=Figure().subplots())
 
 
 FUNCTIONS = {
@@ -76,14 +103,21 @@ FUNCTIONS = {
         **{"selector": PowerOfChoice(d=3), "losses": [LOSSES], "minima": [0.0] * 4},
         **{"optimum_losses": LOSSES, "sizes": [1, 2, 3, 4], "n_draws": 5},
     },
-    client_scores: {"X": X, "clients": CLIENTS},
-    priority_accuracy: {"clients": CLIENTS},
-    worst_client_accuracy: {"clients": CLIENTS},
+    client_scores: SOME,
+    usefulness: SOME | {f"{name}_test": value for name, value in SOME.items()},
+    metrics.summarise_clients: {"scores": client_scores(**SOME)},
+    priority_accuracy: SOME,
+    worst_client_accuracy: SOME,
+    priority_neg_log_loss: SOME,
+    clients_from_data: {"y": Y, "clients": CLIENTS, "priority": ["a"]},
+    clients_from_estimator: SOME,
+    convergence: {"estimators": {"a": FITTED}, "x": "round", "y": "train_loss"},
+    selection: {"kind": "rounds"},
     privacy_spent: {"model": FITTED, "delta": 1e-5},
 }
 # What else may be named, where two arguments do not go together.
 ALSO = {"model": ["instance"], "groups": ["priority"], "clients": ["priority"]}
-ALSO |= {"losses": ["sizes", "gaps"], "y": ["n_shards"]}
+ALSO |= {"estimators": ["federated step"], "losses": ["sizes", "gaps"], "y": ["n_shards"]}
 SEEDED = [f for f in FUNCTIONS if f.__module__.startswith("skfed.datasets._")]
 vectors = st.one_of(
     st.lists(st.floats(), max_size=5),
@@ -97,11 +131,54 @@ wrong_call = st.sampled_from(list(FUNCTIONS)).flatmap(
 )
 
 
-@generated(400, wrong_call)
+@generated(600, wrong_call)
 def test_wrong_arguments(drawn):
     function, name, value = drawn
     good = FUNCTIONS[function]
     outcome(lambda: function(**good | {name: value}), name, *ALSO.get(name, []))
+
+
+SCORES = [clients_from_data, clients_from_estimator, client_scores, usefulness, priority_accuracy]
+SCORES += [worst_client_accuracy, priority_neg_log_loss]
+few = st.integers(0, 3)
+wrong_shape = st.one_of(
+    st.lists(few, max_size=4).map(tuple),
+    st.integers(0, 30).filter(lambda n: n != len(X)).flatmap(lambda n: st.just((n, 2))),
+    st.integers(0, 30).filter(lambda n: n != len(X)).map(lambda n: (n,)),
+    st.tuples(st.just(len(X)), few, few),
+)
+
+
+@generated(150, st.sampled_from(SCORES), st.data(), wrong_shape)
+def test_wrong_shapes(score, draw, shape):
+    given = FUNCTIONS[score]
+    name = draw.draw(st.sampled_from(sorted(given)))
+    assert outcome(lambda: score(**given | {name: np.zeros(shape)}), name) is REFUSED
+
+
+TABLE = pd.DataFrame({"priority": [True, False], "weight": [1.0, 0.0], "gap": [0.1, 0.2]})
+
+
+@pytest.mark.parametrize("name", ["priority", "weight"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda table, name: table.drop(columns=name),
+        lambda table, name: table.assign(**{name: "a"}),
+        lambda table, name: table.assign(**{name: None}),
+        lambda table, name: pd.concat([table, table[[name]]], axis=1),
+        lambda table, name: table.set_axis(range(3), axis=1),
+        lambda table, name: table.T,
+    ],
+    ids=["lacking", "strings", "missing", "twice", "without names", "turned"],
+)
+def test_tables(name, spoil):
+    function, parameter = {
+        "priority": (metrics.summarise_clients, "scores"),
+        "weight": (diagnostics.heterogeneity, "optima"),
+    }[name]
+    function(TABLE)
+    assert outcome(lambda: function(spoil(TABLE, name)), parameter) is REFUSED
 
 
 @generated(40, st.sampled_from(SEEDED), junk)
