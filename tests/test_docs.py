@@ -6,6 +6,7 @@ Its pages' examples are doctests, which pytest collects (``testpaths``).
 import importlib
 import pkgutil
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ import skfed
 DOC = Path(__file__).parents[1] / "doc"
 PAGES = [*DOC.glob("*.rst"), *(DOC / "user_guide").glob("*.rst"), DOC / "api" / "index.rst"]
 NOT_FOR_USERS = {"skfed.engines"}  # parts of the estimator, with settings of their own there
+if find_spec("flwr") is None:  # an extra
+    NOT_FOR_USERS.add("skfed.flower")
 
 
 def public_modules():

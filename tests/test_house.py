@@ -70,3 +70,16 @@ def test_warns(name):
     told = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     failed = re.findall(r"FAILED .*\[(.+)\]", told)
     assert failed == ["skfed", "skfed.engines._stack"], told
+
+
+def test_a_missing_extra_is_one_line():
+    code = "import sys; sys.modules['flwr'] = None; import skfed.flower"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = told.stderr.strip().splitlines()[-1]
+    assert last == "ImportError: skfed.flower needs Flower: pip install 'skfed[flower]'."
+
+
+def test_extras_are_not_imported():
+    code = "import sys, skfed; print({'dask', 'distributed', 'flwr', 'ray'} & sys.modules.keys())"
+    run = [sys.executable, "-c", code]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "set()\n"
