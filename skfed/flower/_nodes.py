@@ -84,8 +84,13 @@ class Nodes:
         self._lost: set[str] = set()  # clients that did not answer when they were last asked
         self._closed = False  # no new clients
 
-    def gather(self, wanted: int | Collection[str]) -> dict[str, Card]:
+    def gather(
+        self, wanted: int | Collection[str] | None, needed: Collection[str] = ()
+    ) -> dict[str, Card]:
         """Wait until so many clients, or these, have connected; others are left alone from then on.
+
+        None means all that there are, at least one; unless names are given, ``needed`` are among
+        them.
 
         Raises
         ------
@@ -93,8 +98,10 @@ class Nodes:
             If they do not connect in time.
         """
         end = time.monotonic() + self.timeout
+        n = wanted if isinstance(wanted, int) else 1
+        needed = wanted if isinstance(wanted, Collection) else needed
         self._meet(self._online())
-        while (lacking := self._lacking(wanted)) and time.monotonic() < end:
+        while (lacking := self._lacking(n, needed)) and time.monotonic() < end:
             time.sleep(_PAUSE)
             self._meet(self._online())
         if lacking:
@@ -103,9 +110,9 @@ class Nodes:
                 f"clients={wanted!r}: after {self.timeout:g} s, {lacking}{refused}. Start their "
                 "SuperNodes, or raise timeout."
             )
-        names = sorted(self.cards if isinstance(wanted, int) else wanted)
-        if isinstance(wanted, int):
-            names = names[:wanted]
+        names = [*needed, *sorted(self.cards.keys() - set(needed))]
+        if wanted is not None:
+            names = names[: max(n, len(needed))]
         self.cards = {name: self.cards[name] for name in names}
         self._closed = True
         return self.cards
@@ -188,13 +195,13 @@ class Nodes:
         self.node_of[card.name] = node
         return None
 
-    def _lacking(self, wanted: int | Collection[str]) -> str:
-        """Say who has not connected yet; nothing if everybody has."""
-        if isinstance(wanted, int):
-            n = len(self.cards)
-            return "" if n >= wanted else f"{n} have connected: {_short(sorted(self.cards))}"
-        missing = sorted(set(wanted) - self.cards.keys())
-        return f"{_short(missing)} not connected" if missing else ""
+    def _lacking(self, n: int, needed: Collection[str]) -> str:
+        """Say who has not connected yet; nothing if all have that are waited for."""
+        missing = sorted(set(needed) - self.cards.keys())
+        if missing:
+            return f"not connected: {_short(missing)}"
+        there = sorted(self.cards)
+        return "" if len(there) >= n else f"{len(there)} connected: {_short(there)}"
 
 
 def _content(reply: Message | None, timeout: float) -> RecordDict | Exception:

@@ -50,9 +50,10 @@ class FederatedStrategy(Strategy):
     estimator : FederatedClassifier or FederatedRegressor
         What is trained, and how. It is not changed. ``priority`` has names of clients; ``engine``,
         ``memory_budget`` and ``n_jobs`` are not used, nor is an availability that plays dropouts.
-    clients : int or collection of str
-        How many clients to wait for, or their names. Who connects later may come back, but not
-        join.
+    clients : int or collection of str, default=None
+        How many clients to wait for, or their names. None: whoever is connected when the run
+        begins. Unless names are given, those that ``priority`` names are waited for too. Who
+        connects later may come back, but not join.
     classes : array-like, default=None
         All labels, so that clients need not say which they have. None: they are asked.
     timeout : float, default=600
@@ -83,7 +84,7 @@ class FederatedStrategy(Strategy):
         self,
         estimator: BaseFederated,
         *,
-        clients: int | Collection[str],
+        clients: int | Collection[str] | None = None,
         classes: Any = None,
         timeout: float = 600.0,
     ):
@@ -126,7 +127,7 @@ class FederatedStrategy(Strategy):
         """
         asks = isinstance(self.estimator, FederatedClassifier) and self.classes is None
         self._nodes = Nodes(grid, asks, self.timeout)
-        cards = self._nodes.gather(self.clients)
+        cards = self._nodes.gather(self.clients, [str(k) for k in self.estimator.priority or ()])
         self.model_ = model = clone(self.estimator)
         server, classes = self._begin(model, cards)
         sizes = {name: card.n_samples for name, card in cards.items()}
@@ -226,8 +227,10 @@ def _checked(estimator: Any) -> BaseFederated:
     return estimator
 
 
-def _checked_clients(clients: Any) -> int | list[str]:
+def _checked_clients(clients: Any) -> int | list[str] | None:
     """Return how many clients to wait for, or their names."""
+    if clients is None:
+        return None
     if isinstance(clients, int) and not isinstance(clients, bool) and clients > 0:
         return clients
     if isinstance(clients, Collection) and not isinstance(clients, str | bytes) and len(clients):

@@ -256,7 +256,7 @@ def test_names_are_checked(federate, caplog):
     with pytest.raises(TimeoutError) as error, caplog.at_level(logging.WARNING):
         strategy.start(grid)
     told = str(error.value)
-    assert "['c'] not connected" in told and "raise timeout" in told
+    assert "not connected: ['c']" in told and "raise timeout" in told
     assert "'b' is connected already" in told
     assert "it says that it is 'c', but is registered as 'someone else'" in told
     assert "its node has no client-name" in told
@@ -332,6 +332,28 @@ def test_dropouts_are_not_played():
 
 
 def test_unknown_priority_is_told(federate):
-    strategy, grid = federate(estimator(selector=FedAlignSelector(), priority=["nobody"]))
+    strategy, grid = federate(
+        estimator(selector=FedAlignSelector(), priority=["nobody"]), clients=list("abcdef")
+    )
     with pytest.raises(ValueError, match="priority names 1 client"):
         strategy.start(grid)
+
+
+def test_clients_are_all_that_there_are_and_those_with_priority(federate):
+    aligned = estimator(selector=FedAlignSelector(warmup=0), priority=["e"], n_rounds=1)
+    strategy, grid = federate(aligned, clients=None, names="dab", timeout=3)
+    look, app = grid.get_nodes, grid.nodes[10].app
+    looks = []
+
+    def get_nodes():
+        looks.append(1)
+        if len(looks) == 3:  # a priority client is late
+            grid.add(Node(app, {"client-name": "e"}))
+        return look()
+
+    grid.get_nodes = get_nodes
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == list("abde")
+    strategy, grid = federate(aligned, clients=2, names="ebda")
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == ["a", "e"]

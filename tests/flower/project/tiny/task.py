@@ -3,7 +3,7 @@ import numpy as np
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
 
 SELECTORS = {
-    "FedALIGN": FedAlignSelector(eps=0.01, warmup=1),
+    "FedALIGN": FedAlignSelector(eps=6e-4, warmup=1),
     "everybody": RandomSelector(1.0, probability="uniform", replace=False),
 }
 
