@@ -71,8 +71,10 @@ class Loopback:
 
     def kill(self, name: str):
         """Kill a node and what it has started, as a power cut would."""
-        for process in _family(self.nodes.pop(name).pid):
+        node = self.nodes.pop(name)
+        for process in _family(node.pid):
             os.kill(process, signal.SIGKILL)
+        node.wait()
 
     def submit(self, app, **settings) -> str:
         """Submit a Flower project; return the id of its run."""
