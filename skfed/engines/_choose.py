@@ -67,8 +67,9 @@ def make_engine(
     """
 
     def loop() -> LoopEngine:
-        held = ClientRows(Rows(X, y), draws.federation, memory_budget)
-        return LoopEngine(bench, held, draws, Workers(n_jobs, prefer="processes"))
+        workers = Workers(n_jobs, prefer="processes")
+        held = ClientRows(Rows(X, y), draws.federation, memory_budget, workers.n_workers)
+        return LoopEngine(bench, held, draws, workers)
 
     if wanted == "loop":
         return loop(), "loop: engine='loop'"

@@ -4,10 +4,10 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from joblib import effective_n_jobs
@@ -19,7 +19,8 @@ from joblib.parallel import (
 )
 from sklearn.utils.parallel import Parallel, delayed
 
-from skfed.engines._held import Share, serve
+import skfed.engines._backends  # noqa: F401 - makes them known to joblib
+from skfed.engines._held import Lacking, Share, serve
 
 
 class Work(NamedTuple):
@@ -63,15 +64,18 @@ class Workers:
     """
 
     def __init__(self, n_jobs: int | None, prefer: str = "threads"):
-        backend, _ = get_active_backend(prefer=prefer)
+        self.backend, _ = get_active_backend(prefer=prefer)
         self.n_workers = effective_n_jobs(n_jobs)
-        self.elsewhere = self.n_workers > 1 and not isinstance(
-            backend, SequentialBackend | ThreadingBackend
-        )
-        return_as = "generator" if backend.supports_return_generator else "list"
-        self._new = partial(_Parallel, n_jobs=n_jobs, prefer=prefer, return_as=return_as)
+        self.dask: Any = getattr(self.backend, "client", None)
+        if self.dask is not None and n_jobs != 1:
+            self.elsewhere = True  # however few of its workers are up just now
+        else:
+            here = SequentialBackend | ThreadingBackend
+            self.elsewhere = self.n_workers > 1 and not isinstance(self.backend, here)
+        return_as = "generator" if self.backend.supports_return_generator else "list"
+        self._new = partial(Parallel, n_jobs=n_jobs, prefer=prefer, return_as=return_as)
         self._kept: Parallel | None = None
-        if self.elsewhere and isinstance(backend, MultiprocessingBackend):  # as Ray's is
+        if self.elsewhere and isinstance(self.backend, MultiprocessingBackend):  # as Ray's is
             # Its processes, and the rows they hold, end with it.
             self._kept = self._new().__enter__()
             weakref.finalize(self, self._kept.__exit__, None, None, None)
@@ -97,22 +101,24 @@ class Workers:
             yield from result
 
     def _in_processes(self, works: Iterable[Work]) -> Iterator[list]:
-        """Yield results, of those that lack rows on a second journey, with them."""
-        behind: list[tuple[Work, list | None]] = []  # from the first that lacks rows on
-        for work, result in self._tried(works, with_rows=False):
-            if result is None or behind:
+        """Yield results; works that lack rows travel again, with these."""
+        behind: list[tuple[Work, list | Lacking]] = []  # from the first that lacks rows on
+        for work, result in self._tried(works):
+            if behind or isinstance(result, Lacking):
                 behind.append((work, result))
             else:
                 yield result
-        lacking = (work for work, result in behind if result is None)
-        again = (result for _, result in self._tried(lacking, with_rows=True))
-        for _, result in behind:
-            result = next(again) if result is None else result
-            assert result is not None  # rows have come along
-            yield result
+        if behind:
+            again = self._in_processes(
+                work._replace(share=work.share.carrying(result.names))
+                for work, result in behind
+                if isinstance(result, Lacking)
+            )
+            for _, result in behind:
+                yield next(again) if isinstance(result, Lacking) else result
 
-    def _tried(self, works: Iterable[Work], with_rows: bool) -> Iterator[tuple[Work, list | None]]:
-        """Yield works and their results; None where rows were lacking."""
+    def _tried(self, works: Iterable[Work]) -> Iterator[tuple[Work, list | Lacking]]:
+        """Yield works and what came of them."""
         coming, pending = iter(works), deque[Work]()
 
         def sent() -> Iterator[Work]:
@@ -123,7 +129,7 @@ class Workers:
         broken = True
         while broken:
             try:
-                for result in self._results(sent(), with_rows):
+                for result in self._results(sent()):
                     yield pending.popleft(), result
                 broken = False
             except _deaths():
@@ -135,7 +141,7 @@ class Workers:
     def _alone(self, work: Work) -> list:
         """Do one work, by parts if its process dies."""
         try:
-            (result,) = self._results([work], with_rows=True)
+            (result,) = self._results([work._replace(share=work.share.complete())])
             return result
         except _deaths() as error:
             parts = list(work.apart())
@@ -143,20 +149,28 @@ class Workers:
                 return work.lost(error)
             return [one for part in parts for one in self._alone(part)]
 
-    def _results(self, works: Iterable[Work], with_rows: bool) -> Iterable[list]:
-        """Have works done by joblib."""
+    def _results(self, works: Iterable[Work]) -> Iterable[Any]:
+        """Send works to other processes, and return what comes back."""
+        calls = ((work.function, work.arguments, work.share.parcel()) for work in works)
+        if self.dask is not None:
+            return self._through_dask(calls)
         parallel = self._kept or self._new()
-        return parallel(
-            delayed(serve)(work.function, work.arguments, work.share.parcel(with_rows))
-            for work in works
-        )
+        return parallel(delayed(serve)(*call) for call in calls)
 
+    def _through_dask(self, calls: Iterable[tuple]) -> Iterator[Any]:
+        """Yield what comes back from Dask.
 
-class _Parallel(Parallel):
-    def _initialize_backend(self) -> int:
-        # With one worker left, as others start again, joblib would do the work here: also that
-        # which killed them.
-        return max(2, super()._initialize_backend())
+        Not through joblib, which would wait for ever for work whose worker died.
+        """
+        submit = partial(self.dask.submit, serve, pure=False, **self.backend.submit_kwargs)
+        n_workers = sum(self.dask.ncores().values())
+        # A worker that waits for others, as in a search, makes room for their work.
+        waiting = self.backend.retrieval_context()
+        waiting.__enter__()
+        try:
+            yield from _in_order((submit(*call) for call in calls), max(1, n_workers))
+        finally:  # which the context itself would pass over after an exception
+            waiting.__exit__(None, None, None)
 
 
 def _deaths() -> tuple[type[Exception], ...]:
@@ -173,13 +187,18 @@ def _in_threads(works: Iterable[Work], n_workers: int) -> Iterator[list]:
     n_torch_threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(n_workers) as pool:
-            pending: deque[Future] = deque()
-            for work in works:
-                pending.append(pool.submit(work.here))
-                if len(pending) > 2 * n_workers:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield from _in_order((pool.submit(work.here) for work in works), n_workers)
     finally:
         # Each thread has a number of its own, but new ones start with what was last set anywhere.
         torch.set_num_threads(n_torch_threads)
+
+
+def _in_order(futures: Iterable, n_workers: int) -> Iterator[Any]:
+    """Yield results in order; no more than two a worker are under way."""
+    pending: deque = deque()
+    for future in futures:
+        pending.append(future)
+        if len(pending) > 2 * n_workers:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()

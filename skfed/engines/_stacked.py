@@ -82,7 +82,9 @@ class StackedEngine:
     pool: MemoryPool = field(default_factory=MemoryPool)
 
     def __post_init__(self) -> None:
-        self.held = ClientRows(self.rows, self.draws.federation, self.memory_budget)
+        self.held = ClientRows(
+            self.rows, self.draws.federation, self.memory_budget, self.workers.n_workers
+        )
 
     def train(self, order: Order) -> Iterator[Updates]:
         """Train a cohort; a client that stands twice trains twice, afresh."""
