@@ -128,5 +128,5 @@ def test_rows_reach_processes_that_are_dealt_work_in_turn(
     there = FederatedClassifier(**params).fit(X, y, clients=clients)
     assert same_model(here, there)
     if budget > 1:
-        assert 6 * n <= sum(n_sent) <= 6 * (2 * n + 1)
+        assert 6 * n <= sum(n_sent) <= 6 * 3 * n
         assert sum(n_sent[-2:]) == 0
