@@ -35,7 +35,7 @@ def main():
     X, y = load_digits(return_X_y=True)
     X, users = X / 16, partition_dirichlet(y, 20, alpha=0.5, random_state=0)
     here = federation().fit(X, y, clients=users)
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
     with cluster, Client(cluster), joblib.parallel_config(backend="dask"):
         there = federation().fit(X, y, clients=users)
         # Here the candidates are side by side: n_jobs=1 keeps each fit in one worker.

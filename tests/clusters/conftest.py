@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items):
 def dask():
     distributed = pytest.importorskip("distributed", reason="needs pip install 'skfed[dask]'")
     cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
     )
     with cluster, distributed.Client(cluster) as client:
         yield client
