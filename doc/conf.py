@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import skfed
@@ -28,6 +29,14 @@ autodoc_typehints = "none"
 autosummary_ignore_module_all = False
 numpydoc_show_class_members = False  # the class template shows them
 
+# Examples whose data or extras are not here are shown but not run.
+present = {
+    "wisdm": "SKFED_DATA" in os.environ,
+    "dask": find_spec("distributed") is not None,
+    "ray": find_spec("ray") is not None,
+}
+absent = "|".join(name for name, is_there in present.items() if not is_there)
+
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
@@ -42,8 +51,7 @@ sphinx_gallery_conf = {
     ],
     "write_computation_times": False,
     "run_stale_examples": True,  # what they show depends on skfed too
-    # Without the real data, the example that needs them is shown but not run.
-    "filename_pattern": "/plot_" if "SKFED_DATA" in os.environ else "/plot_(?!wisdm)",
+    "filename_pattern": f"/plot_(?!{absent})" if absent else "/plot_",
 }
 
 # Names of other projects are links where their sites can be asked for them, and text elsewhere.

@@ -42,14 +42,21 @@ def test_fedalign_ends_above_both_baselines_over_5_seeds(quickstart):
 
 
 NEEDS_DATA = "plot_wisdm_pipeline"
+NEEDS = {"plot_dask": "distributed", "plot_ray": "ray"}  # packages of extras
 EXAMPLES = sorted(p for p in ROOT.glob("examples/*/plot_*.py") if p.stem != "plot_quickstart")
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.cluster] * (p.stem in NEEDS), id=p.stem) for p in EXAMPLES],
+)
 @pytest.mark.slow
 def test_examples_run(path, monkeypatch, capsys, request):
     if path.stem == NEEDS_DATA:
         request.getfixturevalue("data_home")
+    if path.stem in NEEDS:
+        extra = path.stem.removeprefix("plot_")
+        pytest.importorskip(NEEDS[path.stem], reason=f"needs pip install 'skfed[{extra}]'")
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setattr(plt, "show", lambda: None)
     with sklearn.config_context():  # an example may turn metadata routing on

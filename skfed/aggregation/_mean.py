@@ -52,7 +52,8 @@ class WeightedMean(BaseAggregator):
 def _weighted_sum(stack: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
     """Sum over the leading axis, in float32 or float64 (in float64 it takes 4x as long)."""
     values = by_member(stack.float() if stack.dtype in (torch.half, torch.bfloat16) else stack)
-    q = torch.as_tensor(weights, dtype=values.dtype, device=stack.device)
+    # A copy, since what comes to a worker of Ray is read-only.
+    q = torch.tensor(weights, dtype=values.dtype, device=stack.device)
     return (q @ values).double().view(stack.shape[1:])
 
 

@@ -10,8 +10,10 @@ from torch import nn
 from skfed._nets import Workbench, model_bytes, parameter_names
 from skfed.engines._batched import BatchedModule
 from skfed.engines._draws import Draws, batch_size
+from skfed.engines._held import ClientRows
 from skfed.engines._linear import CriterionLoss, LinearStack, cross_entropy
 from skfed.engines._loop import LoopEngine
+from skfed.engines._parallel import Workers
 from skfed.engines._polls import is_rowwise
 from skfed.engines._probe import CannotStack, Probe, first_line
 from skfed.engines._rows import Rows
@@ -62,8 +64,14 @@ def make_engine(
     ValueError
         If the stacked engine is wanted and would not give the loop engine's result.
     """
+
+    def loop() -> LoopEngine:
+        workers = Workers(n_jobs, prefer="processes")
+        held = ClientRows(Rows(X, y), draws.federation, memory_budget, workers.n_workers)
+        return LoopEngine(bench, held, draws, workers)
+
     if wanted == "loop":
-        return LoopEngine(bench, X, y, draws, n_jobs), "loop: engine='loop'"
+        return loop(), "loop: engine='loop'"
     try:
         plan, kind = _plan(bench, X, y, draws.batch_size)
         if wanted == "auto":
@@ -75,10 +83,11 @@ def make_engine(
                 "engine='loop'."
             ) from None
         logger.info("engine='auto' takes the loop engine: %s", reason)
-        return LoopEngine(bench, X, y, draws, n_jobs), f"loop: {reason}"
+        return loop(), f"loop: {reason}"
     logger.info("engine=%r takes the stacked engine: %s", wanted, kind)
     rows = Rows(X, y, bench.device)
-    return StackedEngine(bench, rows, draws, plan, memory_budget, n_jobs), f"stacked: {kind}"
+    workers = Workers(n_jobs)
+    return StackedEngine(bench, rows, draws, plan, memory_budget, workers), f"stacked: {kind}"
 
 
 def _plan(bench: Workbench, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[Plan, str]:

@@ -4,9 +4,8 @@ Where a cohort is cut depends on it and on the memory budget alone: not on n_job
 free memory, since the rounding of a product depends on its shape.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -53,11 +52,6 @@ class Chunk:
             iterations=self.iterations[steps],
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Travel with the members' rows alone."""
-        rows, numbers = self.rows.of(self.numbers)
-        return vars(self) | {"rows": rows, "numbers": numbers}
-
 
 def cut(n_steps: np.ndarray, limit: int, alike: bool, max_steps: int) -> list[np.ndarray]:
     """Cut a cohort into chunks of at most ``limit`` members, of much the same size.
@@ -102,12 +96,13 @@ def _short_enough(part: np.ndarray, n_steps: np.ndarray, max_steps: int) -> list
 
 def make_chunk(
     names: tuple,
+    draws: Sequence[Callable[[], Minibatches]],
+    layers_rng: np.random.Generator,
     rows: Rows,
     held: Sequence[np.ndarray],
-    batches: Sequence[Minibatches],
-    layers_rng: np.random.Generator,
 ) -> Chunk:
     """Lay the minibatches of some members side by side; ``held`` are the rows that each holds."""
+    batches = [draw() for draw in draws]
     n_steps = max(len(b.sizes) for b in batches)
     width = max(b.rows.shape[1] for b in batches)
     numbers = np.empty((n_steps, len(batches), width), dtype=np.intp)

@@ -3,7 +3,7 @@
 Functions of a module, so that they reach other processes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,8 +22,9 @@ from skfed._nets import (
     to_tensors,
 )
 from skfed.aggregation._scaffold import new_variate
-from skfed.engines._draws import batch_size, whole
+from skfed.engines._draws import Polled, batch_size, chosen, whole
 from skfed.engines._minibatches import Minibatches
+from skfed.engines._rows import Rows
 from skfed.engines._updates import LocalTraining, Order, Updates, collect, sendable
 from skfed.utils._seeding import torch_seeded
 
@@ -37,6 +38,20 @@ class Task:
     y: np.ndarray
     layers_rng: np.random.Generator  # for random layers
     batches: Minibatches | None = None  # to train on
+
+
+def make_task(
+    name: str,
+    layers_rng: np.random.Generator,
+    draw: Callable[[], Minibatches] | None,
+    polled: Polled | None,
+    rows: Rows,
+    held: Sequence[np.ndarray],
+) -> Task:
+    """Return one client's task, on all of its rows or on those ``polled``."""
+    (mine,) = held
+    mine = mine if polled is None else chosen(mine, polled)
+    return Task(name, rows.X[mine], rows.y[mine], layers_rng, draw and draw())
 
 
 def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> list[Updates]:

@@ -1,8 +1,10 @@
 """What the engines have in common: which rows a client uses, and its random streams."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from skorch import NeuralNet
@@ -11,6 +13,8 @@ from skfed._federation import Federation
 from skfed.engines._minibatches import Minibatches, minibatches
 from skfed.engines._updates import LocalTraining
 from skfed.utils._seeding import Purpose, stream
+
+Polled = range | np.ndarray  # positions among a client's rows; a range may stand for them all
 
 
 @dataclass(frozen=True)
@@ -35,31 +39,42 @@ class Draws:
         """Return the generator of one client's draws of one kind in a round."""
         return stream(self.seed, purpose, round, self.federation.digest(k), copy)
 
-    def minibatches(self, training: LocalTraining, round: int, k: int, copy: int) -> Minibatches:
-        """Draw what a client trains on."""
+    def minibatches(
+        self, training: LocalTraining, round: int, k: int, copy: int
+    ) -> Callable[[], Minibatches]:
+        """Return what draws the rows that a client trains on: small, as it may travel."""
+        key = self.seed, Purpose.MINIBATCHES, round, self.federation.digest(k), copy
         n_samples = self.federation.size(k)
-        rng = self.stream(Purpose.MINIBATCHES, round, k, copy)
         size = self.rows_a_step(n_samples)
-        return minibatches(rng, n_samples, size, training.epochs, training.steps)
+        return partial(_drawn, key, n_samples, size, training.epochs, training.steps)
 
     def rows_a_step(self, n_samples: int) -> int:
         """Return min(b, D_k); the last batch of an epoch may have less."""
         return min(whole(self.batch_size, n_samples), n_samples)
 
-    def polled_rows(self, round: int, k: int, max_samples: int | str | None) -> np.ndarray:
-        """Return the rows of X that a client evaluates: all, or as many as a poll may use."""
-        rows = self.federation.rows(k)
+    def polled(self, round: int, k: int, max_samples: int | str | None) -> Polled:
+        """Return which of its rows a client evaluates: all, or as many as a poll may use."""
+        n_samples = self.federation.size(k)
         if max_samples is None:
-            return rows
+            return range(n_samples)
         limit = self.batch_size if max_samples == "batch" else int(max_samples)
-        limit = whole(limit, len(rows))
-        if len(rows) <= limit:
-            return rows
-        return self.stream(Purpose.POLL, round, k).choice(rows, limit, replace=False)
+        limit = whole(limit, n_samples)
+        if n_samples <= limit:
+            return range(n_samples)
+        return self.stream(Purpose.POLL, round, k).choice(n_samples, limit, replace=False)
 
     def name(self, k: int, round: int) -> str:
         """Name a client's work in error messages."""
         return f"client {self.federation.names([k])[0]!r} in round {round}"
+
+
+def chosen(rows: np.ndarray, polled: Polled) -> np.ndarray:
+    """Return the polled ones of a client's rows."""
+    return rows[polled.start : polled.stop] if isinstance(polled, range) else rows[polled]
+
+
+def _drawn(key: tuple, *settings: Any) -> Minibatches:
+    return minibatches(stream(*key), *settings)
 
 
 def batch_size(net: NeuralNet, iterator="iterator_train") -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,10 +10,15 @@ from torch import nn
 
 from skfed._nets import Model, Workbench, set_model
 from skfed.engines._client import errors, one_torch_thread
+from skfed.engines._draws import Polled, chosen
+from skfed.engines._held import ClientRows, Share
 from skfed.engines._memory import MemoryPool
 from skfed.engines._parallel import Work
 from skfed.engines._rows import Rows
 from skfed.engines._updates import sendable
+
+Poll = tuple[Share, int]  # of a product's rows, and its batches
+Answer = tuple[float, float, Exception | None]
 
 
 @dataclass(frozen=True)
@@ -39,23 +44,28 @@ class PolledRows:
         start, end = self.ends[batch - 1] if batch else 0, self.ends[batch]
         return PolledRows(self.rows, self.numbers[start:end], np.array([end - start]))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Travel with these rows alone."""
-        rows, numbers = self.rows.of(self.numbers)
-        return vars(self) | {"rows": rows, "numbers": numbers}
+
+def make_polled(
+    asked: Sequence[Polled], ends: np.ndarray, rows: Rows, held: Sequence[np.ndarray]
+) -> PolledRows:
+    """Gather the row numbers of a product; ``held`` are the rows that each client holds."""
+    numbers = [chosen(mine, polled) for mine, polled in zip(held, asked, strict=True)]
+    return PolledRows(rows, np.concatenate(numbers), ends)
 
 
 def cut_polls(
-    rows: Rows, asked: Sequence[np.ndarray], batch_size: int, limit: int
-) -> tuple[list[PolledRows], np.ndarray]:
+    held: ClientRows, clients: Sequence[int], asked: Sequence[Polled], batch_size: int, limit: int
+) -> tuple[list[Poll], np.ndarray]:
     """Cut the rows of polled clients into batches, and these into products of about ``limit`` rows.
 
     Parameters
     ----------
-    rows : Rows
+    held : ClientRows
         The data.
-    asked : sequence of ndarray of int
-        The row numbers of each client.
+    clients : sequence of int
+        Who is polled.
+    asked : sequence of (range or ndarray of int)
+        Which of its rows each is asked of.
     batch_size : int
         Rows of a batch; -1 means all of a client's. The mean loss of a client is that of its
         batches, weighted by their rows.
@@ -64,49 +74,54 @@ def cut_polls(
 
     Returns
     -------
-    polls : list of PolledRows
-        The products.
+    polls : list of (Share, int)
+        Each product, and the number of its batches.
     owners : ndarray of shape (n_batches,)
         Whose batch each is, as a position in ``asked``, over all products.
     """
     sizes, owners = [], []
-    for i, numbers in enumerate(asked):
-        size = len(numbers) if batch_size == -1 else batch_size
-        n_batches = -(-len(numbers) // size)
-        sizes += [size] * (n_batches - 1) + [len(numbers) - (n_batches - 1) * size]
+    for i, polled in enumerate(asked):
+        size = len(polled) if batch_size == -1 else batch_size
+        n_batches = -(-len(polled) // size)
+        sizes += [size] * (n_batches - 1) + [len(polled) - (n_batches - 1) * size]
         owners += [i] * n_batches
     polls, first, start = [], 0, 0
-    ends = np.cumsum(sizes)
-    flat = np.concatenate(asked)
+    ends, bounds = np.cumsum(sizes), np.cumsum([len(polled) for polled in asked])
     while first < len(ends):
         last = max(int(np.searchsorted(ends, start + limit, side="right")), first + 1)
-        stop = ends[last - 1]
-        polls.append(PolledRows(rows, flat[start:stop], ends[first:last] - start))
+        stop = int(ends[last - 1])
+        who = range(owners[first], owners[last - 1] + 1)
+        parts = [_between(asked[i], start, stop, int(bounds[i])) for i in who]
+        make = partial(make_polled, parts, ends[first:last] - start)
+        polls.append((Share(held, [clients[i] for i in who], make), last - first))
         first, start = last, stop
     return polls, np.array(owners)
 
 
-Answer = tuple[float, float, Exception | None]
+def _between(polled: Polled, start: int, stop: int, end: int) -> Polled:
+    """Cut what a client is asked of; among the rows of all, its own are those before ``end``."""
+    before = end - len(polled)
+    return polled[max(start - before, 0) : stop - before]
 
 
 def poll_work(
-    bench: Workbench, pool: MemoryPool, model: Model, polled: PolledRows, rowwise: bool
+    bench: Workbench, pool: MemoryPool, model: Model, rowwise: bool, share: Share, n_batches: int
 ) -> Work:
     """Return a product of some polls, as work whose process may die."""
-    n_batches = len(polled.ends)
+    same = bench, pool, model, rowwise
 
     def apart() -> Iterator[Work]:
-        alone = (polled.of(i) for i in range(n_batches) if n_batches > 1)
-        return (poll_work(bench, pool, model, batch, rowwise) for batch in alone)
+        alone = (share.part(i) for i in range(n_batches) if n_batches > 1)
+        return (poll_work(*same, batch, 1) for batch in alone)
 
     def lost(error: Exception) -> list[Answer]:
         return [(np.nan, np.nan, error)]
 
-    return Work(evaluate_rows, (bench, pool, model, polled, rowwise), apart, lost)
+    return Work(evaluate_rows, same, share, apart, lost)
 
 
 def evaluate_rows(
-    bench: Workbench, pool: MemoryPool, model: Model, polled: PolledRows, rowwise: bool
+    bench: Workbench, pool: MemoryPool, model: Model, rowwise: bool, polled: PolledRows
 ) -> list[Answer]:
     """Return the summed loss and the number of errors of each batch, from one product.
 
@@ -115,7 +130,7 @@ def evaluate_rows(
     NaN, and what it raised.
     """
     try:
-        losses, wrong = _evaluate(bench, pool, model, polled, rowwise)
+        losses, wrong = _evaluate(bench, pool, model, rowwise, polled)
         return [(*pair, None) for pair in zip(losses.tolist(), wrong.tolist(), strict=True)]
     except MemoryError:
         raise
@@ -123,11 +138,11 @@ def evaluate_rows(
         if len(polled.ends) == 1:
             return [(np.nan, np.nan, sendable(error))]
         batches = (polled.of(i) for i in range(len(polled.ends)))
-        return [a for batch in batches for a in evaluate_rows(bench, pool, model, batch, rowwise)]
+        return [a for batch in batches for a in evaluate_rows(bench, pool, model, rowwise, batch)]
 
 
 def _evaluate(
-    bench: Workbench, pool: MemoryPool, model: Model, polled: PolledRows, rowwise: bool
+    bench: Workbench, pool: MemoryPool, model: Model, rowwise: bool, polled: PolledRows
 ) -> tuple[np.ndarray, np.ndarray]:
     with bench.borrowed() as net, pool.borrowed() as memory, one_torch_thread(), torch.no_grad():
         numbers, y = polled.rows.prepare(polled.numbers)

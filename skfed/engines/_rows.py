@@ -49,12 +49,6 @@ class Rows:
             return self._moved.index_select(0, rows.flatten()).view(*rows.shape, *self.X.shape[1:])
         return self._gather(rows, memory).to(self.device)
 
-    def of(self, rows: np.ndarray) -> tuple["Rows", np.ndarray]:
-        """Return these rows alone, as travels to another process, and their new numbers."""
-        needed, position = np.unique(rows, return_inverse=True)
-        alone = Rows(self.X[needed], self.y[needed], str(self.device))
-        return alone, position.reshape(rows.shape)
-
     def _gather(self, rows: np.ndarray, memory: Memory) -> torch.Tensor:
         if not self.X.flags.c_contiguous:  # np.take would copy X whole
             return torch.from_numpy(self.X[rows])

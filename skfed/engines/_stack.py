@@ -15,6 +15,7 @@ from skfed.aggregation._scaffold import new_variate
 from skfed.engines._batched import BatchedModule
 from skfed.engines._chunks import Chunk
 from skfed.engines._client import one_torch_thread
+from skfed.engines._held import Share
 from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._memory import Memory, MemoryPool
 from skfed.engines._parallel import Work
@@ -31,20 +32,23 @@ def chunk_work(
     random: bool,
     order: Order,
     members: np.ndarray,
-    chunk: Chunk,
+    names: Sequence,
+    share: Share,
 ) -> Work:
     """Return the training of a chunk, as work whose process may die."""
     same = bench, pool, method, random
 
     def apart() -> Iterator[Work]:
         alone = (np.array([i]) for i in range(len(members)) if len(members) > 1)
-        return (chunk_work(*same, order.of(i), members[i], chunk.of(i)) for i in alone)
+        return (
+            chunk_work(*same, order.of(i), members[i], names[i[0] :], share.part(i)) for i in alone
+        )
 
     def lost(error: Exception) -> list[Updates]:
-        error.add_note(f"while training client {chunk.names[0]!r} in round {order.round}")
+        error.add_note(f"while training client {names[0]!r} in round {order.round}")
         return [Updates.of_failed(members, error)]
 
-    return Work(train_chunk, (*same, order, members, chunk), apart, lost)
+    return Work(train_chunk, (*same, order, members), share, apart, lost)
 
 
 def train_chunk(

@@ -7,15 +7,17 @@ since most of a step is then the dispatch of its operations.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from skfed._nets import Workbench
-from skfed.engines._chunks import Chunk, cut, make_chunk
+from skfed.engines._chunks import cut, make_chunk
 from skfed.engines._draws import Draws, numbered
+from skfed.engines._held import ClientRows, Share
 from skfed.engines._memory import MemoryPool
 from skfed.engines._minibatches import count_steps
-from skfed.engines._parallel import side_by_side
+from skfed.engines._parallel import Work, Workers
 from skfed.engines._polls import cut_polls, poll_work
 from skfed.engines._rows import Rows
 from skfed.engines._stack import Method, chunk_work
@@ -67,8 +69,8 @@ class StackedEngine:
         How clients are stacked.
     memory_budget : int
         Bytes that stacked models and activations may fill, of each job.
-    n_jobs : int, default=None
-        Chunks of clients served side by side, through joblib.
+    workers : Workers
+        Who serves chunks of clients.
     """
 
     bench: Workbench
@@ -76,41 +78,52 @@ class StackedEngine:
     draws: Draws
     plan: Plan
     memory_budget: int
-    n_jobs: int | None = None
+    workers: Workers
     pool: MemoryPool = field(default_factory=MemoryPool)
     discreet: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        self.held = ClientRows(
+            self.rows, self.draws.federation, self.memory_budget, self.workers.n_workers
+        )
+
     def train(self, order: Order) -> Iterator[Updates]:
         """Train a cohort; a client that stands twice trains twice, afresh."""
-        same = self.bench, self.pool, self.plan.method, self.plan.random
-        chunks = self._chunks(order)
-        works = (chunk_work(*same, order.of(members), members, chunk) for members, chunk in chunks)
-        return side_by_side(works, self.n_jobs)
+        return self.workers.side_by_side(self._works(order))
 
     def evaluate(self, question: Question) -> Evaluation:
         """Let clients say their mean loss and error; bounds are for the round to keep."""
         t, clients, model = question.round, question.clients, question.model
         if not len(clients):
             return Evaluation(np.zeros(0), np.zeros(0), np.zeros(0, dtype=int))
-        asked = [self.draws.polled_rows(t, k, question.max_samples) for k in clients]
+        asked = [self.draws.polled(t, k, question.max_samples) for k in clients]
         limit = self._limit(self.plan.row_bytes, self.plan.row_bytes)
         size = self.plan.evaluation_batch
         if self.plan.rowwise and not 0 < size <= limit:
             size = limit  # its sums are the same however they are cut
-        polls, owners = cut_polls(self.rows, asked, size, limit)
-        works = (poll_work(self.bench, self.pool, model, p, self.plan.rowwise) for p in polls)
-        answers = list(side_by_side(works, self.n_jobs))
-        n_samples = np.array([len(numbers) for numbers in asked])
+        polls, owners = cut_polls(self.held, clients.tolist(), asked, size, limit)
+        same = self.bench, self.pool, model, self.plan.rowwise
+        answers = list(self.workers.side_by_side(poll_work(*same, *poll) for poll in polls))
+        n_samples = np.array([len(polled) for polled in asked])
         sums = [np.bincount(owners, weights=[a[i] for a in answers]) for i in (0, 1)]
         raised = {int(owners[b]): a[2] for b, a in enumerate(answers) if a[2] is not None}
         for i, error in raised.items():
             error.add_note(f"while polling {self.draws.name(clients[i], t)}")
         return Evaluation(sums[0] / n_samples, sums[1] / n_samples, n_samples, raised)
 
-    def _chunks(self, order: Order) -> Iterator[tuple[np.ndarray, Chunk]]:
-        """Yield the chunks of a cohort; their minibatches are drawn when their turn comes."""
-        training, members = order.training, list(numbered(order.cohort.clients))
-        held = [self.draws.federation.size(k) for k, _ in members]
+    def _works(self, order: Order) -> Iterator[Work]:
+        """Yield the training of a cohort, chunk by chunk."""
+        training, drawn = order.training, list(numbered(order.cohort.clients))
+        same = self.bench, self.pool, self.plan.method, self.plan.random
+        for members in self._cut(training, [k for k, _ in drawn]):
+            mine = [drawn[i] for i in members]
+            names = self.draws.federation.names([k for k, _ in mine])
+            share = self._share(order, names, mine)
+            yield chunk_work(*same, order.of(members), members, names, share)
+
+    def _cut(self, training: LocalTraining, clients: list[int]) -> list[np.ndarray]:
+        """Cut a cohort into chunks."""
+        held = [self.draws.federation.size(k) for k in clients]
         steps = [self._n_steps(n, training) for n in held]
         # Where the rate changes with the epoch, clients of a chunk change epochs together.
         alike = training.steps is None and len(set(training.rates or ())) > 1
@@ -118,19 +131,16 @@ class StackedEngine:
         limit = self._clients_a_chunk(largest)
         # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
         max_steps = self.memory_budget // (4 * 8 * self.draws.rows_a_step(largest))
-        for part in cut(np.array(steps, dtype=int), limit, alike, max_steps):
-            yield part, self._chunk(order, [members[i] for i in part])
+        return cut(np.array(steps, dtype=int), limit, alike, max_steps)
 
-    def _chunk(self, order: Order, members: list[tuple[int, int]]) -> Chunk:
-        federation, t = self.draws.federation, order.round
-        return make_chunk(
-            federation.names([k for k, _ in members]),
-            self.rows,
-            [federation.rows(k) for k, _ in members],
-            [self.draws.minibatches(order.training, t, k, copy) for k, copy in members],
-            # The draws of a chunk's random layers are its own, since its cut is.
-            self.draws.stream(Purpose.RANDOM_LAYERS, t, *members[0]),
-        )
+    def _share(self, order: Order, names: tuple, members: list[tuple[int, int]]) -> Share:
+        """Return what makes a chunk of its members' rows."""
+        training, t = order.training, order.round
+        draws = [self.draws.minibatches(training, t, k, copy) for k, copy in members]
+        # The draws of a chunk's random layers are its own, since its cut is.
+        layers_rng = self.draws.stream(Purpose.RANDOM_LAYERS, t, *members[0])
+        make = partial(make_chunk, names, draws, layers_rng)
+        return Share(self.held, [k for k, _ in members], make)
 
     def _n_steps(self, n_samples: int, training: LocalTraining) -> int:
         size = self.draws.rows_a_step(n_samples)

@@ -20,6 +20,9 @@ from skfed._rules import make_rules
 from skfed.aggregation import WeightedMean
 from skfed.engines import Draws, LocalTraining, LoopEngine, Order, Question, batch_size
 from skfed.engines._client import Trained, train_alone
+from skfed.engines._held import ClientRows
+from skfed.engines._parallel import Workers
+from skfed.engines._rows import Rows
 from skfed.flower._wire import (
     HELLO,
     POLL,
@@ -163,8 +166,8 @@ class _Client:
             raise Refusal("it was silent in this round, above the bound, and so does not train.")
         order = _order(local, asked, model)
         answer: dict[str, Any] = {}
-        for i, (member, task) in enumerate(local.engine.training_tasks(order)):
-            own = train_alone(local.bench, order.of(member), task)
+        for i, (member, _, share) in enumerate(local.engine.trainings(order)):
+            own = train_alone(local.bench, order.of(member), share.here())
             answer |= _sent(local, order, i, own)
         return RecordDict(answer)
 
@@ -183,7 +186,9 @@ class _Client:
         X = cast(net, X)
         bench = Workbench(net, X[:1])
         draws = Draws(make_federation([name] * len(X), len(X)), seed, batch_size(net))
-        engine = LoopEngine(bench, X, model._targets(net, X, y), draws)
+        rows = Rows(X, model._targets(net, X, y))
+        held = ClientRows(rows, draws.federation, model.memory_budget)
+        engine = LoopEngine(bench, held, draws, Workers(n_jobs=1))
         return _Local(model, engine, bench, get_model(net), parameter_names(net))
 
 

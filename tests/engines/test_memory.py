@@ -49,14 +49,6 @@ def test_rows_are_taken_in_any_layout(order):
     np.testing.assert_array_equal(y.numpy(), rows)
 
 
-def test_rows_that_travel_are_those_needed():
-    X = np.random.default_rng(0).normal(size=(20, 3))
-    rows = np.array([[3, 3, 19], [0, 7, 3]])
-    alone, numbers = Rows(X, np.arange(20), "cpu").of(rows)
-    assert len(alone.X) == 4
-    np.testing.assert_array_equal(alone.X[numbers], X[rows])
-
-
 def test_cohorts_are_cut_evenly_those_with_most_steps_first():
     n_steps = np.array([3, 9, 3, 5, 9, 1, 3])
     chunks = cut(n_steps, limit=3, alike=False, max_steps=999)
@@ -108,9 +100,9 @@ def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):
     asked = []
     evaluate_rows = _polls.evaluate_rows
 
-    def watch(bench, pool, model, polls, rowwise):
-        asked.append(len(polls.numbers))
-        return evaluate_rows(bench, pool, model, polls, rowwise)
+    def watch(*arguments):
+        asked.append(len(arguments[-1].numbers))
+        return evaluate_rows(*arguments)
 
     monkeypatch.setattr(_polls, "evaluate_rows", watch)
     FederatedClassifier(

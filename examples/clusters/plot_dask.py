@@ -1,0 +1,60 @@
+"""
+Clients that train on a Dask cluster
+====================================
+
+joblib's backend says where clients train; here it is a Dask cluster of two workers on this machine.
+Another would be the address of its scheduler. The model is that of one process, bit for bit. Needs
+``pip install 'skfed[dask]'``.
+
+Dask's workers import the script that starts them, so what it does is in a function.
+"""
+
+import joblib
+import matplotlib.pyplot as plt
+import numpy as np
+from distributed import Client, LocalCluster
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV
+
+from skfed import FederatedClassifier, PowerOfChoice
+from skfed.datasets import partition_dirichlet
+
+
+def federation(**params):
+    return FederatedClassifier(
+        selector=PowerOfChoice(d=20, clients_per_round=8),
+        n_rounds=20,
+        lr_schedule=0.1,
+        engine="loop",  # a job a client; stacked clients of this size would be one job
+        random_state=0,
+        **params,
+    )
+
+
+def main():
+    X, y = load_digits(return_X_y=True)
+    X, users = X / 16, partition_dirichlet(y, 20, alpha=0.5, random_state=0)
+    here = federation().fit(X, y, clients=users)
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
+    with cluster, Client(cluster), joblib.parallel_config(backend="dask"):
+        there = federation().fit(X, y, clients=users)
+        # Here the candidates are side by side: n_jobs=1 keeps each fit in one worker.
+        search = GridSearchCV(federation(n_jobs=1), {"selector__d": [8, 14, 20]}, cv=2)
+        search.fit(X, y, clients=users)
+    assert np.array_equal(here.predict_proba(X), there.predict_proba(X))
+    print("best d:", search.best_params_["selector__d"])
+    plot({"one process": here, "Dask, two workers": there})
+
+
+def plot(fits):
+    """Draw the seconds of each round; in the first the users' rows travel, and workers import."""
+    _, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    for label, model in fits.items():
+        ax.semilogy(model.history_["round"], model.history_["round_seconds"], ".-", label=label)
+    ax.set(xlabel="round", ylabel="seconds")
+    ax.legend(frameon=False)
+    plt.show()
+
+
+if __name__ == "__main__":
+    main()

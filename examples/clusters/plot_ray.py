@@ -1,0 +1,45 @@
+"""
+Clients that train on Ray
+=========================
+
+The same on Ray: two processes on this machine, or those of the cluster whose address ``ray.init``
+is given. ``n_jobs`` says how many. Needs ``pip install 'skfed[ray]'``.
+"""
+
+import joblib
+import matplotlib.pyplot as plt
+import numpy as np
+import ray
+from sklearn.datasets import load_digits
+
+from skfed import FedAlignSelector, FederatedClassifier
+from skfed.datasets import partition_dirichlet
+from skfed.inspection import SelectionDisplay
+
+X, y = load_digits(return_X_y=True)
+X, users = X / 16, partition_dirichlet(y, 12, alpha=0.5, random_state=0)
+federation = {
+    "selector": FedAlignSelector(eps=0.5, warmup=0.2),
+    "priority": [0, 1, 2],
+    "n_rounds": 20,
+    "lr_schedule": 0.1,
+    "engine": "loop",  # a job a client; stacked clients of this size would be one job
+    "random_state": 0,
+}
+here = FederatedClassifier(**federation).fit(X, y, clients=users)
+
+# %%
+# The processes are started once a fit, and keep the users' rows until it ends.
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+with joblib.parallel_config(backend="ray", n_jobs=2):
+    there = FederatedClassifier(**federation).fit(X, y, clients=users)
+ray.shutdown()
+
+# %%
+# Who was taken is the same, and so is the model, bit for bit.
+
+assert np.array_equal(here.predict_proba(X), there.predict_proba(X))
+assert list(here.history_["cohort"]) == list(there.history_["cohort"])
+SelectionDisplay.from_estimator(there)
+plt.show()

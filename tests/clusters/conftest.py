@@ -1,0 +1,45 @@
+"""Clusters on this machine, of two workers each."""
+
+import logging
+import warnings
+
+import joblib
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.parent.name == "clusters":
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def dask():
+    distributed = pytest.importorskip("distributed", reason="needs pip install 'skfed[dask]'")
+    cluster = distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
+    )
+    with cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def ray():
+    ray = pytest.importorskip("ray", reason="needs pip install 'skfed[ray]'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def on(request):
+    """Return a context in which joblib has two workers of a backend; clusters start when needed."""
+
+    def on(backend):
+        if backend in ("dask", "ray"):
+            request.getfixturevalue(backend)
+        return joblib.parallel_config(backend=backend, n_jobs=2)
+
+    return on

@@ -1,0 +1,54 @@
+"""Rows reach a process once; after that only models travel."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from skfed import FederatedClassifier, PowerOfChoice
+from skfed.engines._held import Share
+
+N_ROUNDS, N_CLIENTS = 10, 8
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The bytes that travel beside models with each piece of work, round by round."""
+    rounds = []
+    parcel, select = Share.parcel, PowerOfChoice._select
+
+    def counted(self):
+        result = parcel(self)
+        rounds[-1].append(len(pickle.dumps(result)))
+        return result
+
+    def begun(self, round):
+        rounds.append([])
+        return select(self, round)
+
+    monkeypatch.setattr(Share, "parcel", counted)
+    monkeypatch.setattr(PowerOfChoice, "_select", begun)
+    return rounds
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize("backend", ["loky", "dask"])
+def test_after_some_rounds_only_models_travel(sent, on, backend, engine):
+    rng = np.random.default_rng([ord(letter) for letter in backend + engine])  # rows of its own
+    X = rng.normal(size=(200 * N_CLIENTS, 100)).astype("float32")
+    y, clients = rng.integers(0, 3, len(X)), np.arange(len(X)) % N_CLIENTS
+    model = FederatedClassifier(
+        selector=PowerOfChoice(d=N_CLIENTS, clients_per_round=N_CLIENTS // 2),
+        n_rounds=N_ROUNDS,
+        engine=engine,
+        memory_budget=2**20,
+        random_state=0,
+    )
+    data = X.nbytes + y.nbytes
+    with on(backend):
+        model.fit(X, y, clients=clients)
+        told = [sum(a_round) for a_round in sent]
+        assert data < sum(told) < 6 * data  # not 1.5 data a round
+        assert max(told[-2:]) < data / 20
+        model.set_params(n_rounds=1).fit(X, y, clients=clients)
+        assert sum(sent[-1]) < data / 20  # what a fit has sent serves the next
