@@ -64,7 +64,7 @@ intersphinx_mapping = {
 }
 if os.environ.get("SKFED_INTERSPHINX") == "1":
     extensions.append("sphinx.ext.intersphinx")
-nitpick_ignore_regex = [("py:.*", r"(matplotlib|numpy|pandas|sklearn|skorch|torch)\..*")]
+nitpick_ignore_regex = [("py:.*", r"(flwr|matplotlib|numpy|pandas|sklearn|skorch|torch)\..*")]
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"skfed {release}"

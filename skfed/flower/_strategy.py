@@ -127,7 +127,8 @@ class FederatedStrategy(Strategy):
         """
         asks = isinstance(self.estimator, FederatedClassifier) and self.classes is None
         self._nodes = Nodes(grid, asks, self.timeout)
-        cards = self._nodes.gather(self.clients, [str(k) for k in self.estimator.priority or ()])
+        priority = () if self.estimator.priority is None else self.estimator.priority
+        cards = self._nodes.gather(self.clients, [str(name) for name in priority])
         self.model_ = model = clone(self.estimator)
         server, classes = self._begin(model, cards)
         sizes = {name: card.n_samples for name, card in cards.items()}

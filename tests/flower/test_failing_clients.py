@@ -340,7 +340,7 @@ def test_unknown_priority_is_told(federate):
 
 
 def test_clients_are_all_that_there_are_and_those_with_priority(federate):
-    aligned = estimator(selector=FedAlignSelector(warmup=0), priority=["e"], n_rounds=1)
+    aligned = estimator(selector=FedAlignSelector(warmup=0), priority=np.array(["e"]), n_rounds=1)
     strategy, grid = federate(aligned, clients=None, names="dab", timeout=3)
     look, app = grid.get_nodes, grid.nodes[10].app
     looks = []
