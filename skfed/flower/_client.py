@@ -18,7 +18,16 @@ from skfed._federation import make_federation
 from skfed._nets import Model, Workbench, cast, get_model, parameter_names
 from skfed._rules import make_rules
 from skfed.aggregation import WeightedMean
-from skfed.engines import Draws, LocalTraining, LoopEngine, Order, Question, batch_size
+from skfed.engines import (
+    Draws,
+    LocalTraining,
+    LoopEngine,
+    Order,
+    Polls,
+    Question,
+    batch_size,
+    make_engine,
+)
 from skfed.engines._client import Trained, train_alone
 from skfed.engines._held import ClientRows
 from skfed.engines._parallel import Workers
@@ -54,9 +63,10 @@ def client_app(
     What leaves a client: its name, number of rows, shape of X and column names; the classes in its
     data, unless the server names them; for a poll its loss or error, unless that is above the
     bound asked (FedALIGN's F + eps); for a training its model and training loss. A client that has
-    kept silent in a round does not train in it. ``update_privacy`` and ``loss_privacy`` of this
-    ``estimator`` are applied here, with noise that nobody else can know, so runs with noise are
-    not repeated by a seed. Of an exception only the type is told; all of it is in the log.
+    kept silent in a round neither trains in it nor answers a poll with a higher bound.
+    ``update_privacy`` and ``loss_privacy`` of this ``estimator`` are applied here, with noise that
+    nobody else can know, so runs with noise are not repeated by a seed. Of an exception only the
+    type is told; all of it is in the log.
 
     Parameters
     ----------
@@ -71,6 +81,7 @@ def client_app(
     flwr.clientapp.ClientApp
         Answers ``query.skfed_hello``, ``query.skfed_poll`` and ``train``.
     """
+    checked_estimator(estimator)
     app = ClientApp()
     client = _Client(estimator, load_data)
     answers = {HELLO: client.greet, POLL: client.say_loss, TRAIN: client.train}
@@ -78,6 +89,16 @@ def client_app(
         category, _, action = kind.partition(".")
         getattr(app, category)(*([action] if action else []))(_telling_failures(answer))
     return app
+
+
+def checked_estimator(estimator: Any) -> BaseFederated:
+    """Return an estimator, if it is one of skfed's."""
+    if not isinstance(estimator, BaseFederated):
+        raise TypeError(
+            "estimator must be a FederatedClassifier or FederatedRegressor; got "
+            f"{type(estimator).__name__}."
+        )
+    return estimator
 
 
 def _telling_failures(answer: Callable[[RecordDict, Context], RecordDict]) -> Callable:
@@ -101,6 +122,7 @@ class _Local:
 
     model: BaseFederated
     engine: LoopEngine
+    polls: Polls  # of the kind that the simulation would take, so that equal losses are equal
     bench: Workbench
     weights: Model  # of a new net: names, shapes and dtypes
     parameters: list[str]
@@ -140,10 +162,12 @@ class _Client:
         question = asked["question"]
         local = self._prepare(question, context)
         model = _recall(asked, context, local)
-        t, metric = question["round"], question["metric"]
-        _remember(context, t, model, silent=False)
-        told = local.engine.evaluate(
-            Question(t, model, np.array([0]), metric, question.get("max_samples"))
+        metric, bound = question["metric"], question.get("at_most", np.inf)
+        if _was_silent(context, question) and not bound <= context.state[_MEMORY]["bound"]:
+            raise Refusal("it was silent in this round, above a lower bound.")
+        _remember(context, question, model, silent=False)
+        told = local.polls.evaluate(
+            Question(question["round"], model, np.array([0]), metric, question.get("max_samples"))
         )
         if told.raised:
             raise told.raised[0]
@@ -152,8 +176,8 @@ class _Client:
             raise Refusal("its loss is not finite: lower the learning rate, or scale X.")
         if local.model.loss_privacy is not None:
             value = local.model.loss_privacy.of_loss(value, np.random.default_rng())
-        if value > question.get("at_most", np.inf):
-            _remember(context, t, model, silent=True)
+        if not value <= bound:
+            _remember(context, question, model, silent=True)
             return RecordDict({})
         return RecordDict({"answer": MetricRecord({metric: value})})
 
@@ -162,7 +186,7 @@ class _Client:
         how = asked["order"]
         local = self._prepare(how, context)
         model = _recall(asked, context, local)
-        if _was_silent(context, how["round"]):
+        if _was_silent(context, how):
             raise Refusal("it was silent in this round, above the bound, and so does not train.")
         order = _order(local, asked, model)
         answer: dict[str, Any] = {}
@@ -186,10 +210,11 @@ class _Client:
         X = cast(net, X)
         bench = Workbench(net, X[:1])
         draws = Draws(make_federation([name] * len(X), len(X)), seed, batch_size(net))
-        rows = Rows(X, model._targets(net, X, y))
-        held = ClientRows(rows, draws.federation, model.memory_budget)
+        y = model._targets(net, X, y)
+        held = ClientRows(Rows(X, y), draws.federation, model.memory_budget)
         engine = LoopEngine(bench, held, draws, Workers(n_jobs=1))
-        return _Local(model, engine, bench, get_model(net), parameter_names(net))
+        polls, _ = make_engine(model.engine, bench, X, y, draws, model.memory_budget, 1)
+        return _Local(model, engine, polls, bench, get_model(net), parameter_names(net))
 
 
 def _name(context: Context) -> str:
@@ -205,22 +230,31 @@ def _name(context: Context) -> str:
 def _recall(asked: RecordDict, context: Context, local: _Local) -> Model:
     """Return the model that was sent, or that of this round's poll."""
     arrays = asked.get("model", context.state.get(f"{_MEMORY}.model"))
-    t = asked["order" if "order" in asked else "question"]["round"]
-    if "model" not in asked and (arrays is None or context.state[_MEMORY]["round"] != t):
+    config = asked["order" if "order" in asked else "question"]
+    if "model" not in asked and not _is_of(context, config):
+        t = config["round"]
         raise Refusal(f"it has no model of round {t}: it was started anew since its poll.")
     return to_model(arrays, local.weights)
 
 
-def _remember(context: Context, t: int, model: Model, silent: bool) -> None:
+def _remember(context: Context, question: ConfigRecord, model: Model, silent: bool) -> None:
     """Keep the model of a poll, for it is not sent again, and whether this client was silent."""
-    silent = silent or _was_silent(context, t)
-    context.state[_MEMORY] = ConfigRecord({"round": t, "silent": silent})
+    bound = question.get("at_most", np.inf)
+    if _was_silent(context, question):
+        silent, bound = True, min(bound, context.state[_MEMORY]["bound"])
+    kept = {"fit": question["fit"], "round": question["round"], "silent": silent, "bound": bound}
+    context.state[_MEMORY] = ConfigRecord(kept)
     context.state[f"{_MEMORY}.model"] = to_arrays(model)
 
 
-def _was_silent(context: Context, t: int) -> bool:
+def _is_of(context: Context, config: ConfigRecord) -> bool:
+    """Tell whether what is remembered is of the round of a message."""
     memory = context.state.get(_MEMORY)
-    return memory is not None and memory["round"] == t and bool(memory["silent"])
+    return memory is not None and all(memory[key] == config[key] for key in ("fit", "round"))
+
+
+def _was_silent(context: Context, config: ConfigRecord) -> bool:
+    return _is_of(context, config) and bool(context.state[_MEMORY]["silent"])
 
 
 def _order(local: _Local, asked: RecordDict, model: Model) -> Order:

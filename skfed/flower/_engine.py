@@ -1,17 +1,16 @@
 """Polls and trains clients by messages."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from skfed._federation import Federation
 from skfed._nets import Model
-from skfed.engines import Draws, Evaluation, Order, Question, Updates
+from skfed.engines import Draws, Evaluation, LocalTraining, Order, Question, Updates
 from skfed.engines._updates import collect
 from skfed.flower._nodes import Nodes
 from skfed.flower._wire import POLL, TRAIN, number, record, to_arrays, to_config, to_model
@@ -31,12 +30,15 @@ class MessageEngine:
         With the seed of all streams.
     classes : str
         The classes as text.
+    fit : str
+        Tells this fit's rounds from those of others, in what clients remember.
     """
 
     nodes: Nodes
     federation: Federation
     draws: Draws
     classes: str
+    fit: str
     discreet: bool = field(default=True, init=False)
     _round: int = field(default=-1, init=False)
     _holders: set[str] = field(default_factory=set, init=False)  # of this round's model
@@ -60,7 +62,7 @@ class MessageEngine:
         values, raised, silent = np.full(len(names), np.nan), {}, np.zeros(len(names), bool)
         for i, name in enumerate(names):
             try:
-                value = _value(answers[name], question.metric)
+                value = _value(answers[name], question)
             except Exception as error:
                 raised[i] = error
             else:
@@ -99,7 +101,7 @@ class MessageEngine:
         for i, name in enumerate(self._names(order.cohort.clients)):
             member = np.array([i])
             try:
-                yield _update(order, member, copies[name], answers[name])
+                yield self._update(order, member, copies[name], answers[name])
             except Exception as error:
                 yield Updates.of_failed(member, error)
             copies[name] += 1
@@ -109,7 +111,7 @@ class MessageEngine:
 
     def _asked(self, name: str, t: int, **values: Any) -> ConfigRecord:
         """Return what is asked of a client, with what it needs to know besides."""
-        shared = {"seed": self.draws.seed, "classes": self.classes}
+        shared = {"fit": self.fit, "seed": self.draws.seed, "classes": self.classes}
         return to_config(client=name, round=t, **shared, **values)
 
     def _model(self, name: str, t: int, arrays: ArrayRecord) -> dict[str, Any]:
@@ -131,30 +133,48 @@ class MessageEngine:
             return np.array([self.draws.rows_a_step(int(size)) for size in sizes], dtype=int)
         return np.minimum(sizes, int(limit))
 
+    def _update(
+        self, order: Order, member: np.ndarray, copy: int, answer: RecordDict | Exception
+    ) -> Updates:
+        """Read what a client sends of the training of one of its copies."""
+        if isinstance(answer, Exception):
+            raise answer
+        trained = to_model(record(answer, f"model-{copy}", ArrayRecord), order.model)
+        report = record(answer, f"report-{copy}", MetricRecord)
+        loss, n_samples = number(report, "loss"), number(report, "n_samples", int)
+        (k,) = order.cohort.clients[member].tolist()
+        if n_samples != (expected := self._n_trained(order.training, k)):
+            raise ValueError(f"it says that it trained on {n_samples} rows, of {expected}.")
+        variate: Model | None = None
+        if order.corrections is not None and _moves(order.training):
+            own = {name: order.model[name] for name in order.parameters}
+            variate = to_model(record(answer, f"variate-{copy}", ArrayRecord), own)
+        stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
+        # It comes with noise already.
+        alone = replace(order.of(member), privacy=None, noise=None)
+        return collect(alone, member, stack, np.array([loss]), np.array([n_samples]), [variate])
 
-def _value(answer: RecordDict | Exception, metric: str) -> float | None:
+    def _n_trained(self, training: LocalTraining, k: int) -> int:
+        """Return the rows that a client sees in its local steps, repeats counted."""
+        size = self.federation.size(k)
+        if training.steps is None:
+            return training.epochs * size
+        return training.steps * self.draws.rows_a_step(size)
+
+
+def _value(answer: RecordDict | Exception, question: Question) -> float | None:
     """Return what a client answers to a poll: a finite number, or None for silence."""
     if isinstance(answer, Exception):
         raise answer
-    if not answer:
+    bound = question.at_most
+    if not answer and bound is not None:
         return None
-    value = number(record(answer, "answer", MetricRecord), metric)
-    if not np.isfinite(value):
-        raise ValueError(f"its answer {metric}={value} is not finite.")
+    value = number(record(answer, "answer", MetricRecord), question.metric)
+    if not np.isfinite(value) or (bound is not None and value > bound):
+        raise ValueError(f"its answer {question.metric}={value} is not finite, or above the bound.")
     return value
 
 
-def _update(order: Order, member: np.ndarray, copy: int, answer: RecordDict | Exception) -> Updates:
-    """Read what a client sends of the training of one of its copies."""
-    if isinstance(answer, Exception):
-        raise answer
-    trained = to_model(record(answer, f"model-{copy}", ArrayRecord), order.model)
-    report = record(answer, f"report-{copy}", MetricRecord)
-    variate: Model | None = None
-    if f"variate-{copy}" in answer:
-        own = {name: order.model[name] for name in order.parameters}
-        variate = to_model(record(answer, f"variate-{copy}", ArrayRecord), own)
-    stack: Mapping[str, torch.Tensor] = {name: w.unsqueeze(0) for name, w in trained.items()}
-    loss = np.array([number(report, "loss")])
-    n_samples = np.array([number(report, "n_samples", int)])
-    return collect(order.of(member), member, dict(stack), loss, n_samples, [variate])
+def _moves(training: LocalTraining) -> bool:
+    """Tell whether the learning rates are such that clients move at all."""
+    return training.rates is None or sum(training.rates) > 0

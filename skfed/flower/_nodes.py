@@ -3,63 +3,17 @@
 import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from skfed.flower._wire import HELLO, cause_of, from_text, number, record
+from skfed.flower._cards import Card
+from skfed.flower._wire import HELLO, cause_of, shortened
 
 logger = logging.getLogger(__name__)
 
 _PAUSE = 1.0  # seconds between looks at who has connected
-
-
-@dataclass(frozen=True)
-class Card:
-    """What a client says of itself."""
-
-    name: str
-    n_samples: int
-    shape: tuple[int, ...]  # of a row of X
-    dtype: str  # of X
-    target_shape: tuple[int, ...]  # of a row of y
-    columns: tuple[str, ...] | None  # of X, if it has names
-    classes: tuple[Any, ...] | None  # in its data, if asked
-
-    @classmethod
-    def of(cls, content: RecordDict) -> "Card":
-        """Read an answer to a hello.
-
-        Raises
-        ------
-        ValueError
-            If it is none.
-        """
-        card = record(content, "card", ConfigRecord)
-        name, n_samples = card.get("name"), number(card, "n_samples", int)
-        columns, classes = card.get("columns"), card.get("classes")
-        shape, target_shape = (tuple(card.get(k) or ()) for k in ("shape", "target_shape"))
-        if not (isinstance(name, str) and name and n_samples > 0):
-            raise ValueError(f"its card says name={name!r} and n_samples={n_samples}.")
-        return cls(
-            name,
-            n_samples,
-            shape,
-            str(card.get("dtype")),
-            target_shape,
-            None if columns is None else tuple(columns),
-            None if classes is None else tuple(from_text(classes)),
-        )
-
-    def misfit(self, other: "Card") -> str | None:
-        """Say in what the data of two clients differ that must be alike; None if in nothing."""
-        for name in ("shape", "target_shape", "columns"):
-            one, two = getattr(self, name), getattr(other, name)
-            if one != two:
-                return f"{self.name!r} has {name} {_short(one)}, {other.name!r} {_short(two)}"
-        return None
 
 
 class Nodes:
@@ -80,6 +34,7 @@ class Nodes:
         self.cards: dict[str, Card] = {}
         self.node_of: dict[str, int] = {}  # where each client was last
         self._said: dict[int, RecordDict | Exception] = {}  # by each node, who it is
+        self._named: Collection[str] | None = None  # the only ones to be met
         self._refused: dict[int, str] = {}
         self._lost: set[str] = set()  # clients that did not answer when they were last asked
         self._closed = False  # no new clients
@@ -99,7 +54,8 @@ class Nodes:
         """
         end = time.monotonic() + self.timeout
         n = wanted if isinstance(wanted, int) else 1
-        needed = wanted if isinstance(wanted, Collection) else needed
+        if isinstance(wanted, Collection):
+            self._named = needed = wanted
         self._meet(self._online())
         while (lacking := self._lacking(n, needed)) and time.monotonic() < end:
             time.sleep(_PAUSE)
@@ -141,8 +97,7 @@ class Nodes:
         answers = self._contents(messages, replies)
         told = {name_of[m.metadata.dst_node_id]: a for m, a in zip(messages, answers, strict=True)}
         for name, answer in told.items():
-            lost = isinstance(answer, TimeoutError | ConnectionError)
-            (self._lost.add if lost else self._lost.discard)(name)
+            (self._lost.add if _is_lost(answer) else self._lost.discard)(name)
         return told
 
     def _online(self) -> dict[int, str]:
@@ -159,6 +114,8 @@ class Nodes:
             self._said |= dict(zip(new, self._contents(messages, replies), strict=True))
         for node in sorted(online.keys() - set(self.node_of.values())):
             why = self._accept(node, online, self._said[node])
+            if _is_lost(self._said[node]):
+                del self._said[node]  # to be asked again
             if why is not None and self._refused.get(node) != why:
                 logger.warning("node %d is left out: %s", node, why)
                 self._refused[node] = why
@@ -180,10 +137,12 @@ class Nodes:
             return f"{type(error).__name__}: {error}"
         if online[node] and online[node] != card.name:
             return f"it says that it is {card.name!r}, but is registered as {online[node]!r}"
+        if self.ask_classes and card.classes is None:
+            return f"{card.name!r} does not say which classes it has"
         known = self.cards.get(card.name)
         if known is None:
-            if self._closed:
-                return f"{card.name!r} is none of the clients that the run began with"
+            if self._closed or (self._named is not None and card.name not in self._named):
+                return f"{card.name!r} is none of the clients of this run"
             other = next(iter(self.cards.values()), card)
             if (misfit := card.misfit(other)) is not None:
                 return misfit
@@ -199,9 +158,14 @@ class Nodes:
         """Say who has not connected yet; nothing if all have that are waited for."""
         missing = sorted(set(needed) - self.cards.keys())
         if missing:
-            return f"not connected: {_short(missing)}"
+            return f"not connected: {shortened(missing)}"
         there = sorted(self.cards)
-        return "" if len(there) >= n else f"{len(there)} connected: {_short(there)}"
+        return "" if len(there) >= n else f"{len(there)} connected: {shortened(there)}"
+
+
+def _is_lost(answer: RecordDict | Exception) -> bool:
+    """Tell whether an answer has not come, rather than that it is wrong."""
+    return isinstance(answer, TimeoutError | ConnectionError)
 
 
 def _content(reply: Message | None, timeout: float) -> RecordDict | Exception:
@@ -212,8 +176,3 @@ def _content(reply: Message | None, timeout: float) -> RecordDict | Exception:
         # The reason may hold a traceback, and so data.
         return ConnectionError(f"no answer: Flower's error code {reply.error.code}")
     return cause_of(reply.content) or reply.content
-
-
-def _short(names: Any) -> str:
-    text = str(names)
-    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pandas as pd
@@ -20,15 +21,16 @@ from skfed._server import Server
 from skfed.availability import BaseAvailability
 from skfed.checkpoint import opened
 from skfed.engines import Draws, batch_size
+from skfed.flower._cards import Card
+from skfed.flower._client import checked_estimator
 from skfed.flower._engine import MessageEngine
-from skfed.flower._nodes import Card, Nodes
+from skfed.flower._nodes import Nodes
 from skfed.flower._wire import to_arrays, to_text
 
 logger = logging.getLogger("flwr")  # whose lines `flwr run --stream` shows
 
 _SHOWN = (
-    *("objective", "train_loss", "n_polled", "n_aggregated", "n_failed", "bytes_down"),
-    *("bytes_up", "val_loss", "val_score"),
+    *("objective", "train_loss", "n_polled", "n_aggregated", "n_failed", "bytes_down", "bytes_up"),
 )
 
 
@@ -48,8 +50,9 @@ class FederatedStrategy(Strategy):
     Parameters
     ----------
     estimator : FederatedClassifier or FederatedRegressor
-        What is trained, and how. It is not changed. ``priority`` has names of clients; ``engine``,
-        ``memory_budget`` and ``n_jobs`` are not used, nor is an availability that plays dropouts.
+        What is trained, and how. It is not changed. ``priority`` has names of clients.
+        ``memory_budget``, ``n_jobs`` and ``warm_start`` are not used, and an availability that
+        plays dropouts is refused.
     clients : int or collection of str, default=None
         How many clients to wait for, or their names. None: whoever is connected when the run
         begins. Unless names are given, those that ``priority`` names are waited for too. Who
@@ -88,10 +91,11 @@ class FederatedStrategy(Strategy):
         classes: Any = None,
         timeout: float = 600.0,
     ):
-        self.estimator = _checked(estimator)
+        self.estimator = _without_dropouts(checked_estimator(estimator))
         self.clients = _checked_clients(clients)
         self.classes = None if classes is None else np.unique(classes).tolist()
-        if not (isinstance(timeout, int | float) and 0 < timeout < np.inf):
+        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        if not (is_number and 0 < timeout < np.inf):
             raise ValueError(f"timeout={timeout!r} must be a positive number of seconds.")
         self.timeout = float(timeout)
 
@@ -109,7 +113,8 @@ class FederatedStrategy(Strategy):
         grid : flwr.serverapp.Grid
             From the ServerApp's main function.
         evaluate_fn : callable, default=None
-            As Flower has it: measures the global model after each round, on data of the server's.
+            As Flower has it: measures the global model before the first round and after each, on
+            data of the server's. Rounds of a run that goes on are counted on.
 
         Returns
         -------
@@ -133,23 +138,25 @@ class FederatedStrategy(Strategy):
         server, classes = self._begin(model, cards)
         sizes = {name: card.n_samples for name, card in cards.items()}
         federation = federation_of(sizes, model.priority)
-        with opened(model, server, federation, (None, None), None) as run:
+        data = _described(next(iter(cards.values())))
+        with opened(model, server, federation, data, None) as run:
             draws = Draws(federation, server.seed, batch_size(server.net))
-            self._engine = MessageEngine(self._nodes, federation, draws, to_text(classes))
+            fit = uuid4().hex  # a fit that goes on is another, for what clients remember
+            self._engine = MessageEngine(self._nodes, federation, draws, to_text(classes), fit)
             until, model.engine_ = model.n_rounds, "flower: clients elsewhere"
-            more = until - server.round
             with rounds_of(
                 model, server, federation, self._engine, until, None, None, (), run
             ) as self._rounds:
+                done = server.round
                 result = super().start(
                     grid,
                     to_arrays(get_model(server.net)),
-                    more,
+                    until - done,
                     self.timeout,
-                    evaluate_fn=evaluate_fn,
+                    evaluate_fn=evaluate_fn and (lambda t, arrays: evaluate_fn(done + t, arrays)),
                 )
                 self._rounds.end()
-        return result
+        return _counted_on(result, done, to_arrays(get_model(server.net)))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -212,13 +219,8 @@ class FederatedStrategy(Strategy):
         return model._start(X), classes
 
 
-def _checked(estimator: Any) -> BaseFederated:
+def _without_dropouts(estimator: BaseFederated) -> BaseFederated:
     """Return an estimator that can be run on a real federation."""
-    if not isinstance(estimator, BaseFederated):
-        raise TypeError(
-            "estimator must be a FederatedClassifier or FederatedRegressor; got "
-            f"{type(estimator).__name__}."
-        )
     availability = estimator.availability
     if availability is not None and (type(availability)._answers is not BaseAvailability._answers):
         raise ValueError(
@@ -241,3 +243,18 @@ def _checked_clients(clients: Any) -> int | list[str] | None:
     raise ValueError(
         f"clients={clients!r} must be the number of clients to wait for, or their names, each once."
     )
+
+
+def _described(card: Card) -> tuple[np.ndarray, np.ndarray]:
+    """Return what stands for X and y in a checkpoint's fingerprint: all but their values."""
+    columns = [] if card.columns is None else list(card.columns)
+    return np.array([str(card.shape), card.dtype, *columns]), np.array(str(card.target_shape))
+
+
+def _counted_on(result: Result, done: int, arrays: ArrayRecord) -> Result:
+    """Return a result whose rounds are numbered after those done before, and that has a model."""
+    for name in ("train_metrics_clientapp", "evaluate_metrics_serverapp"):
+        numbered = getattr(result, name)
+        setattr(result, name, {done + t: metrics for t, metrics in numbered.items()})
+    result.arrays = arrays
+    return result

@@ -48,8 +48,8 @@ def to_model(arrays: ArrayRecord, like: Mapping[str, torch.Tensor]) -> Model:
     """
     if arrays.keys() != like.keys():
         raise ValueError(
-            f"a model of {_some(arrays)} was sent, but the net has {_some(like)}: use the same "
-            "estimator on both sides."
+            f"a model of {shortened(sorted(arrays))} was sent, but the net has "
+            f"{shortened(sorted(like))}: use the same estimator on both sides."
         )
     model = {}
     for name, expected in like.items():
@@ -88,7 +88,7 @@ def from_text(text: Any) -> Any:
     """
     try:
         return _files.from_json(json.loads(text), {})
-    except (TypeError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{str(text)[:80]!r} is no text of a value") from error
 
 
@@ -107,8 +107,8 @@ def cause_of(content: RecordDict) -> Exception | None:
     told = content["failure"]
     kind, words = str(told.get("kind"))[:80], told.get("words")
     if isinstance(words, str):
-        return RuntimeError(words[:200])
-    return RuntimeError(f"it failed with {kind}: its own log says more.")
+        return RuntimeError(f"it says: {shortened(words)}")
+    return RuntimeError(f"it failed with {kind!r}: its own log says more.")
 
 
 def record(content: RecordDict, name: str, kind: type) -> Any:
@@ -141,5 +141,7 @@ def number(metrics: MetricRecord | ConfigRecord, name: str, kind: type = float) 
     return kind(value)
 
 
-def _some(names: Mapping[str, Any]) -> str:
-    return ", ".join(sorted(names)[:3]) or "nothing"
+def shortened(value: Any) -> str:
+    """Return a text for a message; what others send may be long, or hold control characters."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

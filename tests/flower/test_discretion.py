@@ -101,3 +101,71 @@ def test_the_clients_own_noise_counts_whatever_the_server_says(federate):
             [float(np.abs(m["module.linear.weight"].numpy()).max()) for m in received]
         )
     assert sent["noisy"].min() > 10 * sent["plain"].max()
+
+
+def test_the_servers_noise_is_not_added_to_the_clients(federate):
+    """The model is the weighted mean of what was sent."""
+    noise = GaussianMechanism(clip=1.0, noise_multiplier=1.0)
+    private = FederatedClassifier(
+        selector=RandomSelector(1.0, probability="uniform", replace=False),
+        update_privacy=noise,
+        n_rounds=1,
+        random_state=0,
+    )
+    strategy, grid = federate(private)
+    strategy.start(grid)
+    sent = contents(grid.received, "model-0")
+    names = [m.content["order"]["client"] for m in grid.sent if "order" in m.content]
+    answers = {
+        m.metadata.message_id: n
+        for m, n in zip((m for m in grid.sent if "order" in m.content), names, strict=True)
+    }
+    by_name = {
+        answers[r.metadata.reply_to_message_id]: r.content["model-0"][
+            "module.linear.weight"
+        ].numpy()
+        for r in grid.received
+        if "model-0" in r.content
+    }
+    assert len(sent) == 6
+    model = strategy.model_
+    shares = dict(zip(model.clients_.tolist(), model.fractions_.tolist(), strict=True))
+    mean = sum(shares[name] * weight for name, weight in by_name.items())
+    np.testing.assert_allclose(
+        model.net_.module_.linear.weight.detach(), mean, rtol=1e-5, atol=1e-6
+    )
+
+
+def ask(node, record, config, kind, **records):
+    message = Message(RecordDict({record: ConfigRecord(config), **records}), 1, kind)
+    message.metadata.__dict__["_message_id"] = "x"
+    return node.app(message, node.context).content
+
+
+def test_who_kept_silent_does_not_say_its_loss_to_a_higher_bound(polled):
+    _, grid = polled
+    question = dict(next(q for q in contents(grid.sent, "question") if "at_most" in q))
+    for node in grid.nodes.values():
+        memory = node.context.state.get("skfed")
+        if memory is not None and memory["silent"]:
+            last = question | {"client": node.config["client-name"], "round": memory["round"]}
+            without = {key: value for key, value in last.items() if key != "at_most"}
+            for asked in (without, last | {"at_most": 99.0}, last | {"at_most": float("nan")}):
+                said = ask(node, "question", asked, "query.skfed_poll")
+                assert "it was silent in this round" in said["failure"]["words"]
+            assert not ask(node, "question", last | {"at_most": 0.0}, "query.skfed_poll")
+            return
+    pytest.fail("nobody was silent in the last round")
+
+
+def test_a_second_fit_does_not_remember_the_silence_of_the_first(federate, blobs):
+    X, y, clients = blobs
+    strategy, grid = federate(FederatedClassifier(**ALIGN, n_rounds=2))
+    strategy.start(grid)
+    wide = FederatedClassifier(
+        **ALIGN | {"selector": FedAlignSelector(eps=np.inf, warmup=1)}, n_rounds=2
+    )
+    strategy.estimator = wide
+    strategy.start(grid)
+    cohorts = wide.fit(X, y, clients=clients).history_["cohort"]
+    assert strategy.model_.history_["cohort"].tolist() == cohorts.tolist()

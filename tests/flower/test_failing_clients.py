@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from local_grid import Node, contents, late
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.aggregation import Scaffold
 from skfed.flower import FederatedStrategy, client_app
 
 EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
@@ -72,7 +73,7 @@ def _with(arrays, name, array):
     return ArrayRecord({**arrays, name: array})
 
 
-REPORT = {"loss": 0.5, "n_samples": 10}
+REPORT = {"loss": 0.5, "n_samples": 20}
 GARBAGE = {
     "nothing": lambda m: reply(m),
     "another record": lambda m: reply(m, model=ConfigRecord({"x": 1})),
@@ -113,6 +114,9 @@ GARBAGE = {
             "report-0": MetricRecord(REPORT),
         },
     ),
+    "other rows": lambda m: reply(
+        m, **{"model-0": _model(m), "report-0": MetricRecord({"loss": 0.5, "n_samples": -5})}
+    ),
     "a failure without words": lambda m: reply(m, failure=ConfigRecord({"kind": 7})),
     "no answer in time": late,
 }
@@ -140,6 +144,7 @@ POLL_GARBAGE = {
     "another number": lambda m: reply(m, answer=MetricRecord({"error": 0.1})),
     "a list": lambda m: reply(m, answer=MetricRecord({"loss": [0.1]})),
     "no record": lambda m: reply(m, said=MetricRecord({"loss": 0.1})),
+    "silence without a bound": lambda m: reply(m),
     "no answer in time": late,
 }
 
@@ -186,7 +191,7 @@ def test_an_exception_of_a_client_tells_its_kind_alone(federate, blobs, caplog):
     node_of(grid, "e").answer = answer
     strategy.start(grid)
     assert strategy.model_.history_["failed"].tolist() == [("e",)] * 2
-    assert "it failed with KeyError" in strategy.model_.history_["causes"][0][0]
+    assert "it failed with 'KeyError'" in strategy.model_.history_["causes"][0][0]
     assert not any("Smith" in str(m.content) for m in grid.received)
     assert "Smith" in caplog.text  # in the client's own log
 
@@ -357,3 +362,167 @@ def test_clients_are_all_that_there_are_and_those_with_priority(federate):
     strategy, grid = federate(aligned, clients=2, names="ebda")
     strategy.start(grid)
     assert strategy.model_.clients_.tolist() == ["a", "e"]
+
+
+def test_an_answer_above_the_bound_is_none(federate):
+    aligned = estimator(selector=FedAlignSelector(eps=0.1, warmup=0), priority=["a"], n_rounds=1)
+    strategy, grid = federate(aligned)
+    node = node_of(grid, "c")
+    node.answer = lambda m: (
+        reply(m, answer=MetricRecord({"loss": 99.0}))
+        if "question" in m.content
+        else node.app(m, node.context)
+    )
+    strategy.start(grid)
+    row = strategy.model_.history_.iloc[0]
+    assert row["failed"] == ("c",)
+    assert row["scalars_up"] == 5
+
+
+def test_a_variate_must_come_with_a_scaffold_update(federate):
+    strategy, grid = federate(estimator(aggregator=Scaffold(), n_rounds=1))
+    node = node_of(grid, "b")
+
+    def without(message):
+        answer = node.app(message, node.context)
+        return reply(message, **{k: v for k, v in answer.content.items() if k != "variate-0"})
+
+    node.answer = without
+    strategy.start(grid)
+    row = strategy.model_.history_.iloc[0]
+    assert row["failed"] == ("b",)
+    assert row["models_up"] == 10
+
+
+@pytest.mark.parametrize("t", [None, 1])
+def test_a_node_whose_first_word_is_lost_is_asked_again(t, federate):
+    strategy, grid = federate(estimator(n_rounds=4), timeout=5)
+    lost = []
+
+    def lose(node):
+        def answer(message):
+            if "asked" in message.content and not lost:
+                lost.append(message)
+                return None
+            return node.app(message, node.context)
+
+        node.answer = answer
+
+    def come_back(grid):
+        node_of(grid, "c").online = False
+        grid.add(Node(node_of(grid, "c").app, {"client-name": "c"}))
+        lose(grid.nodes[max(grid.nodes)])
+
+    if t is None:
+        lose(node_of(grid, "c"))
+    else:
+        at_round(t, come_back)(grid)
+    strategy.start(grid)
+    assert lost
+    failed = strategy.model_.history_["failed"].tolist()
+    assert failed == [(), ("c",), ("c",), ()] if t else failed == [()] * 4
+
+
+CARD = {"name": "c", "n_samples": 15, "shape": [5], "dtype": "float32", "classes": "[0, 1, 2]"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": 7},
+        {"n_samples": 0},
+        {"n_samples": 2**63 - 1},
+        {"n_samples": 1.5},
+        {"shape": []},
+        {"shape": [5.0]},
+        {"shape": [-5]},
+        {"shape": [2**40]},
+        {"shape": "five"},
+        {"dtype": "garbage"},
+        {"dtype": "object"},
+        {"dtype": 3},
+        {"columns": ["v", "w"]},
+        {"columns": [1, 2, 3, 4, 5]},
+        {"classes": "[null]"},
+        {"classes": "[]"},
+        {"classes": "[[1], [2, 3]]"},
+        {"classes": '["x", 1]'},
+        {"classes": "garbage"},
+        {"classes": "7"},
+    ],
+    ids=str,
+)
+def test_a_garbage_card_is_no_client(wrong, federate):
+    """And nothing is raised: the run goes on with the others."""
+    strategy, grid = federate(estimator(n_rounds=1), clients=list("abdef"))
+    spoiled = node_of(grid, "c")
+    spoiled.answer = lambda m: reply(m, card=ConfigRecord(CARD | wrong))
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == list("abdef")
+    if wrong != {"name": ""}:
+        strategy.clients, strategy.timeout = 6, 0.2
+        with pytest.raises(TimeoutError, match="ValueError|TypeError|'c' has"):
+            strategy.start(grid)
+
+
+def test_labels_of_another_kind_do_not_go_together(federate):
+    strategy, grid = federate(estimator(), timeout=0.2)
+    words = CARD | {"classes": '["x", "y"]'}
+    node_of(grid, "c").answer = lambda m: reply(m, card=ConfigRecord(words))
+    with pytest.raises(TimeoutError, match="'c' has kind_of_classes 'U'"):
+        strategy.start(grid)
+
+
+def test_a_stranger_does_not_come_before_those_that_are_named(federate, blobs):
+    strategy, grid = federate(estimator(n_rounds=1), clients=["a", "b"])
+    wide = client_app(estimator(), lambda context: (np.zeros((4, 9)), [0, 1, 2, 0]))
+    grid.nodes = {1: Node(wide, {"client-name": "stranger"}), **grid.nodes}
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == ["a", "b"]
+
+
+def test_columns_that_changed_begin_another_run(federate, blobs, tmp_path):
+    X, y, clients = blobs
+
+    def load(columns):
+        def load_data(context):
+            rows = clients == context.node_config["client-name"]
+            return pd.DataFrame(X[rows], columns=list(columns)), y[rows]
+
+        return load_data
+
+    params = {"checkpoint": tmp_path, "n_rounds": 2}
+    for columns, first in (("vwxyz", 0), ("vwxyz", None), ("vwxzy", 0)):
+        strategy, grid = federate(estimator(**params), load=load(columns))
+        strategy.start(grid)
+        rounds = [order["round"] for order in contents(grid.sent, "order")]
+        assert min(rounds, default=None) == first
+
+
+def test_rounds_of_a_run_that_goes_on_are_counted_on(federate, tmp_path):
+    params = {"n_rounds": 4, "checkpoint": tmp_path}
+    strategy, grid = federate(estimator(**params))
+
+    def cut(grid):
+        raise PowerCut
+
+    at_round(2, cut)(grid)
+    with pytest.raises(PowerCut):
+        strategy.start(grid)
+    seen = []
+    for expected in ([2, 3, 4], [4]):
+        strategy, grid = federate(estimator(**params))
+        result = strategy.start(
+            grid, evaluate_fn=lambda t, arrays: seen.append(t) or MetricRecord({"t": t})
+        )
+        assert seen == expected
+        assert result.evaluate_metrics_serverapp == {t: {"t": t} for t in expected}
+        assert list(result.train_metrics_clientapp) == expected[1:]
+        assert len(result.arrays) == 2
+        seen.clear()
+
+
+def test_what_is_no_estimator_is_told_to_the_client():
+    with pytest.raises(TypeError, match="estimator must be a FederatedClassifier"):
+        client_app("x", lambda context: None)

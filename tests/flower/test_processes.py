@@ -163,6 +163,7 @@ def test_strangers_are_refused(tmp_path, modules):
         assert "it says that it is 'c', but is registered as 'b'" in log
         for name in ("unregistered", "without a key", "another CA", "plain"):
             told = federation.log(name)
+            print(name, told)
             assert "SuperNode ID" not in told, name
 
 

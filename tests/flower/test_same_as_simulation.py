@@ -132,3 +132,18 @@ def test_a_callback_stops_the_rounds(federate):
     strategy, grid = federate(FederatedClassifier(net, n_rounds=5, random_state=0))
     strategy.start(grid)
     assert strategy.model_.n_rounds_ == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ties_break_as_in_the_simulation(seed, blobs, federate):
+    """The default net begins with equal losses; the engine that auto takes has them equal too."""
+    X, y, clients = blobs
+    estimator = FederatedClassifier(selector=POWD, n_rounds=3, random_state=seed)
+    simulated = estimator.fit(X, y, clients=clients)
+    assert simulated.engine_.startswith("stacked")
+    strategy, grid = federate(estimator)
+    strategy.start(grid)
+    told = strategy.model_.history_["cohort"].tolist()
+    assert told == simulated.history_["cohort"].tolist()
+    states = (m.net_.module_.state_dict().values() for m in (strategy.model_, simulated))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*states, strict=True))
