@@ -43,7 +43,9 @@ class Loopback:
         else:
             options += self.certificates.of_superlink()
         self.superlink = self._start("superlink", "flower-superlink", *options)
-        _wait(lambda: _listens(self.port), 60, f"SuperLink does not start: {self.log('superlink')}")
+        wait_until(
+            lambda: _listens(self.port), 60, f"SuperLink does not start: {self.log('superlink')}"
+        )
         return self
 
     def __exit__(self, *_):
@@ -169,7 +171,7 @@ def _listens(port: int) -> bool:
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _wait(ready: Callable[[], bool], timeout: float, message: str):
+def wait_until(ready: Callable[[], bool], timeout: float, message: str):
     end = time.monotonic() + timeout
     while not ready():
         if time.monotonic() > end:
