@@ -1,7 +1,6 @@
 """A site answers what the files in its folder say, and writes down what it was asked."""
 
 import json
-import time
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -21,8 +20,6 @@ app = ClientApp()
 @app.train()
 def answer(message, context):
     folder = Path(context.node_config["data"])
-    if (folder / "late").exists():
-        time.sleep(3600)
     if (folder / "garbage").exists():
         return Message(RecordDict({"spam": ConfigRecord({"eggs": b"\x80\x04"})}), reply_to=message)
     reply = site(message, context)
