@@ -22,7 +22,7 @@ from skfed._federation import Federation
 
 # What changes how a fit runs, but not its result.
 _IDLE = {"checkpoint", "checkpoint_every", "n_jobs", "verbose", "warm_start"}
-_PLAIN = (
+PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, np.generic),
     *(Enum, PurePath, torch.device, torch.dtype),
 )
@@ -35,7 +35,7 @@ _OF_CLASSES = {
     *("__module__", "__doc__", "__qualname__", "__annotations__", "__annotate_func__"),
     *("__abstractmethods__", "__firstlineno__", "__static_attributes__", "__parameters__"),
 }
-_OF_MODULES = vars(nn.Module()).keys()
+OF_MODULES = vars(nn.Module()).keys()
 _SHOWN = 60
 _CHUNK = 2**24
 
@@ -48,7 +48,7 @@ def describe_parameters(estimator: BaseEstimator) -> Description:
     params = estimator.get_params(deep=True)
     return {
         # The parameters of a parameter are in the list themselves.
-        name: _describe(type(value) if _has_params(value) else value)
+        name: describe(type(value) if _has_params(value) else value)
         for name, value in sorted(params.items())
         if name not in idle
     }
@@ -62,11 +62,11 @@ def describe_data(
     arrays: Mapping[str, np.ndarray | None], federation: Federation, classes: Any
 ) -> Description:
     """Describe what a fit is given: arrays by name, the clients, and the classes, if any."""
-    told = {name: _describe(array) for name, array in arrays.items()}
+    told = {name: describe(array) for name, array in arrays.items()}
     digests = b"".join(federation.digest(k) for k in range(len(federation)))
     rows = _digest(federation.order, federation.offsets, federation.priority_weights)
     told["clients"] = f"{len(federation)} clients, {_hex(digests)} {rows}"
-    return told | {"classes": _describe(classes)}
+    return told | {"classes": describe(classes)}
 
 
 def fingerprint(description: Description) -> str:
@@ -89,7 +89,7 @@ def _short(text: str | None) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """Return a text that is the same in every process, and another for another value."""
     return _Describer().describe(value)
 
@@ -102,7 +102,7 @@ class _Describer:
 
     def describe(self, value: Any) -> str:
         """Describe any value; a tensor that has no values yet, as such."""
-        if isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN):
             return repr(value)
         if any(value is one for one in self.inside):
             return "itself"
@@ -209,14 +209,14 @@ def _own(module: nn.Module) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(module).items()
-        if name not in _OF_MODULES and not isinstance(value, RemovableHandle)
+        if name not in OF_MODULES and not isinstance(value, RemovableHandle)
     }
 
 
 def _is_code(value: Any) -> bool:
     """Tell whether what a class holds is its author's, not made by Python or a library."""
     wrappers = staticmethod, classmethod, property, functools.cached_property
-    return isinstance(value, (types.FunctionType, *wrappers, *_PLAIN, list, tuple, dict, set, type))
+    return isinstance(value, (types.FunctionType, *wrappers, *PLAIN, list, tuple, dict, set, type))
 
 
 def _is_empty(cell: types.CellType) -> bool:

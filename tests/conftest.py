@@ -14,6 +14,19 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
     threadpool_limits(1)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let a worker that is done take over what the other has not begun.
+
+    Until then each keeps half of the tests in their order, so that those of a module share its
+    fixtures. Not as an option in pyproject.toml: pytest-benchmark would take it for a run with
+    workers.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
 def pytest_collection_modifyitems(items):
     """Begin with what takes long, so that at the end no worker waits for the other."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

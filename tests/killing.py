@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch._dynamo  # as the first optimizer would, in each fork anew, which takes a second
 from sklearn.datasets import load_digits
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
@@ -36,7 +37,7 @@ MODELS = (
         priority=[0, 1],
         server_optimizer=ServerOptimizer(torch.optim.Adam, lr=0.05),
         n_rounds=N_ROUNDS,
-        engine="stacked",  # "auto" would first try it, which takes a second
+        engine="stacked",
         random_state=0,
     ),
     FederatedClassifier(
@@ -44,7 +45,7 @@ MODELS = (
         aggregator=Scaffold(),
         availability=Dropout(0.3),
         n_rounds=N_ROUNDS,
-        engine="stacked",  # "auto" would first try it, which takes a second
+        engine="stacked",
         random_state=1,
     ),
 )

@@ -66,8 +66,14 @@ def has_cifar10() -> bool:
 def dirichlet(seed: int, *, name: str, n_clients: int, alpha: float) -> Problem:
     """Images by Dirichlet's partition; one partition for all seeds, as in the paper's code."""
     X, y = images(name, "train")
-    clients = partition_dirichlet(y, n_clients, alpha=alpha, random_state=0)
-    return Problem(X, y, clients, *images(name, "test"))
+    return Problem(X, y, _dirichlet_clients(name, n_clients, alpha), *images(name, "test"))
+
+
+@lru_cache(maxsize=1)
+def _dirichlet_clients(name: str, n_clients: int, alpha: float) -> np.ndarray:
+    """Return the owner of each image; of few images many partitions are drawn until one fits."""
+    y = images(name, "train")[1]
+    return partition_dirichlet(y, n_clients, alpha=alpha, random_state=0)
 
 
 def shards(

@@ -15,11 +15,12 @@ from skfed.engines._linear import CriterionLoss, LinearStack, cross_entropy
 from skfed.engines._loop import LoopEngine
 from skfed.engines._parallel import Workers
 from skfed.engines._polls import is_rowwise
-from skfed.engines._probe import CannotStack, Probe, first_line
+from skfed.engines._probe import CannotStack, Probe, few_rows, first_line
 from skfed.engines._rows import Rows
 from skfed.engines._stack import Method
 from skfed.engines._stacked import Plan, StackedEngine
 from skfed.engines._updates import Engine
+from skfed.engines._verdicts import Verdicts, key_of
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ _STEP = (
 )  # fmt: skip
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client whose batch is all it has
+_VERDICTS: Verdicts[tuple[Plan, str]] = Verdicts(size=64)
 _LARGE_STEP = 2**20  # bytes of a client's model and rows; beyond, dispatch is a small part
 
 
@@ -94,14 +96,24 @@ def _plan(bench: Workbench, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[P
     """Return how clients can be stacked; raise CannotStack if they cannot."""
     net = bench.set_up()
     _check_settings(net)
-    try:
-        probe = Probe(net, X, y, batch)
-        method, kind = _method(net, probe)
-        random, row_bytes, state_bytes = probe.draws(True), probe.row_bytes(), probe.state_bytes()
-    except CannotStack:
-        raise
-    except Exception as error:  # of the user's code; the loop will raise it again, if it does
-        raise CannotStack(f"the module fails on a few rows: {first_line(error)}") from error
+    few_X, few_y = few_rows(net, X, y, batch)
+    key = key_of(net, few_X, few_y)
+    verdict = _VERDICTS.get(key)
+    if verdict is None:
+        try:
+            verdict = _try(net, Probe(net, few_X, few_y))
+        except CannotStack:
+            raise
+        except Exception as error:  # of the user's code; the loop will raise it again, if it does
+            raise CannotStack(f"the module fails on a few rows: {first_line(error)}") from error
+        _VERDICTS.keep(key, verdict)
+    return verdict
+
+
+def _try(net: NeuralNet, probe: Probe) -> tuple[Plan, str]:
+    """Return what the probe finds."""
+    method, kind = _method(net, probe)
+    random, row_bytes, state_bytes = probe.draws(True), probe.row_bytes(), probe.state_bytes()
     plan = Plan(
         method=method,
         random=random,

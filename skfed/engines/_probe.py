@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from skfed._nets import Model, get_model, parameter_names, set_model, to_tensors
 from skfed.engines._batched import BatchedModule
+from skfed.engines._draws import whole
 from skfed.engines._linear import LinearStack
 from skfed.engines._trace import Layers, layers_of
 from skfed.utils._seeding import torch_seeded
@@ -36,17 +37,12 @@ class Probe:
     ----------
     net : NeuralNet
         A net with the settings of those that will train.
-    X, y : ndarray
-        The data, of which a few rows are used, so that a module sees what it is made for.
-    batch : int
-        Rows of a batch; -1 means all.
+    X, y : Tensor
+        A few rows of the data, so that a module sees what it is made for.
     """
 
-    def __init__(self, net: NeuralNet, X: np.ndarray, y: np.ndarray, batch: int):
-        n_rows = min(_ROWS, len(X), len(X) if batch == -1 else batch)
-        rows = np.linspace(0, len(X) - 1, n_rows).astype(int)
-        self.net = net
-        self.X, self.y = to_tensors(net, X[rows], y[rows])
+    def __init__(self, net: NeuralNet, X: torch.Tensor, y: torch.Tensor):
+        self.net, self.X, self.y = net, X, y
         self.names = parameter_names(net)
         self.models = [self._shaken(seed) for seed in range(2)]
 
@@ -218,6 +214,16 @@ class Probe:
             self.net._set_training(training)
             yield
         set_model(self.net, model)
+
+
+def few_rows(
+    net: NeuralNet, X: np.ndarray, y: np.ndarray, batch: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a net is tried on: rows of all the data, and no more than a batch has."""
+    n_rows = min(_ROWS, len(X), whole(batch, len(X)))
+    rows = np.linspace(0, len(X) - 1, n_rows).astype(int)
+    few_X, few_y = to_tensors(net, X[rows], y[rows])
+    return few_X, few_y
 
 
 class _NoDropout(TorchFunctionMode):

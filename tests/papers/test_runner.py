@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from shutil import copytree
 
 import pandas as pd
 import pytest
@@ -40,6 +41,21 @@ def tables(tmp_path):
     return Tables(tmp_path / "tables")
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """All runs, made once: a worker takes seconds to begin."""
+    tables = Tables(tmp_path_factory.mktemp("finished"))
+    run_missing(tables, RUNS, jobs=2)
+    return tables
+
+
+@pytest.fixture
+def filled(finished, tables):
+    """Tables of one's own with all runs."""
+    copytree(finished.folder, tables.folder)
+    return tables
+
+
 def by_run(table):
     return table.sort_values(["strategy", "seed", "round"]).reset_index(drop=True)
 
@@ -48,9 +64,8 @@ def timeless(table):
     return by_run(table).drop(columns="seconds")
 
 
-def test_a_row_a_round_strategy_and_seed(tables):
-    run_missing(tables, RUNS, jobs=2)
-    table = tables.read(SETTING)
+def test_a_row_a_round_strategy_and_seed(finished):
+    table = finished.read(SETTING)
     assert table.groupby(["strategy", "seed"]).size().tolist() == [4] * 4
     assert by_run(table)["round"].tolist() == [0, 1, 2, 3] * 4
     assert (table.groupby("strategy")["n_trained"].mean() == [1, 3]).all()
@@ -58,30 +73,28 @@ def test_a_row_a_round_strategy_and_seed(tables):
     assert table["test_accuracy"].between(0, 1).all()
 
 
-def test_it_resumes_where_it_was_cut(tables):
-    run_missing(tables, RUNS, jobs=2)
-    whole = tables.read(SETTING)
+def test_it_resumes_where_it_was_cut(filled):
+    whole = filled.read(SETTING)
     kept = whole.iloc[:8]  # two runs; the others were not finished
-    kept.to_csv(tables.folder / "small.csv", index=False)
-    run_missing(tables, RUNS, jobs=1)
-    again = tables.read(SETTING)
+    kept.to_csv(filled.folder / "small.csv", index=False)
+    run_missing(filled, RUNS, jobs=1)
+    again = filled.read(SETTING)
     pd.testing.assert_frame_equal(timeless(again), timeless(whole))
     # The times show which rows are old.
     assert len(again.merge(kept[["strategy", "seed", "round", "seconds"]])) == 8
 
 
-def test_a_table_is_complete_runs_at_any_moment(tables, monkeypatch):
+def test_a_table_is_complete_runs_at_any_moment(filled, monkeypatch):
     """Whatever is cut, it is not the table that is read."""
-    run_missing(tables, RUNS[:1], jobs=1)
-    before = (tables.folder / "small.csv").read_bytes()
+    before = (filled.folder / "small.csv").read_bytes()
 
     def killed(self, target):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(tables.folder), "replace", killed)
+    monkeypatch.setattr(type(filled.folder), "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        tables.append(SETTING, tables.read(SETTING))
-    assert (tables.folder / "small.csv").read_bytes() == before
+        filled.append(SETTING, filled.read(SETTING))
+    assert (filled.folder / "small.csv").read_bytes() == before
 
 
 def test_one_process_fills_the_tables(tables):
@@ -92,15 +105,13 @@ def test_one_process_fills_the_tables(tables):
     assert not (tables.folder / "running").exists()
 
 
-def test_nothing_is_run_when_nothing_is_missing(tables):
-    run_missing(tables, RUNS[:1], jobs=1)
-    before = (tables.folder / "small.csv").read_bytes()
-    run_missing(tables, RUNS[:1], jobs=1)
-    assert (tables.folder / "small.csv").read_bytes() == before
+def test_nothing_is_run_when_nothing_is_missing(filled):
+    before = (filled.folder / "small.csv").read_bytes()
+    run_missing(filled, RUNS[:1], jobs=1)
+    assert (filled.folder / "small.csv").read_bytes() == before
 
 
-def test_results_of_another_configuration_are_not_mixed_in(tables):
-    run_missing(tables, RUNS[:1], jobs=1)
+def test_results_of_another_configuration_are_not_mixed_in(finished):
     for other in (
         replace(SETTING, n_rounds=5),
         replace(SETTING, loss_every=3),
@@ -109,10 +120,10 @@ def test_results_of_another_configuration_are_not_mixed_in(tables):
         replace(SETTING, strategies={"one": {"selector": RandomSelector(2)}}),
     ):
         with pytest.raises(ValueError, match=r"another configuration.*another --out"):
-            tables.read(other)
+            finished.read(other)
     # A strategy that is new to the setting changes nothing for those that are there.
     more = SETTING.strategies | {"two": {"selector": RandomSelector(2)}}
-    assert len(tables.read(replace(SETTING, strategies=more))) == 4
+    assert len(finished.read(replace(SETTING, strategies=more))) == 16
 
 
 def failing(seed: int) -> Problem:
@@ -127,11 +138,10 @@ def test_a_failing_run_is_told_and_the_others_are_kept(tables):
     assert len(tables.read(SETTING)) == 8
 
 
-def test_a_table_without_its_note_is_not_trusted(tables):
-    run_missing(tables, RUNS[:1], jobs=1)
-    (tables.folder / "small.json").unlink()
+def test_a_table_without_its_note_is_not_trusted(filled):
+    (filled.folder / "small.json").unlink()
     with pytest.raises(ValueError, match=r"small.json is missing.*put it back"):
-        tables.read(SETTING)
+        filled.read(SETTING)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
