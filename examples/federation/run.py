@@ -45,7 +45,7 @@ def run_federation(folder: Path, sites: dict[str, Path], rounds: int) -> pd.Data
         for site, data in sites.items():
             federation.node(site, data)
         run = federation.submit(HERE, rounds=rounds, out=str(out))
-        federation.wait(run, timeout=60 + 30 * rounds, show=print)
+        federation.wait(run, timeout=300 + 60 * rounds, show=print)
     return make_estimator(rounds).load(out).history_
 
 
