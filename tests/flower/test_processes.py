@@ -111,6 +111,8 @@ def test_nodes_and_servers_that_die_and_come_back(plain, tmp_path):
     first = plain.submit(PROJECT, **settings)
     wait_for(tmp_path, 1)
     kill_server_app(plain)
+    with pytest.raises(RuntimeError, match="the run ended as finished:failed"):
+        plain.wait(first, timeout=120)  # until then nodes are busy with it
     before = rows(tmp_path)
     run = plain.submit(PROJECT, **settings)
     wait_for(tmp_path, before + 1)
@@ -121,8 +123,6 @@ def test_nodes_and_servers_that_die_and_come_back(plain, tmp_path):
     (plain.folder / "b" / "garbage").unlink()
     plain.node("c", plain.folder / "c")
     plain.wait(run, timeout=240)
-    with pytest.raises(RuntimeError, match="the run ended as finished:failed"):
-        plain.wait(first, timeout=60)
     model = load(tmp_path, 7, "everybody")
     failed = model.history_["failed"].tolist()
     assert model.history_["round"].tolist() == list(range(7))
