@@ -1,0 +1,42 @@
+"""What befalls nodes, and the estimator that it befalls."""
+
+from flwr.app import Message, RecordDict
+from local_grid import contents
+
+from skfed import FederatedClassifier, RandomSelector
+
+EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
+
+
+def estimator(**params):
+    params = {"selector": EVERYBODY, "n_rounds": 4, "random_state": 0, **params}
+    return FederatedClassifier(**params)
+
+
+def at_round(t, do):
+    """Return a grid's carrier that does something before the messages of a round."""
+
+    def watch(grid):
+        carry = grid.send_and_receive
+
+        def send_and_receive(messages, *, timeout=None):
+            for order in contents(messages, "order")[:1]:
+                if order["round"] == t:
+                    do(grid)
+            return carry(messages, timeout=timeout)
+
+        grid.send_and_receive = send_and_receive
+
+    return watch
+
+
+def node_of(grid, name):
+    return next(n for n in grid.nodes.values() if n.config["client-name"] == name)
+
+
+def reply(message, **records):
+    return Message(RecordDict(records), reply_to=message)
+
+
+class PowerCut(Exception):
+    pass

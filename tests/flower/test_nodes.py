@@ -1,0 +1,211 @@
+"""Who takes part: names, cards, and nodes that come, go and pose as others."""
+
+import logging
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import ConfigRecord
+from local_grid import Node
+from mishaps import at_round, estimator, node_of, reply
+
+from skfed import FedAlignSelector
+from skfed.availability import Dropout
+from skfed.flower import FederatedStrategy, client_app
+
+
+def test_names_are_checked(federate, caplog):
+    strategy, grid = federate(estimator(n_rounds=1), names="abcdef")
+    app = grid.nodes[10].app
+    grid.add(Node(app, {"client-name": "b"}))  # of one that is there
+    grid.add(Node(app, {}))
+    grid.nodes[12].registered = "someone else"
+    grid.nodes[13].registered = "d"
+    strategy.clients, strategy.timeout = ["a", "b", "c"], 0.2
+    with pytest.raises(TimeoutError) as error, caplog.at_level(logging.WARNING):
+        strategy.start(grid)
+    told = str(error.value)
+    assert "not connected: ['c']" in told and "raise timeout" in told
+    assert "'b' is connected already" in told
+    assert "it says that it is 'c', but is registered as 'someone else'" in told
+    assert "its node has no client-name" in told
+    grid.nodes[12].registered = ""
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == ["a", "b", "c"]  # the others are left alone
+
+
+def test_who_comes_back_with_other_data_is_left_out(federate, blobs):
+    X, y, _ = blobs
+    strategy, grid = federate(estimator(n_rounds=3))
+
+    def change(grid):
+        node_of(grid, "f").online = False
+        fewer = client_app(estimator(), lambda context: (X[:7], y[:7]))
+        grid.add(Node(fewer, {"client-name": "f"}))
+        grid.add(Node(fewer, {"client-name": "a newcomer"}))
+
+    at_round(0, change)(grid)
+    strategy.start(grid)
+    assert strategy.model_.history_["failed"].tolist() == [("f",)] * 3
+    refused = " ".join(strategy._nodes._refused.values())
+    assert "'f' is back with other data: it has 7 rows now" in refused
+    assert "'a newcomer' is none of the clients" in refused
+
+
+def test_data_that_do_not_go_together_are_told(federate, blobs):
+    X, y, clients = blobs
+
+    def load(context):
+        name = context.node_config["client-name"]
+        columns = list("vwxyz") if name != "a" else list("vwxzy")
+        return pd.DataFrame(X[clients == name], columns=columns), y[clients == name]
+
+    strategy, grid = federate(estimator(), load=load, timeout=0.2)
+    with pytest.raises(TimeoutError, match=re.escape("'a' has columns ('v', 'w', 'x', 'z', 'y')")):
+        strategy.start(grid)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"clients": 0}, ValueError, "clients=0 must be the number"),
+        ({"clients": "site a"}, ValueError, "clients='site a'"),
+        ({"clients": ["a", "a"]}, ValueError, "each once"),
+        ({"clients": True}, ValueError, "clients=True"),
+        ({"timeout": 0}, ValueError, "timeout=0"),
+        ({"timeout": np.nan}, ValueError, "timeout=nan"),
+        ({"estimator": "x"}, TypeError, "estimator must be a FederatedClassifier"),
+    ],
+)
+def test_wrong_parameters(change, error, match):
+    params = {"estimator": estimator(), "clients": 2, **change}
+    with pytest.raises(error, match=match):
+        FederatedStrategy(params.pop("estimator"), **params)
+
+
+def test_dropouts_are_not_played():
+
+    with pytest.raises(ValueError, match=r"availability=Dropout\(\) plays clients"):
+        FederatedStrategy(estimator(availability=Dropout()), clients=2)
+
+
+def test_unknown_priority_is_told(federate):
+    strategy, grid = federate(
+        estimator(selector=FedAlignSelector(), priority=["nobody"]), clients=list("abcdef")
+    )
+    with pytest.raises(ValueError, match="priority names 1 client"):
+        strategy.start(grid)
+
+
+def test_clients_are_all_that_there_are_and_those_with_priority(federate):
+    aligned = estimator(selector=FedAlignSelector(warmup=0), priority=np.array(["e"]), n_rounds=1)
+    strategy, grid = federate(aligned, clients=None, names="dab", timeout=3)
+    look, app = grid.get_nodes, grid.nodes[10].app
+    looks = []
+
+    def get_nodes():
+        looks.append(1)
+        if len(looks) == 3:  # a priority client is late
+            grid.add(Node(app, {"client-name": "e"}))
+        return look()
+
+    grid.get_nodes = get_nodes
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == list("abde")
+    strategy, grid = federate(aligned, clients=2, names="ebda")
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == ["a", "e"]
+
+
+@pytest.mark.parametrize("t", [None, 1])
+def test_a_node_whose_first_word_is_lost_is_asked_again(t, federate):
+    strategy, grid = federate(estimator(n_rounds=4), timeout=5)
+    lost = []
+
+    def lose(node):
+        def answer(message):
+            if "asked" in message.content and not lost:
+                lost.append(message)
+                return None
+            return node.app(message, node.context)
+
+        node.answer = answer
+
+    def come_back(grid):
+        node_of(grid, "c").online = False
+        grid.add(Node(node_of(grid, "c").app, {"client-name": "c"}))
+        lose(grid.nodes[max(grid.nodes)])
+
+    if t is None:
+        lose(node_of(grid, "c"))
+    else:
+        at_round(t, come_back)(grid)
+    strategy.start(grid)
+    assert lost
+    failed = strategy.model_.history_["failed"].tolist()
+    assert failed == [(), ("c",), ("c",), ()] if t else failed == [()] * 4
+
+
+CARD = {"name": "c", "n_samples": 15, "shape": [5], "dtype": "float32", "classes": "[0, 1, 2]"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": 7},
+        {"n_samples": 0},
+        {"n_samples": 2**63 - 1},
+        {"n_samples": 1.5},
+        {"shape": []},
+        {"shape": [5.0]},
+        {"shape": [-5]},
+        {"shape": [2**40]},
+        {"shape": "five"},
+        {"dtype": "garbage"},
+        {"dtype": "object"},
+        {"dtype": 3},
+        {"columns": ["v", "w"]},
+        {"columns": [1, 2, 3, 4, 5]},
+        {"classes": "[null]"},
+        {"classes": "[]"},
+        {"classes": "[[1], [2, 3]]"},
+        {"classes": '["x", 1]'},
+        {"classes": "garbage"},
+        {"classes": "7"},
+    ],
+    ids=str,
+)
+def test_a_garbage_card_is_no_client(wrong, federate):
+    """And nothing is raised: the run goes on with the others."""
+    strategy, grid = federate(estimator(n_rounds=1), clients=list("abdef"))
+    spoiled = node_of(grid, "c")
+    spoiled.answer = lambda m: reply(m, card=ConfigRecord(CARD | wrong))
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == list("abdef")
+    if wrong != {"name": ""}:
+        strategy.clients, strategy.timeout = 6, 0.2
+        with pytest.raises(TimeoutError, match="ValueError|TypeError|'c' has"):
+            strategy.start(grid)
+
+
+def test_labels_of_another_kind_do_not_go_together(federate):
+    strategy, grid = federate(estimator(), timeout=0.2)
+    words = CARD | {"classes": '["x", "y"]'}
+    node_of(grid, "c").answer = lambda m: reply(m, card=ConfigRecord(words))
+    with pytest.raises(TimeoutError, match="'c' has kind_of_classes 'U'"):
+        strategy.start(grid)
+
+
+def test_a_stranger_does_not_come_before_those_that_are_named(federate, blobs):
+    strategy, grid = federate(estimator(n_rounds=1), clients=["a", "b"])
+    wide = client_app(estimator(), lambda context: (np.zeros((4, 9)), [0, 1, 2, 0]))
+    grid.nodes = {1: Node(wide, {"client-name": "stranger"}), **grid.nodes}
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == ["a", "b"]
+
+
+def test_what_is_no_estimator_is_told_to_the_client():
+    with pytest.raises(TypeError, match="estimator must be a FederatedClassifier"):
+        client_app("x", lambda context: None)
