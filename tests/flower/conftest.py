@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 if importlib.util.find_spec("flwr") is None:
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["*.py"]
 
 
 @pytest.fixture
