@@ -8,7 +8,8 @@ Then the same in one process, for the same seed: the tables are the same.
     python examples/federation/run.py [--rounds 5]
 
 It needs ``pip install 'skfed[flower,save]'`` and WISDM in the folder that ``SKFED_DATA`` names.
-Most of a round's 10 seconds are Flower's waiting.
+Every message starts a Python process at its node, so on one machine a round takes some 10 seconds
+or more, most of them imports and Flower's waiting.
 """
 
 import argparse

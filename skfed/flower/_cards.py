@@ -54,7 +54,7 @@ class Card:
     @property
     def kind_of_classes(self) -> str | None:
         """What the labels are: strings, truth values or numbers."""
-        return None if self.classes is None else np.array(self.classes).dtype.kind
+        return None if self.classes is None else _kind(self.classes[0])
 
     def misfit(self, other: "Card") -> str | None:
         """Say in what the data of two clients differ that must be alike; None if in nothing."""
@@ -74,9 +74,13 @@ def _shape(card: ConfigRecord, key: str) -> tuple[int, ...]:
 
 def _labels(classes: Any) -> tuple[Any, ...]:
     """Return labels that are all strings, all truth values or all numbers."""
-    kinds = {str if type(label) is str else bool if type(label) is bool else float
-             for label in classes}  # fmt: skip
-    plain = all(isinstance(label, str | bool | int | float) for label in classes)
-    if not classes or len(kinds) != 1 or not plain:
+    kinds = {_kind(label) for label in classes}
+    if len(kinds) != 1 or None in kinds:
         raise ValueError(f"its card says classes={shortened(classes)}.")
     return tuple(classes)
+
+
+def _kind(label: Any) -> str | None:
+    """Name the kind of a label; integers and other numbers go together."""
+    kinds = {str: "string", bool: "truth value", int: "number", float: "number"}
+    return kinds.get(type(label))

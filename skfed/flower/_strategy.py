@@ -30,7 +30,8 @@ from skfed.flower._wire import to_arrays, to_text
 logger = logging.getLogger("flwr")  # whose lines `flwr run --stream` shows
 
 _SHOWN = (
-    *("objective", "train_loss", "n_polled", "n_aggregated", "n_failed", "bytes_down", "bytes_up"),
+    *("objective", "train_loss", "n_polled", "n_aggregated"),
+    *("n_failed", "bytes_down", "bytes_up"),
 )
 
 
@@ -175,7 +176,7 @@ class FederatedStrategy(Strategy):
         self._rounds.finish(self._engine.updates(self._order, self._messages, replies))
         server = self._rounds.server
         row = server.rows[-1]
-        numbers = {name: row[name] for name in _SHOWN if name in row}
+        numbers = {name: row[name] for name in _SHOWN}
         return to_arrays(get_model(server.net)), MetricRecord(numbers)
 
     def configure_evaluate(

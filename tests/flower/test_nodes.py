@@ -194,8 +194,20 @@ def test_labels_of_another_kind_do_not_go_together(federate):
     strategy, grid = federate(estimator(), timeout=0.2)
     words = CARD | {"classes": '["x", "y"]'}
     node_of(grid, "c").answer = lambda m: reply(m, card=ConfigRecord(words))
-    with pytest.raises(TimeoutError, match="'c' has kind_of_classes 'U'"):
+    with pytest.raises(TimeoutError, match="'c' has kind_of_classes 'string'"):
         strategy.start(grid)
+
+
+def test_whole_and_other_numbers_are_labels_of_one_kind(federate):
+    strategy, grid = federate(estimator(n_rounds=1))
+    node = node_of(grid, "c")
+    node.answer = lambda m: (
+        reply(m, card=ConfigRecord(CARD | {"classes": "[0.0, 1.0, 2.0]"}))
+        if "asked" in m.content
+        else node.app(m, node.context)
+    )
+    strategy.start(grid)
+    assert strategy.model_.history_["failed"].tolist() == [()]
 
 
 def test_a_stranger_does_not_come_before_those_that_are_named(federate, blobs):
