@@ -26,7 +26,7 @@ from skfed._sklearn_callbacks import (
     of_the_fit,
     with_callbacks,
 )
-from skfed._validation import Validation, priority_rows
+from skfed._validation import Validation, make_validation, priority_rows
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
 from skfed.checkpoint import Run, opened
@@ -171,7 +171,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             server = self._resumed() if resume else self._start(X)
             if resume and not self._has_more_rounds(server):
                 return self
-            validation = self._validation(X_val, y_val, clients_val, federation, server)
+            validation = make_validation(self, X_val, y_val, clients_val, federation, server)
             with opened(self, server, federation, (X, y), validation) as run:
                 rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
@@ -341,29 +341,6 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                 why = f"a callback stopped after {server.round} of {planned}"
             warn(f"{why} (warm_start=True), so fit adds none: raise n_rounds.")
         return more
-
-    def _validation(self, X_val, y_val, clients_val, federation, server) -> Validation | None:
-        """Check validation data; return what measures a net on the rows that count."""
-        if X_val is None and y_val is None and clients_val is None:
-            return None
-        if X_val is None or y_val is None:
-            raise ValueError("X_val and y_val go together: pass both or neither.")
-        with naming("X_val", "y_val"):
-            y_val = self._check_targets(y_val, "y_val")
-            X_val, y_val = validate_data(
-                self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
-            )
-            self._check_sample_shape(X_val, "X_val")
-            y_val = self._encode(y_val, "y_val")
-        if clients_val is not None:
-            rows = priority_rows(
-                clients_val, len(X_val), federation.ids, federation.priority, "clients_val"
-            )
-            X_val, y_val = X_val[rows], y_val[rows]
-        with naming("X_val", "y_val"):
-            X_val = cast(server.net, X_val)
-            y_val = self._targets(server.net, X_val, y_val)
-        return Validation(server, (X_val, y_val), self._val_score)
 
     def _advance(
         self,

@@ -2,14 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+from sklearn.utils.validation import validate_data
 from skorch import NeuralNet
 
-from skfed._federation import rows_of
+from skfed._federation import Federation, rows_of
+from skfed._nets import cast
 from skfed._server import Server
 from skfed.engines import evaluate
+from skfed.utils._checks import naming
 from skfed.utils._seeding import Purpose
+
+if TYPE_CHECKING:
+    from skfed._estimator import BaseFederated
 
 
 def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarray:
@@ -40,3 +47,29 @@ class Validation:
         rng = self.server.stream(Purpose.EVALUATION_LAYERS)
         loss, outputs = evaluate(net, *self.rows, rng)
         return {"val_loss": loss, "val_score": self.score(outputs, self.rows[1])}
+
+
+def make_validation(
+    model: "BaseFederated", X_val, y_val, clients_val, federation: Federation, server: Server
+) -> Validation | None:
+    """Check validation data; return what measures a net on the rows that count."""
+    if X_val is None and y_val is None and clients_val is None:
+        return None
+    if X_val is None or y_val is None:
+        raise ValueError("X_val and y_val go together: pass both or neither.")
+    with naming("X_val", "y_val"):
+        y_val = model._check_targets(y_val, "y_val")
+        X_val, y_val = validate_data(
+            model, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
+        )
+        model._check_sample_shape(X_val, "X_val")
+        y_val = model._encode(y_val, "y_val")
+    if clients_val is not None:
+        rows = priority_rows(
+            clients_val, len(X_val), federation.ids, federation.priority, "clients_val"
+        )
+        X_val, y_val = X_val[rows], y_val[rows]
+    with naming("X_val", "y_val"):
+        X_val = cast(server.net, X_val)
+        y_val = model._targets(server.net, X_val, y_val)
+    return Validation(server, (X_val, y_val), model._val_score)
