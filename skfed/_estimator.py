@@ -171,7 +171,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             server = self._resumed() if resume else self._start(X)
             if resume and not self._has_more_rounds(server):
                 return self
-            validation = make_validation(self, X_val, y_val, clients_val, federation, server)
+            validation = self._validation(X_val, y_val, clients_val, federation, server)
             with opened(self, server, federation, (X, y), validation) as run:
                 rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
@@ -341,6 +341,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                 why = f"a callback stopped after {server.round} of {planned}"
             warn(f"{why} (warm_start=True), so fit adds none: raise n_rounds.")
         return more
+
+    def _validation(self, *given) -> Validation | None:
+        """Return what measures a net after each round; a subclass may measure something else."""
+        return make_validation(self, *given)
 
     def _advance(
         self,
