@@ -20,7 +20,7 @@ app = ClientApp()
 @app.train()
 def answer(message, context):
     folder = Path(context.node_config["data"])
-    if (folder / "garbage").exists():
+    if message.metadata.message_type == "train" and (folder / "garbage").exists():
         return Message(RecordDict({"spam": ConfigRecord({"eggs": b"\x80\x04"})}), reply_to=message)
     reply = site(message, context)
     exchange = [sorted(m.content) if m.has_content() else None for m in (message, reply)]
