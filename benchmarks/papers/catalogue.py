@@ -20,12 +20,20 @@ def experiments() -> dict[str, Experiment]:
     return found
 
 
-def shortened(experiment: Experiment, n_seeds: int | None, n_rounds: int | None) -> Experiment:
-    """Return an experiment with other numbers of seeds and rounds; None keeps them."""
-    if n_rounds is not None:
-        panels = [
-            replace(panel, setting=replace(panel.setting, n_rounds=n_rounds))
-            for panel in experiment.panels
-        ]
-        experiment = replace(experiment, panels=panels)
-    return replace(experiment, n_seeds=experiment.n_seeds if n_seeds is None else n_seeds)
+def shortened(
+    experiment: Experiment, n_seeds: int | None, n_rounds: int | None, thin: int = 1
+) -> Experiment:
+    """Return an experiment with other numbers of seeds and rounds; None keeps them.
+
+    With ``thin`` its tables have other names: they tell of fewer rows.
+    """
+    panels = []
+    for panel in experiment.panels:
+        setting = panel.setting
+        if n_rounds is not None:
+            setting = replace(setting, n_rounds=n_rounds)
+        if thin > 1:
+            setting = replace(setting, name=f"{setting.name}-thin{thin}", thin=thin)
+        panels.append(replace(panel, setting=setting))
+    n_seeds = experiment.n_seeds if n_seeds is None else n_seeds
+    return replace(experiment, panels=panels, n_seeds=n_seeds)

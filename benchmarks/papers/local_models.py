@@ -69,11 +69,10 @@ class WithLocalModels(Setting):
 
         return measured
 
-    @staticmethod
-    def _local_measure(problem: Problem, device: str, held: np.ndarray):
+    def _local_measure(self, problem: Problem, device: str, held: np.ndarray):
         """Return what measures the mean accuracy of clients, who hold labels as ``held`` says."""
-        X, y = to_tensors(problem.X_test, problem.y_test, device)
-        totals = np.bincount(problem.y_test)
+        X, y = to_tensors(problem.X_test[:: self.thin], problem.y_test[:: self.thin], device)
+        totals = np.bincount(y.cpu().numpy(), minlength=held.shape[1])
 
         def measure(net):
             right = y[logits(net, X).argmax(1) == y]

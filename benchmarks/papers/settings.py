@@ -75,6 +75,8 @@ class Setting:
         Rounds of a run.
     loss_every : int, default=1
         F(w), over all training rows, is measured every so many rounds, and in each of the last.
+    thin : int, default=1
+        Each so many-th row is measured: more than 1 is for a quick look.
     with_cohorts : bool, default=False
         Whether the results say who was in the cohort.
     """
@@ -86,6 +88,7 @@ class Setting:
     strategies: Mapping[str, Mapping[str, Any]]
     n_rounds: int
     loss_every: int = 1
+    thin: int = 1
     with_cohorts: bool = False
 
     def run(
@@ -111,8 +114,8 @@ class Setting:
 
     def measures(self, problem: Problem, device: str) -> Measure:
         """Return what measures a global model: its test accuracy and loss, and F."""
-        test = to_tensors(problem.X_test, problem.y_test, device)
-        rows = problem.in_objective
+        test = to_tensors(problem.X_test[:: self.thin], problem.y_test[:: self.thin], device)
+        rows = np.flatnonzero(problem.in_objective)[:: self.thin]
         whole = to_tensors(problem.X[rows], problem.y[rows], device)
         rounds = iter(range(self.n_rounds))
 

@@ -8,10 +8,12 @@ machines on a network.
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isclose
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import BaseEstimator
 
 from skfed.selection._draws import draw_by_size
@@ -212,7 +214,8 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
             If a parameter is out of range, or the rule returned clients that do not exist or are
             not available, or weights that are no weights.
         """
-        self._validate_params()
+        if not get_config()["skip_parameter_validation"]:
+            self._validate_params()
         if not round.available.any():  # no rule has a choice; the round keeps the model
             return Cohort.mean(np.empty(0, dtype=np.intp))
         return self._check(self._select(round), round)
@@ -249,7 +252,7 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
             raise ValueError(f"{name} chose {len(clients)} clients with {weights.size} weights.")
         if not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise ValueError(f"{name} gave weights that are negative or not finite: {weights}.")
-        if len(weights) and not cohort.unbiased and not np.isclose(weights.sum(), 1):
+        if len(weights) and not cohort.unbiased and not isclose(weights.sum(), 1, rel_tol=1e-5):
             raise ValueError(f"{name} gave weights that sum to {weights.sum()}, not to 1.")
         order = np.argsort(clients, kind="stable")
         return Cohort(clients[order], weights[order], cohort.unbiased, cohort.objective)

@@ -54,23 +54,23 @@ def test_seeds_and_rounds_can_be_chosen():
 
 
 @pytest.mark.slow
-def test_a_table_makes_a_picture_again_without_a_run(tmp_path):
-    short = "--seeds", 1, "--rounds", 10, "--out", tmp_path
+def test_a_table_makes_a_picture_again_without_a_run(tmp_path, capsys):
+    short = "--seeds", "1", "--rounds", "10", "--out", str(tmp_path)
     told = run("power-of-choice-fig4", *short)
     assert "minutes" in told.stderr + told.stdout
     assert "rounds to loss 0.7" in told.stdout
     picture = tmp_path / "pictures" / "power-of-choice-fig4.png"
     before = picture.read_bytes()
     picture.unlink()
-    again = run("power-of-choice-fig4", *short, "--report")
+    assert main(["power-of-choice-fig4", *short, "--report"]) == 0
     assert picture.read_bytes() == before
-    assert "rounds to loss 0.7" in again.stdout
+    assert "rounds to loss 0.7" in capsys.readouterr().out
     assert not (tmp_path / "RESULTS.md").exists()
 
     # Of an experiment without tables, what RESULTS.md says stays, at its place.
     kept = "## FedALIGN, Figure 1: two priority clients\n\nwhat was found before"
     (tmp_path / "RESULTS.md").write_text(f"# Results\n\n{kept}\n\n## Not run\n\nmuch.\n")
-    run(*short, "--report")
+    assert main([*short, "--report"]) == 0
     _, first, second, not_run = (tmp_path / "RESULTS.md").read_text().split("\n## ")
     assert f"## {first}".strip() == kept
     assert second.startswith("Power-of-choice, Figure 4")
@@ -83,7 +83,7 @@ def test_everything_quickly(data_home, tmp_path):
     names = [name for name, one in experiments().items() if not one.needs or one.needs()]
     for name in names:
         assert 0 < (tmp_path / "pictures" / f"{name}.png").stat().st_size < 200_000
-    run("--quick", "--out", tmp_path, "--report")
+    assert main(["--quick", "--out", str(tmp_path), "--report"]) == 0
     results = (tmp_path / "RESULTS.md").read_text()
     assert all(f"benchmarks.papers {name}`" in results for name in names)
     assert all(f"](pictures/{name}.png)" in results for name in names)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 
 from skfed import FedAlignSelector, PowerOfChoice, RandomSelector
@@ -157,3 +158,12 @@ def test_parameters_out_of_range_name_parameter_value_and_way_out(make_round, se
 def test_a_fraction_counts_at_least_one_client_and_rounds_down():
     assert [count_clients(v, 100) for v in (0.29, 0.03, 0.001, 1.0, 7)] == [29, 3, 1, 100, 7]
     assert count_clients(0.1, 36) == 3
+
+
+def test_parameters_are_not_checked_where_scikit_learn_is_told_not_to(make_round):
+    """A truthy text is no bool, but works as one."""
+    selector = RandomSelector(2, replace="yes")
+    with pytest.raises(ValueError, match="'replace'"):
+        selector.select(make_round([1.0, 2.0, 3.0])[0])
+    with config_context(skip_parameter_validation=True):
+        assert len(selector.select(make_round([1.0, 2.0, 3.0])[0]).clients) == 2
