@@ -54,6 +54,15 @@ def describe_parameters(estimator: BaseEstimator) -> Description:
     }
 
 
+def _numbers(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array; of a dtype that NumPy lacks (bfloat16), its bytes."""
+    tensor = tensor.detach().cpu()
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
 def _has_params(value: Any) -> bool:
     return hasattr(value, "get_params") and not isinstance(value, type)
 
@@ -115,7 +124,7 @@ class _Describer:
     def array(self, value: Any) -> str:
         if isinstance(value, torch.Tensor) and is_lazy(value):
             return "uninitialized"
-        array = np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
+        array = _numbers(value) if isinstance(value, torch.Tensor) else np.asarray(value)
         return f"{array.dtype} of shape {array.shape}, {_digest(array)}"
 
     def by_hash(self, value: Any) -> str:

@@ -117,6 +117,25 @@ def test_regressors_go_on(blobs, tmp_path, monkeypatch):
     assert same_run(clone(one).fit(X, y, clients=clients), whole)
 
 
+class Halves(nn.Linear):
+    """Holds numbers of a dtype that NumPy lacks."""
+
+    def __init__(self, scale):
+        super().__init__(5, 3)
+        self.register_buffer("scale", torch.full((2,), scale, dtype=torch.bfloat16))
+
+    def forward(self, X):
+        return super().forward(X) * self.scale.float().sum()
+
+
+def test_bfloat16_goes_on(blobs, tmp_path, monkeypatch):
+    one = {"estimator": Halves(0.5), "n_rounds": 4}
+    stop_after(2, monkeypatch, lambda: fit(blobs, tmp_path, **one))
+    assert same_run(fit(blobs, tmp_path, **one), fit(blobs, **one))
+    fit(blobs, tmp_path, **one | {"estimator": Halves(0.25)})
+    assert len(folders(tmp_path)) == 2
+
+
 def test_every_n_rounds(blobs, tmp_path, monkeypatch, capsys):
     stop_after(6, monkeypatch, lambda: fit(blobs, tmp_path, checkpoint_every=4))
     again = fit(blobs, tmp_path, checkpoint_every=4, verbose=1)
