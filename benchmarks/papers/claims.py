@@ -81,18 +81,43 @@ class Direction(Claim):
     """The paper says more, or less.
 
     It holds when the mean is beyond ``neutral`` by more than a standard error, and partly when it
-    is not beyond ``tolerance`` on the wrong side.
+    is beyond by less.
     """
 
     more: bool = True
     neutral: float = 0.0
-    tolerance: float
 
     def verdict(self, mean, error):
         gain = (mean - self.neutral) * (1 if self.more else -1)
         if gain > error:
             return "holds"
-        return "holds partly" if gain >= -self.tolerance else "does not hold"
+        return "holds partly" if gain > 0 else "does not hold"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoHigher(Claim):
+    """The paper says that nothing is left above ``neutral``.
+
+    It holds unless the mean is higher by more than a standard error.
+    """
+
+    neutral: float = 0.0
+
+    def verdict(self, mean, error):
+        return "holds" if mean - self.neutral <= error else "does not hold"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(Claim):
+    """We ask for a mean on one side of ``limit``; no standard error is allowed."""
+
+    place: str = "bound of our own"
+    limit: float
+    at_most: bool = True
+
+    def verdict(self, mean, error):
+        beyond = mean - self.limit if self.at_most else self.limit - mean
+        return "holds" if beyond <= 0 else "does not hold"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +144,16 @@ def of_seeds(table: pd.DataFrame, strategy: str, column: str) -> pd.DataFrame:
 
 
 def rounds_to(
-    table: pd.DataFrame, strategy: str, column: str, level: float, falling: bool = False
+    table: pd.DataFrame,
+    strategy: str,
+    column: str,
+    level: float | np.ndarray,
+    falling: bool = False,
 ) -> np.ndarray:
-    """Return after how many rounds each seed first reached a level; NaN if it never did."""
+    """Return after how many rounds each seed first reached a level; NaN if it never did.
+
+    The level may be one for each seed.
+    """
     values = of_seeds(table, strategy, column).dropna(how="all")
     reached = values <= level if falling else values >= level
     first = reached.idxmax().to_numpy(float) + 1
@@ -134,9 +166,14 @@ def in_the_end(table: pd.DataFrame, strategy: str, column: str) -> np.ndarray:
 
 
 def over(table: pd.DataFrame, strategy: str, column: str, first: float, last: float) -> np.ndarray:
-    """Return each seed's mean over a span of rounds, given as shares of all rounds."""
-    values = of_seeds(table, strategy, column)
-    return values.iloc[int(first * len(values)) : int(last * len(values))].mean().to_numpy()
+    """Return each seed's mean over a span of rounds, given as shares of all rounds.
+
+    Rounds that were not measured count by a straight line between those that were, so that every
+    part of the span weighs alike; a seed that diverged is NaN.
+    """
+    values = of_seeds(table, strategy, column).interpolate("index", limit_area="inside")
+    span = values.iloc[int(first * len(values)) : int(last * len(values))]
+    return span.mean(skipna=False).to_numpy()
 
 
 def ratio_to(

@@ -1,6 +1,7 @@
 """What the runner writes from tables of results: pictures, Markdown tables, RESULTS.md."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +20,18 @@ Selection in Federated Learning* (arXiv:2010.01243, figures and tables as in its
 
 A claim's figure is the mean over the seeds ± its standard error, a table's ± the standard
 deviation; a seed's seconds a round are its median, in this simulation, in which one core trains
-the whole cohort (the papers' clients train side by side). In the end is what was measured in the
-last ten rounds.
+the whole cohort, two runs side by side: they say nothing of the papers' computation times, whose
+clients train side by side, so no claim on time has a verdict. In the end is what was measured in
+the last ten rounds.
 
 Where the paper gives a figure, a claim *holds* when the effect is at least as strong, a standard
 error allowed, and *holds partly* when there is an effect, by more than a standard error, but a
-weaker one. Where it says more, less or faster, a claim holds when the difference is beyond its
-standard error, and partly when it is nothing, or wrong by no more than 0.5 points of accuracy, 0.02
-of a loss, 0.05 of a ratio, a skew or a logarithm. Where it says equal, a claim holds within a
-standard error, and partly within 1 point of accuracy or 0.05. A run that never reaches a level
-counts as all its rounds where it is the yardstick; else the claim does not hold. *Bound of our own*
-marks what we ask, not the paper.
+weaker one. Where it says more, less or faster, a claim holds when the difference is on the claimed
+side by more than its standard error, and partly when it is there by less. Where it says no higher,
+it holds unless it is higher by more than a standard error. Where it says equal, a claim holds
+within a standard error, and partly within 1 point of accuracy or 0.05. A run that never reaches a
+level counts as all its rounds where it is the yardstick; else the claim does not hold. *Bound of
+our own* marks what we ask, not the paper, and allows no standard error.
 """
 
 
@@ -55,6 +57,7 @@ def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Ite
     """Yield the lines on one experiment: its picture, claims, and table of ours against theirs."""
     yield f"## {experiment.title}"
     yield ""
+    yield stamp(experiment)
     yield f"`python -m benchmarks.papers {name}`, {experiment.n_seeds} seeds. {experiment.note}"
     yield ""
     yield f"![{experiment.title}](pictures/{name}.png)"
@@ -77,7 +80,8 @@ def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Ite
 def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> list[str]:
     """Write RESULTS.md and the pictures of all complete experiments; return the names of others.
 
-    An experiment whose tables are not here keeps the section that RESULTS.md has of it.
+    An experiment whose tables are not here keeps the section that RESULTS.md has of it, if it is of
+    the same settings and claims.
 
     Raises
     ------
@@ -86,22 +90,38 @@ def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> 
     """
     path = out / "RESULTS.md"
     kept = _sections(path.read_text()) if path.exists() else {}
-    parts, incomplete = [HEAD], []
+    parts, incomplete, not_run = [HEAD], [], []
     for name, experiment in experiments.items():
         found = tables_of(experiment, tables)
         if found is None:
             incomplete.append(name)
-            parts += [kept[experiment.title]] if experiment.title in kept else []
+            if stamp(experiment) in kept.get(experiment.title, ""):
+                parts.append(kept[experiment.title])
+            else:
+                not_run.append(f"`{name}`")
             continue
         draw(name, experiment, found, out)
         parts.append("\n".join(section(name, experiment, found)))
     if len(incomplete) == len(experiments):
         raise ValueError(f"{tables.folder} has no complete experiment: run some first.")
-    not_run = [f"`{name}`" for name in incomplete if experiments[name].title not in kept]
     if not_run:
         parts.append(f"## Not run\n\n{', '.join(not_run)}.")
     path.write_text("\n\n".join(part.strip() for part in parts) + "\n")
     return incomplete
+
+
+def stamp(experiment: Experiment) -> str:
+    """Return a comment that tells a section of these settings and claims from others."""
+    told = [
+        (
+            panel.setting.describe(),
+            panel.strategies,
+            [vars(c) | {"measure": 0} for c in panel.claims],
+        )
+        for panel in experiment.panels
+    ]
+    code = sha256(repr((told, experiment.n_seeds, experiment.note)).encode()).hexdigest()
+    return f"<!-- {code[:16]} -->"
 
 
 def _sections(text: str) -> dict[str, str]:

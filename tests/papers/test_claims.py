@@ -5,12 +5,15 @@ import pandas as pd
 import pytest
 
 from benchmarks.papers.claims import (
+    Bound,
     Direction,
     Equal,
     Figure,
+    NoHigher,
     gain_in_the_end,
     gain_over,
     in_the_end,
+    over,
     ratio_to,
     rounds_to,
 )
@@ -39,6 +42,8 @@ def test_rounds_to_a_level_count_from_one_and_may_never_be_enough():
     np.testing.assert_array_equal(rounds_to(RUNS, "fast", "accuracy", 0.6), [2, 1])
     falling = table(loss=[[3.0, 2.0, 1.0]])
     np.testing.assert_array_equal(rounds_to(falling, "loss", "accuracy", 2.0, falling=True), [2])
+    own = np.array([0.3, 0.4])  # a level for each seed
+    np.testing.assert_array_equal(rounds_to(RUNS, "slow", "accuracy", own), [2, 4])
 
 
 def test_rounds_that_are_not_measured_are_left_out():
@@ -63,9 +68,18 @@ def test_gains_are_by_seed():
     np.testing.assert_allclose(middle, [0.575 - 0.4, 0.6 - 0.25])
 
 
+def test_rounds_that_are_not_measured_lie_on_a_line_in_a_mean_over_rounds():
+    """Else the last rounds, each of them measured, would weigh more than the others."""
+    sparse = table(a=[[0.0, np.nan, 1.0, 1.0, 1.0]])
+    np.testing.assert_allclose(over(sparse, "a", "accuracy", 0, 1), [3.5 / 5])
+    np.testing.assert_allclose(over(sparse, "a", "accuracy", 0, 0.4), [0.25])
+    diverged = table(a=[[0.0, 1.0, np.nan, np.nan]])
+    assert np.isnan(over(diverged, "a", "accuracy", 0, 1)).all()
+
+
 def verdict(claim, *values, **given):
-    made = claim(words="", place="", paper="", measure=lambda _: np.array(values), **given)
-    return made.check(RUNS).verdict
+    given = {"words": "", "place": "", "paper": ""} | given
+    return claim(measure=lambda _: np.array(values), **given).check(RUNS).verdict
 
 
 @pytest.mark.parametrize(
@@ -94,16 +108,25 @@ def test_a_figure_may_be_of_less():
     ("values", "expected"),
     [
         ([2, 3], "holds"),
-        ([0, 0], "holds partly"),  # identical runs are no gain
         ([-1, 2], "holds partly"),  # 0.5 ± 1.5
-        ([-0.4, -0.4], "holds partly"),
-        ([-0.6, -0.6], "does not hold"),
+        ([0, 0], "does not hold"),  # identical runs are no gain
+        ([-2, 1], "does not hold"),
     ],
 )
 def test_a_direction_must_be_beyond_the_error(values, expected):
-    assert verdict(Direction, *values, tolerance=0.5) == expected
+    assert verdict(Direction, *values) == expected
     mirrored = [-value for value in values]
-    assert verdict(Direction, *mirrored, more=False, tolerance=0.5) == expected
+    assert verdict(Direction, *mirrored, more=False) == expected
+
+
+def test_no_higher_allows_an_error_and_a_bound_does_not():
+    assert verdict(NoHigher, -5, -4) == verdict(NoHigher, 0, 0) == "holds"
+    assert verdict(NoHigher, -1, 2) == "holds"  # 0.5 ± 1.5
+    assert verdict(NoHigher, 1, 2) == "does not hold"
+    assert verdict(Bound, 0.6, 0.8, limit=0.75) == verdict(Bound, 0.5, limit=0.5) == "holds"
+    assert verdict(Bound, 0.6, 0.8, limit=0.69) == "does not hold"
+    assert verdict(Bound, -1, 0, limit=-0.5, at_most=False) == "holds"
+    assert verdict(Bound, -1, -0.5, limit=-0.5, at_most=False) == "does not hold"
 
 
 def test_equal_is_two_sided():

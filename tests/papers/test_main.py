@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from benchmarks.papers.__main__ import main
 from benchmarks.papers.catalogue import experiments, shortened
+from benchmarks.papers.report import report, stamp
+from benchmarks.papers.runner import Tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,14 +71,34 @@ def test_a_table_makes_a_picture_again_without_a_run(tmp_path, capsys):
     assert "rounds to loss 0.7" in capsys.readouterr().out
     assert not (tmp_path / "RESULTS.md").exists()
 
-    # Of an experiment without tables, what RESULTS.md says stays, at its place.
-    kept = "## FedALIGN, Figure 1: two priority clients\n\nwhat was found before"
-    (tmp_path / "RESULTS.md").write_text(f"# Results\n\n{kept}\n\n## Not run\n\nmuch.\n")
-    assert main([*short, "--report"]) == 0
-    _, first, second, not_run = (tmp_path / "RESULTS.md").read_text().split("\n## ")
-    assert f"## {first}".strip() == kept
-    assert second.startswith("Power-of-choice, Figure 4")
-    assert "`fedalign-fig2`" in not_run and "`fedalign-fig1`" not in not_run
+
+def test_sections_without_tables_are_kept_if_they_are_of_the_same_claims(tmp_path):
+    tables = Tables(tmp_path / "tables")
+    known = experiments()
+    named = {name: known[f"fedalign-{name}"] for name in ("fig1", "fig2", "fig3", "fig4")}
+    first, second, _, run = named.values()
+
+    def made(experiment):
+        return f"## {experiment.title}\n\n{stamp(experiment)}\nwhat was found before"
+
+    other = replace(second, n_seeds=7)
+    for panel in run.panels:
+        results = [measured(strategy, s) for strategy in panel.strategies for s in range(5)]
+        tables.append(panel.setting, pd.concat(results))
+    sections = made(first), made(other), "## Not run\n\nmuch."
+    (tmp_path / "RESULTS.md").write_text("# Results\n\n" + "\n\n".join(sections) + "\n")
+    assert report(named, tables, tmp_path) == ["fig1", "fig2", "fig3"]
+    _, kept, fresh, not_run = (tmp_path / "RESULTS.md").read_text().split("\n## ")
+    assert f"## {kept}".strip() == made(first)
+    assert fresh.startswith(run.title)
+    assert not_run == "Not run\n\n`fig2`, `fig3`.\n"
+
+
+def measured(strategy, seed):
+    """Return a run's results, made up."""
+    columns = ["test_accuracy", "global_loss", "n_trained", "models_down", "models_up"]
+    run = pd.DataFrame({"strategy": strategy, "seed": seed, "round": range(10)})
+    return run.assign(**dict.fromkeys(columns, 0.5))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmarks.papers.problems import shards
 from benchmarks.papers.settings import Setting
-from skfed import FedAlignSelector
+from skfed import FedAlignSelector, RandomSelector
 from skfed.modules import MLP, ConvNet, SoftmaxRegression
 from skfed.schedules import ExponentialDecay, LinearDecay, StepDecay
 
@@ -26,12 +26,27 @@ EXPONENTIAL = "FedALIGN by accuracy, eps 0.2 x 0.98^t"
 MAIN = (PRIORITY, ALL, BY_ACCURACY, BY_LOSS)
 
 
+class OfAll(FedAlignSelector):
+    """FedAvg on a uniform sample of all clients, once the warm-up is over.
+
+    FedALIGN with an infinite eps would count free clients less: equation 56 weighs those that take
+    part as if there were no others.
+    """
+
+    def _select(self, round):
+        if round.index < self._warmup_rounds(round.n_rounds):
+            return super()._select(round)
+        sample = RandomSelector(self.participation, probability="uniform", replace=False)
+        return sample.select(round)
+
+
 def strategies(participation: float = 1.0) -> dict[str, dict]:
     """Return the baselines and FedALIGN; all but the priority clients wait for the warm-up."""
     align = partial(FedAlignSelector, warmup=WARMUP, participation=participation)
+    everybody = {"warmup": WARMUP, "participation": participation}
     return {
         PRIORITY: {"selector": FedAlignSelector(eps=0, warmup=1.0, participation=participation)},
-        ALL: {"selector": align(eps=np.inf)},
+        ALL: {"selector": align(eps=np.inf) if participation == 1 else OfAll(**everybody)},
         BY_ACCURACY: {"selector": align(eps=0.2, match="accuracy")},
         BY_LOSS: {"selector": align(eps=0.2)},
         BY_LOSS_04: {"selector": align(eps=0.4)},

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from benchmarks.papers.claims import Claim, Direction, gain_in_the_end
+from benchmarks.papers.claims import Claim, Direction, gain_in_the_end, gain_over
 from benchmarks.papers.experiment import Experiment, Panel, end_of
-from benchmarks.papers.fedalign._claims import POINTS
+from benchmarks.papers.fedalign._claims import POINTS, SHARDS
 from benchmarks.papers.fedalign._images import (
     BY_ACCURACY,
     BY_LOSS,
@@ -46,9 +46,19 @@ def better(by: str, column: str, where: str) -> Claim:
         words=f"{by}: better than local models, on {where}",
         place="Figure 3",
         measure=gain_in_the_end(by, LOCAL, column, 100),
-        tolerance=0.5,
         form=POINTS,
         paper="better",
+    )
+
+
+def faster(by: str, column: str, where: str) -> Claim:
+    """Claim that FedALIGN's model gets there faster: its mean over the rounds is higher."""
+    return Direction(
+        words=f"{by}: above local models in the mean over all rounds, on {where}",
+        place="Figure 3",
+        measure=gain_over(by, LOCAL, column, 0, 1, 100),
+        form=POINTS,
+        paper="converges faster",
     )
 
 
@@ -60,7 +70,8 @@ EXPERIMENT = Experiment(
             setting(title),
             [LOCAL, BY_ACCURACY, BY_LOSS],
             [
-                better(by, column, where)
+                claim(by, column, where)
+                for claim in (better, faster)
                 for by in (BY_ACCURACY, BY_LOSS)
                 for column, where in (
                     ("test_accuracy", "the whole test set"),
@@ -80,6 +91,6 @@ EXPERIMENT = Experiment(
     n_seeds=5,
     note=(
         "The paper does not say which test data are a local client's, so both readings are "
-        "measured, as means over the free clients."
+        f"measured, as means over the free clients. {SHARDS}"
     ),
 )

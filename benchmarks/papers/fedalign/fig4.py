@@ -1,7 +1,7 @@
 """Figure 4: FedALIGN on top of FedProx, four priority clients."""
 
 from benchmarks.papers.experiment import ACCURACY, LOSS, MODELS, Experiment, Panel, mean_of
-from benchmarks.papers.fedalign._claims import advantage
+from benchmarks.papers.fedalign._claims import SHARDS, advantage
 from benchmarks.papers.fedalign._images import MAIN, WARMUP, fashion_mnist, mnist
 from benchmarks.papers.pictures import curves
 
@@ -19,5 +19,7 @@ EXPERIMENT = Experiment(
     columns=[ACCURACY, LOSS, mean_of("n_trained", "clients trained"), MODELS],
     draw=curves(("test_accuracy", "test accuracy"), warmup=WARMUP),
     n_seeds=5,
-    note="The penalty of the authors' code has no gradient; here it is mu/2 ||w - w_t||^2.",
+    note=(
+        "The penalty of the authors' code has no gradient; here it is mu/2 ||w - w_t||^2. " + SHARDS
+    ),
 )

@@ -1,7 +1,7 @@
 """Figure 5: partial participation."""
 
 from benchmarks.papers.experiment import ACCURACY, LOSS, MODELS, Experiment, Panel, mean_of
-from benchmarks.papers.fedalign._claims import advantage
+from benchmarks.papers.fedalign._claims import PARTICIPATION, SHARDS, advantage
 from benchmarks.papers.fedalign._images import MAIN, WARMUP, fashion_mnist, mnist
 from benchmarks.papers.pictures import curves
 
@@ -24,5 +24,5 @@ EXPERIMENT = Experiment(
     columns=[ACCURACY, LOSS, mean_of("n_trained", "clients trained"), MODELS],
     draw=curves(("test_accuracy", "test accuracy"), warmup=WARMUP),
     n_seeds=5,
-    note="Priority clients are drawn by size with replacement (equation 55).",
+    note=f"{PARTICIPATION} {SHARDS}",
 )

@@ -1,7 +1,7 @@
 """Figure 5 on CIFAR-10, where it is on disk: 18 priority clients, 0.3 take part."""
 
 from benchmarks.papers.experiment import ACCURACY, LOSS, MODELS, Experiment, Panel, mean_of
-from benchmarks.papers.fedalign._claims import advantage
+from benchmarks.papers.fedalign._claims import PARTICIPATION, advantage
 from benchmarks.papers.fedalign._images import MAIN, WARMUP, cifar10
 from benchmarks.papers.pictures import curves
 from benchmarks.papers.problems import has_cifar10
@@ -12,6 +12,6 @@ EXPERIMENT = Experiment(
     columns=[ACCURACY, LOSS, mean_of("n_trained", "clients trained"), MODELS],
     draw=curves(("test_accuracy", "test accuracy"), warmup=WARMUP),
     n_seeds=5,
-    note="It wants a GPU.",
+    note=f"{PARTICIPATION} It wants a GPU.",
     needs=has_cifar10,
 )

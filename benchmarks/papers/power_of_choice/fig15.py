@@ -20,7 +20,9 @@ EXPERIMENT = figure(
     partial(fashion_mnist, batch_size=64, tau=100),
     [RAND, powd(6), cpowd(6), rpowd(50), AFL],
     {
-        2: [higher(PLACE, name) for name in (powd(6), cpowd(6), rpowd(50))],
+        2: [
+            higher(f"{PLACE}, read off its curves", name) for name in (powd(6), cpowd(6), rpowd(50))
+        ],
         0.3: [as_good(PLACE, powd(6), RAND)],
     },
 )

@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from benchmarks.papers.claims import Claim, Direction, Equal, Figure, in_the_end, of_seeds
+from benchmarks.papers.claims import (
+    Claim,
+    Direction,
+    Equal,
+    Figure,
+    NoHigher,
+    in_the_end,
+    of_seeds,
+)
 from benchmarks.papers.experiment import Column, Experiment, Panel, end_of
 from benchmarks.papers.pictures import curves
 from benchmarks.papers.power_of_choice._quadratic import ADAPOWD, FEW, MANY, RAND, powd
@@ -23,7 +31,6 @@ def faster(strategy: str, than: str) -> Claim:
         place=PLACE,
         measure=lambda table: early(table, strategy) - early(table, than),
         more=False,
-        tolerance=0.05,
         form="{:+.3f}",
         paper="faster",
     )
@@ -41,18 +48,39 @@ def as_fast(strategy: str, than: str) -> Claim:
     )
 
 
+def floors(strategy: str, than: str):
+    """Measure the log of the ratio of two error floors."""
+    return lambda table: np.log(
+        in_the_end(table, strategy, "global_gap") / in_the_end(table, than, "global_gap")
+    )
+
+
 def higher_floor(strategy: str, than: str) -> Claim:
     """Claim that a strategy's error floor is above another's."""
     return Direction(
         words=f"{strategy}: higher error floor than {than} (log of the ratio)",
         place=PLACE,
-        measure=lambda table: np.log(
-            in_the_end(table, strategy, "global_gap") / in_the_end(table, than, "global_gap")
-        ),
-        tolerance=0.05,
+        measure=floors(strategy, than),
         form="{:+.2f}",
         paper="above",
     )
+
+
+NEGLIGIBLE = Equal(
+    words=f"{powd(6)}: error floor as {RAND}'s (log of the ratio)",
+    place=PLACE,
+    measure=floors(powd(6), RAND),
+    tolerance=0.05,
+    form="{:+.2f}",
+    paper="nearly negligible bias",
+)
+SAME_MINIMUM = NoHigher(
+    words=f"{ADAPOWD}: error floor no higher than {RAND}'s (log of the ratio)",
+    place=PLACE,
+    measure=floors(ADAPOWD, RAND),
+    form="{:+.2f}",
+    paper="the same minimum",
+)
 
 
 def bias_gone(most: str) -> Claim:
@@ -74,7 +102,7 @@ def bias_gone(most: str) -> Claim:
     )
 
 
-def panel(title, setting, candidates):
+def panel(title, setting, candidates, *more):
     """Return one K."""
     least, most = powd(candidates[0]), powd(candidates[-1])
     return Panel(
@@ -88,17 +116,23 @@ def panel(title, setting, candidates):
             higher_floor(most, RAND),
             higher_floor(most, least),
             bias_gone(most),
+            SAME_MINIMUM,
+            *more,
         ],
     )
 
 
 EXPERIMENT = Experiment(
     title="Power-of-choice, Figure 2: quadratic objectives, C=0.1",
-    panels=[panel("K=30", FEW, (6, 15, 30)), panel("K=100", MANY, (15, 30, 100))],
+    panels=[panel("K=30", FEW, (6, 15, 30), NEGLIGIBLE), panel("K=100", MANY, (15, 30, 100))],
     columns=[
         Column("mean log gap, first tenth", early, "{:.3f}"),
         end_of("global_gap", "F - F* in the end", form="{:.5f}"),
     ],
     draw=curves(("global_gap", "F(w) - F*"), log=True),
-    note="Arbitrary in the paper, the local optima here are N(2, 1) in each of 5 dimensions.",
+    note=(
+        "Arbitrary in the paper, the local optima here are N(2, 1) in each of 5 dimensions; all "
+        "seeds share one draw of them. The paper does not state its rounds; 25,000 let adapow-d "
+        "come down to d=m."
+    ),
 )

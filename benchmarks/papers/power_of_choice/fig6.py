@@ -24,6 +24,7 @@ EXPERIMENT = figure(
             more_accurate(PLACE, rpowd(50), 5),
             more_accurate(PLACE, cpowd(6), 6),
             *(higher(PLACE, powd(6), name) for name in (cpowd(6), rpowd(50))),
+            *(higher(PLACE, name, AFL) for name in (powd(6), cpowd(6), rpowd(50))),
         ],
         0.3: [
             *(more_accurate(PLACE, name, 10) for name in (powd(6), cpowd(6), rpowd(50))),

@@ -14,7 +14,6 @@ EXPERIMENT = comparison(
         "afl": ("121 (0.70)", "0.36 (0.84)", "73.28 ± 1.05"),
     },
     ratios={"pow-d, d=6": 0.52, "cpow-d, d=6": 0.47, "rpow-d, d=50": 0.57, "afl": 0.70},
-    times={"cpow-d, d=6": 0.88, "rpow-d, d=50": 0.85},
     points=5,
     bound=0.7,
 )

@@ -14,7 +14,6 @@ EXPERIMENT = comparison(
         "afl": ("131 (0.97)", "0.36 (0.85)", "70.64 ± 1.99"),
     },
     ratios={"pow-d, d=6": 0.61, "cpow-d, d=6": 0.66, "rpow-d, d=50": 0.73, "afl": 0.97},
-    times={"cpow-d, d=6": 0.88, "rpow-d, d=50": 0.86},
     points=10,
     bound=0.85,
 )
