@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.report and not given.names:
         incomplete = report(chosen, tables, out)
         if incomplete:
-            print(f"no tables here, so left as they were: {', '.join(incomplete)}")
+            print(f"no tables here: {', '.join(incomplete)}")
         return 0
     if not given.report:
         run_missing(tables, _runs(chosen.values()), jobs=given.jobs, device=given.device)

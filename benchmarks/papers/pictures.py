@@ -1,6 +1,7 @@
 """Pictures of the results, from their tables alone."""
 
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import wrap
 
 import numpy as np
 import pandas as pd
@@ -28,7 +29,7 @@ def curves(
     def draw(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
         figure, columns = _columns_of_axes(len(measures), len(tables))
         for panel, table, column in zip(experiment.panels, tables, columns, strict=True):
-            column[0].set_title(panel.title, fontsize=9)
+            _title(column[0], panel.title)
             for (name, label), ax in zip(measures, column, strict=True):
                 _lines(ax, table, panel.strategies, name, log)
                 ax.set_ylabel(label, fontsize=9)
@@ -42,11 +43,16 @@ def curves(
     return draw
 
 
+def _title(ax: Axes, text: str) -> None:
+    """Set a title, in lines that are no wider than the axes."""
+    ax.set_title("\n".join(wrap(text, 36)), fontsize=9)
+
+
 def bars(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
     """Draw each column of the table as a bar a strategy, with the standard error over the seeds."""
     figure, columns = _columns_of_axes(len(experiment.columns), len(tables))
     for panel, table, column in zip(experiment.panels, tables, columns, strict=True):
-        column[0].set_title(panel.title, fontsize=9)
+        _title(column[0], panel.title)
         for measured, ax in zip(experiment.columns, column, strict=True):
             values = [measured.measure(table, strategy) for strategy in panel.strategies]
             errors = [v.std(ddof=1) / len(v) ** 0.5 if len(v) > 1 else 0 for v in values]
@@ -69,7 +75,7 @@ def profile(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
             ax.bar(places, often, color=COLOURS[i], label="share of selections")
             ax.plot(places, shares[often.index], "o", color="grey", ms=4, label="share of the data")
             ax.set_xticks(places, often.index, fontsize=6)
-            ax.set_title(f"{panel.title}, {strategy}", fontsize=9)
+            _title(ax, f"{panel.title}, {strategy}")
         column[-1].set_xlabel("client")
     columns[0][0].legend(fontsize=8)
     return figure
