@@ -263,6 +263,8 @@ def _order(local: _Local, asked: RecordDict, model: Model) -> Order:
     n_copies = how["n_copies"]
     correction = None
     if "correction" in asked:
+        if local.model.update_privacy is not None:
+            raise Refusal("its update_privacy does not cover SCAFFOLD's variates.")
         sent = asked["correction"]
         names = [name for name in local.parameters if name in sent]
         correction = to_model(sent, {name: local.weights[name] for name in names})

@@ -7,6 +7,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from local_grid import contents
 
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+from skfed.aggregation import Scaffold
 from skfed.privacy import GaussianMechanism, privacy_spent
 
 ALIGN = {"selector": FedAlignSelector(eps=1e-4, warmup=0), "priority": ["f"], "random_state": 0}
@@ -101,6 +102,17 @@ def test_the_clients_own_noise_counts_whatever_the_server_says(federate):
             [float(np.abs(m["module.linear.weight"].numpy()).max()) for m in received]
         )
     assert sent["noisy"].min() > 10 * sent["plain"].max()
+
+
+def test_a_client_with_noise_sends_no_variate_whatever_the_server_asks(federate):
+    """It would tell the model without the noise."""
+    scaffold = FederatedClassifier(aggregator=Scaffold(), n_rounds=1, random_state=0)
+    own = FederatedClassifier(update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
+    strategy, grid = federate(scaffold, at_client=own)
+    with pytest.raises(RuntimeError, match="update_privacy does not cover SCAFFOLD's variates"):
+        strategy.start(grid)
+    assert contents(grid.sent, "correction")
+    assert not contents(grid.received, "model-0") + contents(grid.received, "variate-0")
 
 
 def test_the_servers_noise_is_not_added_to_the_clients(federate):
