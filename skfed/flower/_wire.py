@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from skfed import _files
 from skfed._nets import Model
@@ -98,6 +98,16 @@ def failure(error: Exception) -> RecordDict:
     if isinstance(error, Refusal):
         told["words"] = str(error)
     return RecordDict({"failure": ConfigRecord(told)})
+
+
+def content_of(reply: Message | None) -> RecordDict | Exception:
+    """Return what a reply says, or what stands for its lack."""
+    if reply is None:
+        return TimeoutError("no answer")
+    if reply.has_error():
+        # The reason may hold a traceback, and so data.
+        return ConnectionError(f"no answer: Flower's error code {reply.error.code}")
+    return cause_of(reply.content) or reply.content
 
 
 def cause_of(content: RecordDict) -> Exception | None:
