@@ -34,8 +34,23 @@ class Refusal(ValueError):
 
 
 def to_arrays(model: Model) -> ArrayRecord:
-    """Return a model as Flower sends it."""
-    return ArrayRecord({name: Array(tensor.cpu().numpy()) for name, tensor in model.items()})
+    """Return a model as Flower sends it.
+
+    Raises
+    ------
+    ValueError
+        If a tensor has a dtype that NumPy, in whose arrays Flower sends, has not.
+    """
+    arrays = {}
+    for name, tensor in model.items():
+        try:
+            arrays[name] = Array(tensor.cpu().numpy())
+        except TypeError as error:
+            raise ValueError(
+                f"{name} has dtype {tensor.dtype}, which Flower's arrays cannot hold: use a module "
+                "with parameters of float32 or float16."
+            ) from error
+    return ArrayRecord(arrays)
 
 
 def to_model(arrays: ArrayRecord, like: Mapping[str, torch.Tensor]) -> Model:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from local_grid import contents
 
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
@@ -168,6 +168,24 @@ def test_who_kept_silent_does_not_say_its_loss_to_a_higher_bound(polled):
             assert not ask(node, "question", last | {"at_most": 0.0}, "query.skfed_poll")
             return
     pytest.fail("nobody was silent in the last round")
+
+
+def test_a_loss_that_is_not_finite_is_above_every_bound(polled):
+    """It is kept silent about, and remembered so."""
+    _, grid = polled
+    node = grid.nodes[10]
+    question = next(q for q in contents(grid.sent, "question") if "at_most" in q)
+    asked = {**question, "client": node.config["client-name"], "round": 99, "at_most": np.inf}
+    zeros = contents(grid.sent, "model")[0]
+    model = ArrayRecord({k: Array(np.full_like(a.numpy(), np.nan)) for k, a in zeros.items()})
+    assert not ask(node, "question", asked, "query.skfed_poll", model=model)
+    asked |= {"round": 100, "at_most": 0.5}
+    assert not ask(node, "question", asked, "query.skfed_poll", model=model)
+    del asked["at_most"]
+    said = ask(node, "question", asked, "query.skfed_poll", model=zeros)
+    assert "it was silent in this round" in said["failure"]["words"]
+    said = ask(node, "question", asked | {"round": 101}, "query.skfed_poll", model=model)
+    assert "its loss is not finite" in said["failure"]["words"]
 
 
 def test_a_second_fit_does_not_remember_the_silence_of_the_first(federate, blobs):

@@ -91,6 +91,26 @@ def test_dropouts_are_not_played():
         FederatedStrategy(estimator(availability=Dropout()), clients=2)
 
 
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"n_rounds": 0}, "n_rounds"),
+        ({"priority": "abc"}, "priority must be a collection of client ids"),
+        ({"priority": 7}, "priority"),
+        ({"priority": []}, "priority is empty"),
+        ({"priority": {"a": 2}}, "priority gives client 'a' the weight 2"),
+    ],
+    ids=str,
+)
+def test_the_estimators_parameters_are_checked_before_clients_are_waited_for(
+    change, match, federate
+):
+    strategy, grid = federate(estimator(**change))
+    with pytest.raises(ValueError, match=match):
+        strategy.start(grid)
+    assert not grid.sent
+
+
 def test_unknown_priority_is_told(federate):
     strategy, grid = federate(
         estimator(selector=FedAlignSelector(), priority=["nobody"]), clients=list("abcdef")
@@ -243,6 +263,7 @@ CARD = {"name": "c", "n_samples": 15, "shape": [5], "dtype": "float32", "classes
     [
         {"name": ""},
         {"name": 7},
+        {"name": "c\0"},
         {"n_samples": 0},
         {"n_samples": 2**63 - 1},
         {"n_samples": 1.5},
