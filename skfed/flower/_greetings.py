@@ -75,7 +75,9 @@ class Greetings:
     def _hear(self) -> None:
         replies = self.grid.pull_messages(list(self._waiting)) if self._waiting else []
         for reply in replies:
-            node = self._waiting.pop(reply.metadata.reply_to_message_id)
+            node = self._waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:  # no answer to a hello
+                continue
             self.said[node] = content_of(reply)
             self._due[node] = time.monotonic() + _AGAIN
             self._unanswered[node] = 0
