@@ -220,6 +220,31 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
     """Return s_k of each client."""
     if priority is None:
         return np.ones(len(ids))
+    clients, given = named(priority)
+    try:
+        found = _find(ids, clients)
+    except TypeError as error:
+        raise TypeError(f"priority holds an id that is not hashable: {error}.") from error
+    unknown = [client for client, k in zip(clients, found, strict=True) if k < 0]
+    if unknown:
+        raise ValueError(
+            f"priority names {len(unknown)} client(s) that are not in clients: "
+            f"{_some(unknown)}. Ids in clients are like {_some(list(ids))}: "
+            "drop the unknown ones, or check their type and that these rows are in X."
+        )
+    weights = np.zeros(len(ids))
+    weights[found] = given
+    return weights
+
+
+def named(priority: Any) -> tuple[list, list]:
+    """Return the ids that ``priority`` names, and their weights.
+
+    Raises
+    ------
+    ValueError
+        If it is no collection, is empty, or has a weight outside [0, 1].
+    """
     is_one = isinstance(priority, str | bytes) or getattr(priority, "ndim", 1) == 0
     if is_one or not isinstance(priority, Iterable):
         raise ValueError(
@@ -238,20 +263,7 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
             f"priority is empty ({priority!r}), so there is no objective: name at least one "
             "client, or pass None to give every client priority."
         )
-    try:
-        found = _find(ids, clients)
-    except TypeError as error:
-        raise TypeError(f"priority holds an id that is not hashable: {error}.") from error
-    unknown = [client for client, k in zip(clients, found, strict=True) if k < 0]
-    if unknown:
-        raise ValueError(
-            f"priority names {len(unknown)} client(s) that are not in clients: "
-            f"{_some(unknown)}. Ids in clients are like {_some(list(ids))}: "
-            "drop the unknown ones, or check their type and that these rows are in X."
-        )
-    weights = np.zeros(len(ids))
-    weights[found] = given
-    return weights
+    return clients, given
 
 
 def _find(ids: np.ndarray, clients: Iterable) -> np.ndarray:

@@ -15,19 +15,25 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+_VALID = timedelta(days=30)
+_LOCAL = "localhost", "127.0.0.1"
+
 
 class Certificates:
     """The files of a federation whose traffic is encrypted and whose nodes are known.
+
+    The certificates are valid for 30 days.
 
     Parameters
     ----------
     folder : path
         Where the files go. Private keys in it are for their holders alone.
-    hosts : sequence of str, default=("localhost", "127.0.0.1")
-        Under which names and addresses nodes reach the SuperLink.
+    hosts : sequence of str, default=()
+        Under which names and addresses nodes reach the SuperLink. localhost and 127.0.0.1 are
+        added, by which the SuperLink's own processes reach it.
     """
 
-    def __init__(self, folder, hosts=("localhost", "127.0.0.1")):
+    def __init__(self, folder, hosts=()):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.ca, self.server = self.folder / "ca.pem", self.folder / "superlink.pem"
@@ -35,7 +41,7 @@ class Certificates:
         authority = ec.generate_private_key(ec.SECP384R1())
         _write(self.ca, _certificate("skfed example CA", authority, authority, None))
         key = ec.generate_private_key(ec.SECP384R1())
-        _write(self.server, _certificate("SuperLink", key, authority, hosts))
+        _write(self.server, _certificate("SuperLink", key, authority, [*_LOCAL, *hosts]))
         _write(self.server_key, _private(key))
 
     def of_superlink(self) -> list[str]:
@@ -65,11 +71,11 @@ def _certificate(name, key, authority, hosts) -> bytes:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=30))
+        .not_valid_after(now + _VALID)
         .add_extension(x509.BasicConstraints(ca=hosts is None, path_length=None), critical=True)
     )
     if hosts is not None:
-        names = [_host(host) for host in hosts]
+        names = [_host(host) for host in dict.fromkeys(hosts)]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder.sign(authority, SHA256()).public_bytes(Encoding.PEM)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -43,16 +43,20 @@ class Loopback:
         else:
             options += self.certificates.of_superlink()
         self.superlink = self._start("superlink", "flower-superlink", *options)
-        wait_until(
-            lambda: _listens(self.port), 60, f"SuperLink does not start: {self.log('superlink')}"
-        )
+        try:
+            wait_until(lambda: _listens(self.port), 60, "SuperLink does not start")
+        except BaseException as error:  # Ctrl-C too; __exit__ is not called then
+            error.add_note(self.log("superlink"))
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
-        for name in list(self.nodes):
-            self.stop(name)
-        if self.superlink is not None:
-            _end(self.superlink)
+        with ExitStack() as ends:  # every process is ended, even if one end fails
+            if self.superlink is not None:
+                ends.callback(_end, self.superlink)
+            for name in list(self.nodes):
+                ends.callback(self.stop, name)
 
     def node(self, name: str, data, key=None, insecure=None):
         """Start a SuperNode that serves a client's data; one of this name is replaced."""
@@ -181,12 +185,25 @@ def wait_until(ready: Callable[[], bool], timeout: float, message: str):
 
 def _family(pid: int) -> list[int]:
     """Return a process and all that it has started, children first."""
-    told = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
-    parents = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
+    parents = _parents()
     found = [pid]
     for one in found:
         found += [child for child, parent in parents if parent == one]
     return found[::-1]
+
+
+def _parents() -> list[tuple[int, int]]:
+    """Return each process with its parent; Linux may lack ps, other systems /proc."""
+    if not Path("/proc/self/stat").exists():
+        command = ["ps", "-eo", "pid=,ppid="]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return [(int(pid), int(parent)) for pid, parent in map(str.split, told.splitlines())]
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            after_name = stat.read_text().rpartition(")")[2].split()
+            found.append((int(stat.parent.name), int(after_name[1])))
+    return found
 
 
 def _end(process: subprocess.Popen):

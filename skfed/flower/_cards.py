@@ -39,7 +39,8 @@ class Card:
         shape, target_shape = (_shape(card, key) for key in ("shape", "target_shape"))
         columns = None if columns is None else tuple(columns)
         right = {
-            "name": isinstance(name, str) and 0 < len(name) <= 200,
+            # NumPy would take the last NULs away.
+            "name": isinstance(name, str) and 0 < len(name) <= 200 and "\0" not in name,
             "n_samples": 0 < n_samples <= _MOST_ROWS,
             "shape": len(shape) > 0 and np.prod(shape, dtype=float) <= _MOST_VALUES,
             "dtype": np.dtype(card.get("dtype")).kind in "biuf",

@@ -7,10 +7,10 @@ from functools import wraps
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from sklearn.base import clone
+from sklearn.utils.validation import validate_data
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
@@ -60,13 +60,14 @@ def client_app(
     --node-config 'client-name="site a"'``): it keys the client's random draws, and ``priority``
     names it.
 
-    What leaves a client: its name, number of rows, shape of X and column names; the classes in its
-    data, unless the server names them; for a poll its loss or error, unless that is above the
-    bound asked (FedALIGN's F + eps); for a training its model and training loss. A client that has
-    kept silent in a round neither trains in it nor answers a poll with a higher bound.
-    ``update_privacy`` and ``loss_privacy`` of this ``estimator`` are applied here, with noise that
-    nobody else can know, so runs with noise are not repeated by a seed. Of an exception only the
-    type is told; all of it is in the log.
+    What leaves a client: its name, number of rows, shape of a row of X and of y, dtype and column
+    names of X; the classes in its data, unless the server names them; for a poll its loss or
+    error, unless that is above the bound asked (FedALIGN's F + eps) or not finite; for a training
+    its model and training loss. A client that has kept silent in what the server calls a round
+    neither trains in it nor answers a poll with a higher bound. ``update_privacy`` and
+    ``loss_privacy`` of this ``estimator`` are applied here to each answer, with noise that nobody
+    else can know, so runs with noise are not repeated by a seed; nothing counts the answers. Of an
+    exception only the type is told; all of it is in the log.
 
     Parameters
     ----------
@@ -139,20 +140,22 @@ class _Client:
         """Say who this is, and what its data look like."""
         name = _name(context)
         X, y = self.load_data(context)
-        columns = [str(c) for c in X.columns] if isinstance(X, pd.DataFrame) else None
-        values, y = np.asarray(X), np.asarray(y)
-        if len(values) != len(y) or not len(y):
-            raise Refusal(f"client {name!r} has {len(values)} rows of X and {len(y)} of y.")
+        y = np.asarray(y)
+        if len(X) != len(y) or not len(y):
+            raise Refusal(f"client {name!r} has {len(X)} rows of X and {len(y)} of y.")
+        model = clone(self.estimator)
+        X = validate_data(model, X, dtype="numeric", allow_nd=True)  # as fit does
+        columns = getattr(model, "feature_names_in_", None)
         labels = None
         if isinstance(self.estimator, FederatedClassifier) and asked["asked"].get("classes"):
             labels = to_text(np.unique(y).tolist())
         card = to_config(
             name=name,
             n_samples=len(y),
-            shape=values.shape[1:],
-            dtype=values.dtype.name,
+            shape=X.shape[1:],
+            dtype=X.dtype.name,
             target_shape=y.shape[1:],
-            columns=columns,
+            columns=None if columns is None else columns.tolist(),
             classes=labels,
         )
         return RecordDict({"card": card})
@@ -172,11 +175,11 @@ class _Client:
         if told.raised:
             raise told.raised[0]
         value = float((told.losses if metric == "loss" else told.errors)[0])
-        if not np.isfinite(value):
+        if not np.isfinite(value) and "at_most" not in question:
             raise Refusal("its loss is not finite: lower the learning rate, or scale X.")
         if local.model.loss_privacy is not None:
             value = local.model.loss_privacy.of_loss(value, np.random.default_rng())
-        if not value <= bound:
+        if not (np.isfinite(value) and value <= bound):
             _remember(context, question, model, silent=True)
             return RecordDict({})
         return RecordDict({"answer": MetricRecord({metric: value})})
@@ -263,6 +266,8 @@ def _order(local: _Local, asked: RecordDict, model: Model) -> Order:
     n_copies = how["n_copies"]
     correction = None
     if "correction" in asked:
+        if local.model.update_privacy is not None:
+            raise Refusal("its update_privacy does not cover SCAFFOLD's variates.")
         sent = asked["correction"]
         names = [name for name in local.parameters if name in sent]
         correction = to_model(sent, {name: local.weights[name] for name in names})

@@ -5,15 +5,14 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from skfed.flower._cards import Card
-from skfed.flower._wire import HELLO, cause_of, shortened
+from skfed.flower._greetings import PAUSE, Greetings
+from skfed.flower._wire import content_of, shortened
 
 logger = logging.getLogger(__name__)
-
-_PAUSE = 1.0  # seconds between looks at who has connected
 
 
 class Nodes:
@@ -33,7 +32,8 @@ class Nodes:
         self.grid, self.ask_classes, self.timeout = grid, ask_classes, timeout
         self.cards: dict[str, Card] = {}
         self.node_of: dict[str, int] = {}  # where each client was last
-        self._said: dict[int, RecordDict | Exception] = {}  # by each node, who it is
+        self._greetings = Greetings(grid, ask_classes, timeout)
+        self._registered: set[str] = set()  # names that nodes are registered by
         self._named: Collection[str] | None = None  # the only ones to be met
         self._refused: dict[int, str] = {}
         self._lost: set[str] = set()  # clients that did not answer when they were last asked
@@ -56,14 +56,19 @@ class Nodes:
         n = wanted if isinstance(wanted, int) else 1
         if isinstance(wanted, Collection):
             self._named = needed = wanted
-        self._meet(self._online())
-        while (lacking := self._lacking(n, needed)) and time.monotonic() < end:
-            time.sleep(_PAUSE)
-            self._meet(self._online())
+        # Whoever is there now, if nobody says how many: these may take their time.
+        self._meet(online := self._online(), wait=True)
+        slow = self._silent(online) if wanted is None else set()
+        while (
+            (lacking := self._lacking(n, needed)) or self._silent(slow & online.keys())
+        ) and time.monotonic() < end:
+            time.sleep(PAUSE)
+            self._meet(online := self._online())
         if lacking:
-            refused = "".join(f"; node {node}: {why}" for node, why in self._refused.items())
+            refused = self._refused | dict.fromkeys(self._silent(online), "no answer")
+            told = "".join(f"; node {node}: {why}" for node, why in refused.items())
             raise TimeoutError(
-                f"clients={wanted!r}: after {self.timeout:g} s, {lacking}{refused}. Start their "
+                f"clients={wanted!r}: after {self.timeout:g} s, {lacking}{told}. Start their "
                 "SuperNodes, or raise timeout."
             )
         names = [*needed, *sorted(self.cards.keys() - set(needed))]
@@ -77,7 +82,7 @@ class Nodes:
         """Find clients again that have come back as another node."""
         online = self._online()
         if self._lost or any(self.node_of[name] not in online for name in self.cards):
-            self._meet(online)
+            self._meet(online, wait=True)
 
     def exchange(self, contents: dict[str, RecordDict], kind: str) -> dict[str, Any]:
         """Send each client its content; return what each answers, or an exception."""
@@ -104,28 +109,35 @@ class Nodes:
         """Return the nodes that are connected, and the name that each is registered by, if any."""
         return {node.node_id: node.name for node in self.grid.get_nodes()}
 
-    def _meet(self, online: dict[int, str]) -> None:
-        """Ask new nodes who they are; take those that are clients, maybe later."""
-        new = [node for node in online if node not in self._said]
-        asked = RecordDict({"asked": ConfigRecord({"classes": self.ask_classes})})
-        messages = [Message(asked, node, HELLO, ttl=self.timeout) for node in new]
-        if messages:
-            replies = self.grid.send_and_receive(messages, timeout=self.timeout)
-            self._said |= dict(zip(new, self._contents(messages, replies), strict=True))
-        for node in sorted(online.keys() - set(self.node_of.values())):
-            why = self._accept(node, online, self._said[node])
-            if _is_lost(self._said[node]):
-                del self._said[node]  # to be asked again
-            if why is not None and self._refused.get(node) != why:
+    def _meet(self, online: dict[int, str], wait: bool = False) -> None:
+        """Ask new nodes, and those that were left out, who they are; take those that are clients.
+
+        New nodes may be waited for, for a while.
+        """
+        self._registered |= set(filter(None, online.values()))
+        self._greetings.forget_others(online)
+        strangers = sorted(online.keys() - set(self.node_of.values()))
+        self._greetings.exchange(strangers, wait)
+        for node in strangers:
+            if node not in self._greetings.said:
+                continue
+            why = self._accept(node, online, self._greetings.said[node])
+            if why is None:
+                self._refused.pop(node, None)
+            elif self._refused.get(node) != why:
                 logger.warning("node %d is left out: %s", node, why)
                 self._refused[node] = why
+
+    def _silent(self, nodes: Iterable[int]) -> set[int]:
+        """Return the nodes that have not said who they are."""
+        return set(nodes) - self._greetings.said.keys() - set(self.node_of.values())
 
     def _contents(
         self, messages: Sequence[Message], replies: Iterable[Message]
     ) -> list[RecordDict | Exception]:
         """Return what has come in reply to each message."""
         came = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        return [_content(came.get(m.metadata.message_id), self.timeout) for m in messages]
+        return [content_of(came.get(m.metadata.message_id)) for m in messages]
 
     def _accept(self, node: int, online: dict[int, str], answer: Any) -> str | None:
         """Take a node for the client that it says it is; else return why not."""
@@ -137,6 +149,8 @@ class Nodes:
             return f"{type(error).__name__}: {error}"
         if online[node] and online[node] != card.name:
             return f"it says that it is {card.name!r}, but is registered as {online[node]!r}"
+        if not online[node] and card.name in self._registered:
+            return f"it says that it is {card.name!r}, as which another node is registered"
         if self.ask_classes and card.classes is None:
             return f"{card.name!r} does not say which classes it has"
         known = self.cards.get(card.name)
@@ -166,13 +180,3 @@ class Nodes:
 def _is_lost(answer: RecordDict | Exception) -> bool:
     """Tell whether an answer has not come, rather than that it is wrong."""
     return isinstance(answer, TimeoutError | ConnectionError)
-
-
-def _content(reply: Message | None, timeout: float) -> RecordDict | Exception:
-    """Return what a reply says, or what stands for its lack."""
-    if reply is None:
-        return TimeoutError(f"no answer within {timeout:g} s")
-    if reply.has_error():
-        # The reason may hold a traceback, and so data.
-        return ConnectionError(f"no answer: Flower's error code {reply.error.code}")
-    return cause_of(reply.content) or reply.content

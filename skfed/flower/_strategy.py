@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
-from skfed._federation import federation_of
+from skfed._federation import federation_of, named
 from skfed._fitting import rounds_of
 from skfed._nets import get_model
 from skfed._server import Server
@@ -131,11 +131,9 @@ class FederatedStrategy(Strategy):
         Exception
             As ``fit``: the first cause, if all clients fail in all rounds.
         """
-        asks = isinstance(self.estimator, FederatedClassifier) and self.classes is None
-        self._nodes = Nodes(grid, asks, self.timeout)
-        priority = () if self.estimator.priority is None else self.estimator.priority
-        cards = self._nodes.gather(self.clients, [str(name) for name in priority])
-        self.model_ = model = clone(self.estimator)
+        model = clone(self.estimator)
+        cards = self._gather(grid, model)
+        self.model_ = model
         server, classes = self._begin(model, cards)
         sizes = {name: card.n_samples for name, card in cards.items()}
         federation = federation_of(sizes, model.priority)
@@ -152,9 +150,9 @@ class FederatedStrategy(Strategy):
                 result = super().start(
                     grid,
                     to_arrays(get_model(server.net)),
-                    until - done,
+                    0 if server.stopped >= until else until - done,
                     self.timeout,
-                    evaluate_fn=evaluate_fn and (lambda t, arrays: evaluate_fn(done + t, arrays)),
+                    evaluate_fn=evaluate_fn and _measuring(evaluate_fn, server),
                 )
                 self._rounds.end()
         return _counted_on(result, done, to_arrays(get_model(server.net)))
@@ -202,9 +200,16 @@ class FederatedStrategy(Strategy):
             self.estimator,
         )
 
+    def _gather(self, grid: Grid, model: BaseFederated) -> dict[str, Card]:
+        """Wait for the clients, if the parameters are right; return their cards."""
+        model._validate_params()
+        priority = [] if model.priority is None else named(model.priority)[0]
+        asks = isinstance(model, FederatedClassifier) and self.classes is None
+        self._nodes = Nodes(grid, asks, self.timeout)
+        return self._nodes.gather(self.clients, [str(name) for name in priority])
+
     def _begin(self, model: BaseFederated, cards: dict[str, Card]) -> tuple[Server, Any]:
         """Return the server with a new net, and the classes, if there are any."""
-        model._validate_params()
         one = next(iter(cards.values()))
         X: Any = np.zeros((1, *one.shape), dtype=one.dtype)
         if one.columns is not None:
@@ -250,6 +255,17 @@ def _described(card: Card) -> tuple[np.ndarray, np.ndarray]:
     """Return what stands for X and y in a checkpoint's fingerprint: all but their values."""
     columns = [] if card.columns is None else list(card.columns)
     return np.array([str(card.shape), card.dtype, *columns]), np.array(str(card.target_shape))
+
+
+def _measuring(evaluate_fn: Callable, server: Server) -> Callable:
+    """Return what measures the model after the rounds that happen, counted on from those before."""
+    done = server.round
+
+    def measure(t: int, arrays: ArrayRecord) -> MetricRecord | None:
+        # After a callback has stopped the rounds, Flower goes on counting.
+        return evaluate_fn(done + t, arrays) if done + t <= server.round else None
+
+    return measure
 
 
 def _counted_on(result: Result, done: int, arrays: ArrayRecord) -> Result:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from skfed import _files
 from skfed._nets import Model
@@ -34,8 +34,23 @@ class Refusal(ValueError):
 
 
 def to_arrays(model: Model) -> ArrayRecord:
-    """Return a model as Flower sends it."""
-    return ArrayRecord({name: Array(tensor.cpu().numpy()) for name, tensor in model.items()})
+    """Return a model as Flower sends it.
+
+    Raises
+    ------
+    ValueError
+        If a tensor has a dtype that NumPy, in whose arrays Flower sends, has not.
+    """
+    arrays = {}
+    for name, tensor in model.items():
+        try:
+            arrays[name] = Array(tensor.cpu().numpy())
+        except TypeError as error:
+            raise ValueError(
+                f"{name} has dtype {tensor.dtype}, which Flower's arrays cannot hold: use a module "
+                "with parameters of float32 or float16."
+            ) from error
+    return ArrayRecord(arrays)
 
 
 def to_model(arrays: ArrayRecord, like: Mapping[str, torch.Tensor]) -> Model:
@@ -98,6 +113,16 @@ def failure(error: Exception) -> RecordDict:
     if isinstance(error, Refusal):
         told["words"] = str(error)
     return RecordDict({"failure": ConfigRecord(told)})
+
+
+def content_of(reply: Message | None) -> RecordDict | Exception:
+    """Return what a reply says, or what stands for its lack."""
+    if reply is None:
+        return TimeoutError("no answer")
+    if reply.has_error():
+        # The reason may hold a traceback, and so data.
+        return ConnectionError(f"no answer: Flower's error code {reply.error.code}")
+    return cause_of(reply.content) or reply.content
 
 
 def cause_of(content: RecordDict) -> Exception | None:

@@ -29,7 +29,7 @@ class LocalGrid(Grid):
 
     def __init__(self, *nodes):
         self.nodes = dict(enumerate(nodes, start=10))
-        self.sent, self.received = [], []
+        self.sent, self.received, self._came = [], [], {}
         self._numbers = count(1)
 
     def add(self, node):
@@ -52,21 +52,23 @@ class LocalGrid(Grid):
             if node.online
         ]
 
-    def push_messages(self, messages): ...
-
-    def pull_messages(self, message_ids): ...
-
-    def send_and_receive(self, messages, *, timeout=None):
+    def push_messages(self, messages):
         assert isinstance(messages, list)
-        replies = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(next(self._numbers))
             self.sent.append(message)
             reply = self._reply(message, self.nodes[message.metadata.dst_node_id])
             if reply is not None:
-                replies.append(reply)
+                self._came[message.metadata.message_id] = reply
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids):
+        replies = [self._came.pop(one) for one in message_ids if one in self._came]
         self.received += replies
         return replies[::-1]  # in no order
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self.pull_messages(self.push_messages(messages))
 
     def _reply(self, message, node):
         if not node.online:

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from local_grid import contents
 
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+from skfed.aggregation import Scaffold
 from skfed.privacy import GaussianMechanism, privacy_spent
 
 ALIGN = {"selector": FedAlignSelector(eps=1e-4, warmup=0), "priority": ["f"], "random_state": 0}
@@ -103,6 +104,17 @@ def test_the_clients_own_noise_counts_whatever_the_server_says(federate):
     assert sent["noisy"].min() > 10 * sent["plain"].max()
 
 
+def test_a_client_with_noise_sends_no_variate_whatever_the_server_asks(federate):
+    """It would tell the model without the noise."""
+    scaffold = FederatedClassifier(aggregator=Scaffold(), n_rounds=1, random_state=0)
+    own = FederatedClassifier(update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
+    strategy, grid = federate(scaffold, at_client=own)
+    with pytest.raises(RuntimeError, match="update_privacy does not cover SCAFFOLD's variates"):
+        strategy.start(grid)
+    assert contents(grid.sent, "correction")
+    assert not contents(grid.received, "model-0") + contents(grid.received, "variate-0")
+
+
 def test_the_servers_noise_is_not_added_to_the_clients(federate):
     """The model is the weighted mean of what was sent."""
     noise = GaussianMechanism(clip=1.0, noise_multiplier=1.0)
@@ -156,6 +168,24 @@ def test_who_kept_silent_does_not_say_its_loss_to_a_higher_bound(polled):
             assert not ask(node, "question", last | {"at_most": 0.0}, "query.skfed_poll")
             return
     pytest.fail("nobody was silent in the last round")
+
+
+def test_a_loss_that_is_not_finite_is_above_every_bound(polled):
+    """It is kept silent about, and remembered so."""
+    _, grid = polled
+    node = grid.nodes[10]
+    question = next(q for q in contents(grid.sent, "question") if "at_most" in q)
+    asked = {**question, "client": node.config["client-name"], "round": 99, "at_most": np.inf}
+    zeros = contents(grid.sent, "model")[0]
+    model = ArrayRecord({k: Array(np.full_like(a.numpy(), np.nan)) for k, a in zeros.items()})
+    assert not ask(node, "question", asked, "query.skfed_poll", model=model)
+    asked |= {"round": 100, "at_most": 0.5}
+    assert not ask(node, "question", asked, "query.skfed_poll", model=model)
+    del asked["at_most"]
+    said = ask(node, "question", asked, "query.skfed_poll", model=zeros)
+    assert "it was silent in this round" in said["failure"]["words"]
+    said = ask(node, "question", asked | {"round": 101}, "query.skfed_poll", model=model)
+    assert "its loss is not finite" in said["failure"]["words"]
 
 
 def test_a_second_fit_does_not_remember_the_silence_of_the_first(federate, blobs):

@@ -168,7 +168,7 @@ def test_the_first_failure_may_end_the_fit(federate):
     node_of(grid, "a").answer = lambda m: (
         late(m) if "order" in m.content else node_of(grid, "a").app(m, node_of(grid, "a").context)
     )
-    with pytest.raises(TimeoutError, match="no answer within 5 s") as error:
+    with pytest.raises(TimeoutError, match="no answer") as error:
         strategy.start(grid)
     assert "client 'a' in round 0" in error.value.__notes__
 

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 
 import numpy as np
 import pandas as pd
@@ -90,6 +91,26 @@ def test_dropouts_are_not_played():
         FederatedStrategy(estimator(availability=Dropout()), clients=2)
 
 
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"n_rounds": 0}, "n_rounds"),
+        ({"priority": "abc"}, "priority must be a collection of client ids"),
+        ({"priority": 7}, "priority"),
+        ({"priority": []}, "priority is empty"),
+        ({"priority": {"a": 2}}, "priority gives client 'a' the weight 2"),
+    ],
+    ids=str,
+)
+def test_the_estimators_parameters_are_checked_before_clients_are_waited_for(
+    change, match, federate
+):
+    strategy, grid = federate(estimator(**change))
+    with pytest.raises(ValueError, match=match):
+        strategy.start(grid)
+    assert not grid.sent
+
+
 def test_unknown_priority_is_told(federate):
     strategy, grid = federate(
         estimator(selector=FedAlignSelector(), priority=["nobody"]), clients=list("abcdef")
@@ -118,8 +139,15 @@ def test_clients_are_all_that_there_are_and_those_with_priority(federate):
     assert strategy.model_.clients_.tolist() == ["a", "e"]
 
 
+@pytest.fixture
+def soon(monkeypatch):
+    """Ask nodes again at once."""
+    for name in ("_PATIENCE", "_AGAIN"):
+        monkeypatch.setattr(f"skfed.flower._greetings.{name}", 0.0)
+
+
 @pytest.mark.parametrize("t", [None, 1])
-def test_a_node_whose_first_word_is_lost_is_asked_again(t, federate):
+def test_a_node_whose_first_word_is_lost_is_asked_again(t, federate, soon):
     strategy, grid = federate(estimator(n_rounds=4), timeout=5)
     lost = []
 
@@ -147,6 +175,86 @@ def test_a_node_whose_first_word_is_lost_is_asked_again(t, federate):
     assert failed == [(), ("c",), ("c",), ()] if t else failed == [()] * 4
 
 
+def test_a_node_that_was_refused_and_started_anew_is_asked_again(federate, soon):
+    """With keys it is the same node as before."""
+    strategy, grid = federate(estimator(n_rounds=1))
+    node, look, looks = node_of(grid, "a"), grid.get_nodes, []
+    right, node.config = node.config, {"client-name": "b"}
+    node.start()
+
+    def get_nodes():
+        looks.append(node.config["client-name"])
+        if len(looks) == 3:
+            node.config = right
+            node.start()
+        return look()
+
+    grid.get_nodes = get_nodes
+    strategy.start(grid)
+    assert looks[:3] == ["b"] * 3
+    assert strategy.model_.clients_.tolist() == list("abcdef")
+
+
+def test_a_node_that_is_gone_is_forgotten(federate):
+    """What it comes back as is asked, at once."""
+    strategy, grid = federate(estimator(n_rounds=1))
+    node, look, looks = grid.nodes[10], grid.get_nodes, []
+    right, node.config = node.config, {}
+    node.start()
+
+    def get_nodes():
+        looks.append(node.online)
+        node.online = len(looks) != 2
+        if len(looks) == 2:
+            node.config = right
+            node.start()
+        return look()
+
+    grid.get_nodes = get_nodes
+    strategy.start(grid)
+    assert strategy.model_.history_["n_aggregated"].tolist() == [6]
+
+
+def test_a_node_that_hangs_keeps_nobody_waiting(federate, monkeypatch):
+    """One that connects meanwhile is met, though the wait for the other takes all the time."""
+    monkeypatch.setattr("skfed.flower._greetings._PATIENCE", 1.0)
+    strategy, grid = federate(estimator(n_rounds=4), names="abcdef", timeout=30)
+    app, look = grid.nodes[10].app, grid.get_nodes
+    late_one, hellos = node_of(grid, "f"), []
+    late_one.online = False
+    hung = Node(app, {"client-name": "hangs"})
+    hung.answer = hellos.append
+    grid.add(hung)
+
+    def get_nodes():
+        late_one.online = late_one.online or bool(hellos)
+        return look()
+
+    grid.get_nodes = get_nodes
+    began = time.monotonic()
+    at_round(1, lambda grid: setattr(node_of(grid, "c"), "online", False))(grid)
+    strategy.start(grid)
+    assert time.monotonic() - began < 15
+    assert strategy.model_.clients_.tolist() == list("abcdef")
+    assert strategy.model_.history_["failed"].tolist() == [(), *[("c",)] * 3]
+    assert 1 <= len(hellos) <= 3
+
+
+def test_a_name_that_is_registered_is_no_nameless_node_s(federate):
+    strategy, grid = federate(estimator(n_rounds=3))
+    node_of(grid, "c").registered = "c"
+
+    def pose(grid):
+        node_of(grid, "c").online = False
+        grid.add(Node(node_of(grid, "c").app, {"client-name": "c"}))
+
+    at_round(0, pose)(grid)
+    strategy.start(grid)
+    assert strategy.model_.history_["failed"].tolist() == [("c",)] * 3
+    refused = " ".join(strategy._nodes._refused.values())
+    assert "it says that it is 'c', as which another node is registered" in refused
+
+
 CARD = {"name": "c", "n_samples": 15, "shape": [5], "dtype": "float32", "classes": "[0, 1, 2]"}
 
 
@@ -155,6 +263,7 @@ CARD = {"name": "c", "n_samples": 15, "shape": [5], "dtype": "float32", "classes
     [
         {"name": ""},
         {"name": 7},
+        {"name": "c\0"},
         {"n_samples": 0},
         {"n_samples": 2**63 - 1},
         {"n_samples": 1.5},

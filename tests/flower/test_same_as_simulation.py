@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from flwr.app import MetricRecord
 from local_grid import contents
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
@@ -18,6 +19,7 @@ from skfed import (
 )
 from skfed.aggregation import CoordinateMedian, Scaffold, ServerOptimizer
 from skfed.availability import AlternatingHalves
+from skfed.flower import FederatedStrategy
 from skfed.schedules import ExponentialDecay, LinearDecay
 
 
@@ -121,17 +123,77 @@ def test_labels_may_be_named_by_the_server(blobs, federate):
     assert strategy.model_.classes_.tolist() == names.tolist()[:3]  # what the clients have
 
 
-def test_a_callback_stops_the_rounds(federate):
-    class Stops(LRScheduler):
-        def on_epoch_end(self, net, **kwargs):
-            super().on_epoch_end(net, **kwargs)
-            if len(net.history) == 2:
-                raise KeyboardInterrupt
+class Stops(LRScheduler):
+    def on_epoch_end(self, net, **kwargs):
+        super().on_epoch_end(net, **kwargs)
+        if len(net.history) == 2:
+            raise KeyboardInterrupt
 
+
+def test_a_callback_stops_the_rounds(federate, tmp_path, monkeypatch):
+    """And no round that did not happen is measured, nor begun when the run is started again."""
     net = normed(callbacks=[("stops", Stops("StepLR", step_size=9))])
-    strategy, grid = federate(FederatedClassifier(net, n_rounds=5, random_state=0))
+    params = {"n_rounds": 5, "checkpoint": tmp_path, "random_state": 0}
+    seen, begun, configure = [], [], FederatedStrategy.configure_train
+    monkeypatch.setattr(
+        FederatedStrategy,
+        "configure_train",
+        lambda strategy, t, *args: begun.append(t) or configure(strategy, t, *args),
+    )
+    for measured in ([0, 1, 2], [2]):
+        strategy, grid = federate(FederatedClassifier(net, **params))
+        strategy.start(grid, evaluate_fn=lambda t, arrays: seen.append(t) or MetricRecord({}))
+        assert strategy.model_.n_rounds_ == 2
+        assert seen == measured
+        seen.clear()
+    assert begun == [1, 2, 3, 4, 5]  # Flower counts on; but not when the run is started again
+
+
+@pytest.mark.parametrize("mixed", ["bool and numbers", "nullable"])
+def test_tables_of_mixed_columns_are_taken_as_in_the_simulation(mixed, blobs, federate, same_model):
+    X, y, clients = blobs
+    table = pd.DataFrame(X, columns=list("vwxyz"))
+    table["z"] = table["z"] > 0
+    table = table if mixed == "bool and numbers" else table.convert_dtypes()
+    estimator = FederatedClassifier(n_rounds=2, random_state=0, engine="loop")
+    simulated = estimator.fit(table, y, clients=clients)
+
+    def load(context):
+        rows = clients == context.node_config["client-name"]
+        return table[rows], y[rows]
+
+    strategy, grid = federate(estimator, load=load)
     strategy.start(grid)
-    assert strategy.model_.n_rounds_ == 2
+    assert same_model(strategy.model_, simulated)
+    assert strategy.model_.feature_names_in_.tolist() == list("vwxyz")
+
+
+def test_columns_that_are_no_strings_have_no_names(blobs, federate):
+    X, y, clients = blobs
+
+    def load(context):
+        rows = clients == context.node_config["client-name"]
+        return pd.DataFrame(X[rows]), y[rows]
+
+    strategy, grid = federate(FederatedClassifier(n_rounds=1, random_state=0), load=load)
+    strategy.start(grid)
+    assert not any("columns" in card for card in contents(grid.received, "card"))
+    assert not hasattr(strategy.model_, "feature_names_in_")
+
+
+def test_a_dtype_that_flower_cannot_send_is_told_before_anything_is_sent(federate):
+    class Scaled(nn.Linear):
+        def __init__(self):
+            super().__init__(5, 3)
+            self.scale = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+
+        def forward(self, x):
+            return super().forward(x) * self.scale
+
+    strategy, grid = federate(FederatedClassifier(Scaled, n_rounds=1, random_state=0))
+    with pytest.raises(ValueError, match=r"scale has dtype torch.bfloat16, which Flower's arrays"):
+        strategy.start(grid)
+    assert not contents(grid.sent, "order")
 
 
 @pytest.mark.parametrize("seed", range(6))
