@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -69,19 +68,6 @@ def rows(folder):
     return sum(len(log.read_text().splitlines()) for log in logs)
 
 
-def wait_for(count, folder, number, timeout=240):
-    end = time.monotonic() + timeout
-    while count(folder) < number:
-        assert time.monotonic() < end, f"{count.__name__}: {count(folder)} of {number}"
-        time.sleep(0.2)
-
-
-def n_answered(folder):
-    """Return how many messages a site has answered."""
-    log = folder / "exchanges.jsonl"
-    return len(log.read_text().splitlines()) if log.exists() else 0
-
-
 def kill_server_app(federation):
     told = subprocess.run(
         ["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True
@@ -92,20 +78,28 @@ def kill_server_app(federation):
 
 
 def test_nodes_and_servers_that_die_and_come_back(plain, tmp_path):
+    from loopback import wait_until
+
+    def wait_for_rounds(n):
+        wait_until(lambda: rows(tmp_path) >= n, 240, f"fewer than {n} rounds")
+
+    b, c = plain.folder / "b", plain.folder / "c"
     settings = {"rounds": 5, "selector": "everybody", "folder": str(tmp_path), "timeout": 30.0}
     first = plain.submit(PROJECT, **settings)
-    wait_for(rows, tmp_path, 1)
+    wait_for_rounds(1)
     kill_server_app(plain)
     with pytest.raises(RuntimeError, match="the run ended as finished:failed"):
         plain.wait(first, timeout=120)  # until then nodes are busy with it
-    before, heard = rows(tmp_path), n_answered(plain.folder / "c")
-    (plain.folder / "b" / "garbage").touch()
+    before = rows(tmp_path)
+    (b / "garbage").touch()
+    (c / "stall").touch()
     run = plain.submit(PROJECT, **settings)
-    wait_for(n_answered, plain.folder / "c", heard + 1)  # it has said hello
+    wait_until((c / "stalled").exists, 120, "the second run does not train")
     plain.kill("c")
-    wait_for(rows, tmp_path, before + 1)
-    (plain.folder / "b" / "garbage").unlink()
-    plain.node("c", plain.folder / "c")
+    wait_for_rounds(before + 1)
+    (b / "garbage").unlink()
+    (c / "stall").unlink()
+    plain.node("c", c)
     plain.wait(run, timeout=240)
     model = load(tmp_path, 5, "everybody")
     failed = model.history_["failed"].tolist()

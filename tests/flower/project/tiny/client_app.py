@@ -1,6 +1,7 @@
 """A site answers what the files in its folder say, and writes down what it was asked."""
 
 import json
+import time
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -20,8 +21,12 @@ app = ClientApp()
 @app.train()
 def answer(message, context):
     folder = Path(context.node_config["data"])
-    if message.metadata.message_type == "train" and (folder / "garbage").exists():
+    trains = message.metadata.message_type == "train"
+    if trains and (folder / "garbage").exists():
         return Message(RecordDict({"spam": ConfigRecord({"eggs": b"\x80\x04"})}), reply_to=message)
+    if trains and (folder / "stall").exists():
+        (folder / "stalled").touch()
+        time.sleep(600)
     reply = site(message, context)
     exchange = [sorted(m.content) if m.has_content() else None for m in (message, reply)]
     with (folder / "exchanges.jsonl").open("a") as file:
