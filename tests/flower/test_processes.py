@@ -84,7 +84,7 @@ def test_nodes_and_servers_that_die_and_come_back(plain, tmp_path):
         wait_until(lambda: rows(tmp_path) >= n, 240, f"fewer than {n} rounds")
 
     b, c = plain.folder / "b", plain.folder / "c"
-    settings = {"rounds": 5, "selector": "everybody", "folder": str(tmp_path), "timeout": 30.0}
+    settings = {"rounds": 4, "selector": "everybody", "folder": str(tmp_path), "timeout": 30.0}
     first = plain.submit(PROJECT, **settings)
     wait_for_rounds(1)
     kill_server_app(plain)
@@ -101,9 +101,9 @@ def test_nodes_and_servers_that_die_and_come_back(plain, tmp_path):
     (c / "stall").unlink()
     plain.node("c", c)
     plain.wait(run, timeout=240)
-    model = load(tmp_path, 5, "everybody")
+    model = load(tmp_path, 4, "everybody")
     failed = model.history_["failed"].tolist()
-    assert model.history_["round"].tolist() == list(range(5))
+    assert model.history_["round"].tolist() == list(range(4))
     assert failed[:before] == [()] * before
     assert set(failed[before]) == {"b", "c"}
     assert failed[-1] == ()
