@@ -96,10 +96,10 @@ def test_nodes_and_servers_that_die_and_come_back(plain, tmp_path):
     run = plain.submit(PROJECT, **settings)
     wait_until((c / "stalled").exists, 120, "the second run does not train")
     plain.kill("c")
-    (c / "stall").unlink()
-    plain.node("c", c)  # as another node, so it is not asked again in this round
     wait_for_rounds(before + 1)
     (b / "garbage").unlink()
+    (c / "stall").unlink()
+    plain.node("c", c)
     plain.wait(run, timeout=240)
     model = load(tmp_path, 4, "everybody")
     failed = model.history_["failed"].tolist()
