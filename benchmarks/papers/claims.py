@@ -1,5 +1,6 @@
 """What the papers say, and whether it holds in a table of results."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class Claim(ABC):
     """A statement of a paper about a figure that each seed gives.
 
     Parameters
@@ -53,9 +54,9 @@ class Claim:
             measured += f" ± {self.form.format(error).lstrip('+')}"
         return Finding(measured, self.verdict(values.mean(), error))
 
+    @abstractmethod
     def verdict(self, mean: float, error: float) -> str:
         """Judge a mean over the seeds with its standard error."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
