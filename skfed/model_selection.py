@@ -4,6 +4,7 @@ Both take the client of each row as ``groups``. With metadata routing on they as
 under the name ``clients``, so that one array serves splitter, estimator and scorer.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from numbers import Integral
 from typing import Any
@@ -92,11 +93,11 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
     def _priority(self) -> Any:
         return None
 
+    @abstractmethod
     def _folds(
         self, federation: Federation, n_samples: int, rng: np.random.RandomState
     ) -> np.ndarray:
         """Return the fold that each row is tested in; -1 if in none."""
-        raise NotImplementedError
 
 
 class WithinClientKFold(_FederatedSplitter):
