@@ -17,35 +17,57 @@ PROJECT = Path(__file__).parent / "project"
 pytestmark = [pytest.mark.federation, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def modules():
+@pytest.fixture(autouse=True)
+def modules(monkeypatch):
     """Import the example's modules, and the project's."""
-    before = list(sys.path)
-    sys.path[:0] = [str(ROOT / "examples" / "federation"), str(PROJECT)]
-    yield
-    sys.path[:] = before
+    monkeypatch.syspath_prepend(ROOT / "examples" / "federation")
+    monkeypatch.syspath_prepend(PROJECT)
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory, modules):
-    """Start a SuperLink and three sites."""
-    from loopback import Loopback
-
-    folder = tmp_path_factory.mktemp("plain")
-    with Loopback(folder) as federation:
-        for name in "abc":
-            (folder / name).mkdir()
-            federation.node(name, folder / name)
-        yield federation
+def add_sites(federation, folder, keys=None):
+    """Start nodes a, b and c; return their folders."""
+    sites = [folder / name for name in "abc"]
+    for site in sites:
+        site.mkdir()
+        federation.node(site.name, site, keys and keys[site.name][0])
+    return sites
 
 
-def simulate(rounds, selector="FedALIGN"):
+def add_strangers(federation, folder, keys):
+    """Start nodes that are to be refused; d has the key of e."""
+    from certificates import Certificates
+
+    folder.mkdir()
+    federation.node("d", folder, keys["e"][0])
+    federation.node("unregistered", folder, keys["no"][0])
+    federation.node("without a key", folder)
+    federation.node("plain", folder, insecure=True)
+    own, federation.certificates = federation.certificates, Certificates(folder / "others")
+    federation.node("another CA", folder, keys["b"][0])
+    federation.certificates = own
+
+
+def assert_refused(federation):
+    from loopback import wait_until
+
+    refusals = {
+        "unregistered": "Failed to activate SuperNode",
+        "without a key": "All SuperNodes must be registered",
+        "another CA": "CERTIFICATE_VERIFY_FAILED",
+        "plain": "Connection attempt failed",
+    }
+    for name, refusal in refusals.items():
+        wait_until(lambda n=name, r=refusal: r in federation.log(n), 60, federation.log(name))
+        assert "SuperNode ID" not in federation.log(name), name
+
+
+def simulate(rounds):
     from tiny.task import make_estimator, make_site
 
     sites = {name: make_site(name) for name in "abc"}
     X, y = (np.concatenate(parts) for parts in zip(*sites.values(), strict=True))
     clients = np.repeat(list(sites), [len(y) for _, y in sites.values()])
-    return make_estimator(rounds, selector).fit(X, y, clients=clients)
+    return make_estimator(rounds).fit(X, y, clients=clients)
 
 
 def load(folder, rounds, selector="FedALIGN"):
@@ -60,6 +82,23 @@ def assert_same_rounds(model, simulated):
     pd.testing.assert_frame_equal(told, expected, rtol=1e-6)
     states = (m.net_.module_.state_dict().values() for m in (model, simulated))
     assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(*states, strict=True))
+
+
+def assert_counted(history, exchanges):
+    """The ledger's counts are those of the messages that the sites have seen."""
+    asked, answered = (
+        [kind for one in exchanges for kind in one[side]] for side in ("asked", "answered")
+    )
+    assert asked.count("model") == history["models_down"].sum()
+    assert answered.count("model-0") == history["models_up"].sum()
+    assert answered.count("answer") == history["scalars_up"].sum()
+    assert asked.count("question") == history["n_polled"].sum()
+    assert answered.count("answer") < asked.count("question")  # somebody kept silent
+
+
+def exchanges(site):
+    """Return what a site has been asked and has answered."""
+    return [json.loads(line) for line in (site / "exchanges.jsonl").read_text().splitlines()]
 
 
 def rows(folder):
@@ -77,98 +116,35 @@ def kill_server_app(federation):
     os.kill(found, signal.SIGKILL)
 
 
-def test_nodes_and_servers_that_die_and_come_back(plain, tmp_path):
-    from loopback import wait_until
-
-    def wait_for_rounds(n):
-        wait_until(lambda: rows(tmp_path) >= n, 240, f"fewer than {n} rounds")
-
-    b, c = plain.folder / "b", plain.folder / "c"
-    settings = {"rounds": 4, "selector": "everybody", "folder": str(tmp_path), "timeout": 30.0}
-    first = plain.submit(PROJECT, **settings)
-    wait_for_rounds(1)
-    kill_server_app(plain)
-    with pytest.raises(RuntimeError, match="the run ended as finished:failed"):
-        plain.wait(first, timeout=120)  # until then nodes are busy with it
-    before = rows(tmp_path)
-    (b / "garbage").touch()
-    (c / "stall").touch()
-    run = plain.submit(PROJECT, **settings)
-    wait_until((c / "stalled").exists, 120, "the second run does not train")
-    plain.kill("c")
-    wait_for_rounds(before + 1)
-    (b / "garbage").unlink()
-    (c / "stall").unlink()
-    plain.node("c", c)
-    plain.wait(run, timeout=240)
-    model = load(tmp_path, 4, "everybody")
-    failed = model.history_["failed"].tolist()
-    assert model.history_["round"].tolist() == list(range(4))
-    assert failed[:before] == [()] * before
-    assert set(failed[before]) == {"b", "c"}
-    assert failed[-1] == ()
-    causes = model.history_["causes"][before]
-    assert any("its answer has no ArrayRecord 'model-0'" in cause for cause in causes)
-    assert any("no answer" in cause for cause in causes)
-    alone = simulate(before, "everybody")  # of the rounds in which nobody failed
-    assert model.history_["cohort"][:before].tolist() == alone.history_["cohort"].tolist()
-
-
-def test_strangers_are_refused(tmp_path, modules):
-    """With TLS and keys: a node without a key, without the certificate, or by another's name."""
-    from certificates import Certificates
+def test_nodes_and_servers_that_die_and_come_back(tmp_path):
+    """A killed node and one that answers garbage fail; a killed server goes on where it was."""
     from loopback import Loopback, wait_until
 
-    certificates = Certificates(tmp_path / "certificates")
-    others = Certificates(tmp_path / "others")
-    (tmp_path / "data").mkdir()
-    with Loopback(tmp_path, certificates) as federation:
-        keys = {name: certificates.make_key(name) for name in ("a", "b", "no")}
-        for name in "ab":
-            federation.flwr("supernode", "register", str(keys[name][1]), "loop", "--name", name)
-        federation.node("a", tmp_path / "data", keys["a"][0])
-        federation.node("c", tmp_path / "data", keys["b"][0])  # by another name than b's
-        federation.node("unregistered", tmp_path / "data", keys["no"][0])
-        federation.node("without a key", tmp_path / "data")
-        federation.certificates = others
-        federation.node("another CA", tmp_path / "data", keys["b"][0])
-        federation.certificates = certificates
-        federation.node("plain", tmp_path / "data", insecure=True)
-        run = federation.submit(PROJECT, rounds=1, clients="a", folder=str(tmp_path), timeout=60.0)
-        log = federation.wait(run, timeout=120)
-        model = load(tmp_path, 1)
-        assert model.clients_.tolist() == ["a"]
-        assert "it says that it is 'c', but is registered as 'b'" in log
-        refusals = {
-            "unregistered": "Failed to activate SuperNode",
-            "without a key": "All SuperNodes must be registered",
-            "another CA": "CERTIFICATE_VERIFY_FAILED",
-            "plain": "Connection attempt failed",
-        }
-        for name, refusal in refusals.items():
-            wait_until(lambda n=name, r=refusal: r in federation.log(n), 60, federation.log(name))
-            assert "SuperNode ID" not in federation.log(name), name
-
-
-def test_the_rounds_are_those_of_the_simulation(plain, tmp_path):
-    run = plain.submit(PROJECT, rounds=2, folder=str(tmp_path))
-    plain.wait(run, timeout=240)
-    model = load(tmp_path, 2)
-    assert_same_rounds(model, simulate(2))
-    exchanges = [
-        json.loads(line)
-        for name in "abc"
-        for line in (plain.folder / name / "exchanges.jsonl").read_text().splitlines()
-    ]
-    asked, answered = (
-        [kind for one in side for kind in one] for side in zip(*exchanges, strict=True)
-    )
-    history = model.history_
-    assert asked.count("model") == history["models_down"].sum()
-    assert answered.count("model-0") == history["models_up"].sum()
-    assert answered.count("answer") == history["scalars_up"].sum()
-    assert asked.count("question") == history["n_polled"].sum()
-    assert answered.count("answer") < asked.count("question")  # somebody kept silent
+    with Loopback(tmp_path) as federation:
+        a, b, c = add_sites(federation, tmp_path)
+        settings = {"rounds": 2, "selector": "everybody", "folder": str(tmp_path), "timeout": 30.0}
+        (b / "garbage").touch()
+        (c / "stall").touch()
+        first = federation.submit(PROJECT, **settings)
+        wait_until((c / "stalled").exists, 120, "the first round does not train")
+        federation.kill("c")
+        (c / "stalled").unlink()
+        federation.node("c", c)
+        wait_until((c / "stalled").exists, 120, "the node that is back is not asked again")
+        assert rows(tmp_path) == 1  # the round of the kill; the next one is under way
+        kill_server_app(federation)
+        federation.flwr("stop", first, "loop")  # Flower would notice by itself after a minute
+        (b / "garbage").unlink()
+        (c / "stall").unlink()
+        federation.wait(federation.submit(PROJECT, **settings), timeout=240)
+        history = load(tmp_path, 2, "everybody").history_
+    assert history["round"].tolist() == [0, 1]
+    assert [set(failed) for failed in history["failed"]] == [{"b", "c"}, set()]
+    causes = history["causes"][0]
+    assert any("its answer has no ArrayRecord 'model-0'" in cause for cause in causes)
+    assert any("no answer" in cause for cause in causes)
+    first, *others = [one["round"] for one in exchanges(a) if "model-0" in one["answered"]]
+    assert (first, set(others)) == (0, {1})  # the restarted server does not repeat round 0
 
 
 @pytest.mark.skipif(not os.environ.get("SKFED_DATA"), reason="SKFED_DATA is unset: no WISDM")
@@ -180,3 +156,24 @@ def test_the_example_prints_the_table_of_the_simulation():
     assert over_processes.splitlines()[0].endswith("processes")
     assert over_processes.splitlines()[1:] == in_one.splitlines()[1:]
     assert len(in_one.splitlines()) == 4
+
+
+def test_the_secured_rounds_are_those_of_the_simulation(tmp_path):
+    """With TLS and keys; nodes without a key or certificate, or by a false name, are refused."""
+    from certificates import Certificates
+    from loopback import Loopback
+
+    certificates = Certificates(tmp_path / "certificates")
+    keys = {name: certificates.make_key(name) for name in ("a", "b", "c", "e", "no")}
+    with Loopback(tmp_path, certificates) as federation:
+        for name in "abce":
+            federation.flwr("supernode", "register", str(keys[name][1]), "loop", "--name", name)
+        sites = add_sites(federation, tmp_path, keys)
+        add_strangers(federation, tmp_path / "strangers", keys)
+        run = federation.submit(PROJECT, rounds=2, folder=str(tmp_path), timeout=60.0)
+        log = federation.wait(run, timeout=240)
+        assert "it says that it is 'd', but is registered as 'e'" in log
+        assert_refused(federation)
+    model = load(tmp_path, 2)
+    assert_same_rounds(model, simulate(2))
+    assert_counted(model.history_, [one for site in sites for one in exchanges(site)])

@@ -26,9 +26,14 @@ def answer(message, context):
         return Message(RecordDict({"spam": ConfigRecord({"eggs": b"\x80\x04"})}), reply_to=message)
     if trains and (folder / "stall").exists():
         (folder / "stalled").touch()
-        time.sleep(600)
+        while (folder / "stall").exists():
+            time.sleep(0.1)
     reply = site(message, context)
-    exchange = [sorted(m.content) if m.has_content() else None for m in (message, reply)]
+    exchange = {
+        "round": message.content["order"]["round"] if trains else None,
+        "asked": sorted(message.content),
+        "answered": sorted(reply.content),
+    }
     with (folder / "exchanges.jsonl").open("a") as file:
         file.write(json.dumps(exchange) + "\n")
     return reply
