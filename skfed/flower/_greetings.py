@@ -46,7 +46,7 @@ class Greetings:
         An answer that comes later is heard at the next exchange.
         """
         now = time.monotonic()
-        end = now + min(_PATIENCE, self.timeout) if wait else now
+        end = now + min(_PATIENCE, self.timeout / 2) if wait else now
         due = [node for node in nodes if self._due.get(node, now) <= now]
         new = {node for node in due if node not in self._due}
         self._ask(due, now)

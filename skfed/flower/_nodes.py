@@ -56,8 +56,8 @@ class Nodes:
         n = wanted if isinstance(wanted, int) else 1
         if isinstance(wanted, Collection):
             self._named = needed = wanted
-        # Whoever is there now, if nobody says how many: these may take their time.
-        self._meet(online := self._online(), wait=True)
+        # Who is there now comes before who comes later; names say themselves who is waited for.
+        self._meet(online := self._online(), wait=not isinstance(wanted, Collection))
         slow = self._silent(online) if wanted is None else set()
         while (
             (lacking := self._lacking(n, needed)) or self._silent(slow & online.keys())

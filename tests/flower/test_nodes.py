@@ -219,18 +219,7 @@ def test_a_node_that_hangs_keeps_nobody_waiting(federate, monkeypatch):
     """One that connects meanwhile is met, though the wait for the other takes all the time."""
     monkeypatch.setattr("skfed.flower._greetings._PATIENCE", 1.0)
     strategy, grid = federate(estimator(n_rounds=4), names="abcdef", timeout=30)
-    app, look = grid.nodes[10].app, grid.get_nodes
-    late_one, hellos = node_of(grid, "f"), []
-    late_one.online = False
-    hung = Node(app, {"client-name": "hangs"})
-    hung.answer = hellos.append
-    grid.add(hung)
-
-    def get_nodes():
-        late_one.online = late_one.online or bool(hellos)
-        return look()
-
-    grid.get_nodes = get_nodes
+    hellos = hang_until(grid, "f")
     began = time.monotonic()
     at_round(1, lambda grid: setattr(node_of(grid, "c"), "online", False))(grid)
     strategy.start(grid)
@@ -238,6 +227,33 @@ def test_a_node_that_hangs_keeps_nobody_waiting(federate, monkeypatch):
     assert strategy.model_.clients_.tolist() == list("abcdef")
     assert strategy.model_.history_["failed"].tolist() == [(), *[("c",)] * 3]
     assert 1 <= len(hellos) <= 3
+
+
+@pytest.mark.parametrize("clients", [2, ["a", "b"]], ids=["number", "names"])
+def test_a_node_that_hangs_leaves_time_for_others(clients, federate):
+    strategy, grid = federate(estimator(n_rounds=1), clients=clients, names="ab", timeout=4)
+    hang_until(grid, "b")
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == ["a", "b"]
+
+
+def hang_until(grid, name):
+    """Add a node that never answers; the named one comes once it has been asked.
+
+    Returns the messages that it is sent.
+    """
+    late_one, look, asked = node_of(grid, name), grid.get_nodes, []
+    late_one.online = False
+    hung = Node(late_one.app, {"client-name": "hangs"})
+    hung.answer = asked.append
+    grid.add(hung)
+
+    def get_nodes():
+        late_one.online = late_one.online or bool(asked)
+        return look()
+
+    grid.get_nodes = get_nodes
+    return asked
 
 
 def test_a_name_that_is_registered_is_no_nameless_node_s(federate):

@@ -133,6 +133,6 @@ EXPERIMENT = Experiment(
     note=(
         "Arbitrary in the paper, the local optima here are N(2, 1) in each of 5 dimensions; all "
         "seeds share one draw of them. The paper does not state its rounds; 25,000 let adapow-d "
-        "come down to d=m, and at K=30 end as its gap reaches rand's."
+        "come down to d=m, and at K=30 end before its gap is down to rand's."
     ),
 )

@@ -21,16 +21,16 @@ app = ClientApp()
 @app.train()
 def answer(message, context):
     folder = Path(context.node_config["data"])
-    trains = message.metadata.message_type == "train"
-    if trains and (folder / "garbage").exists():
+    t = message.content["order"]["round"] if "order" in message.content else None
+    if (folder / f"garbage-{t}").exists():
         return Message(RecordDict({"spam": ConfigRecord({"eggs": b"\x80\x04"})}), reply_to=message)
-    if trains and (folder / "stall").exists():
+    if (folder / f"stall-{t}").exists():
         (folder / "stalled").touch()
-        while (folder / "stall").exists():
+        while (folder / f"stall-{t}").exists():
             time.sleep(0.1)
     reply = site(message, context)
     exchange = {
-        "round": message.content["order"]["round"] if trains else None,
+        "round": t,
         "asked": sorted(message.content),
         "answered": sorted(reply.content),
     }
