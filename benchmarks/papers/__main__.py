@@ -30,7 +30,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="two rounds of one seed, measured on a tenth of the rows",
+        help="two rounds of one seed, with a tenth of the local steps and of the measured rows",
     )
     parser.add_argument(
         "--report",

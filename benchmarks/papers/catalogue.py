@@ -25,7 +25,8 @@ def shortened(
 ) -> Experiment:
     """Return an experiment with other numbers of seeds and rounds; None keeps them.
 
-    With ``thin`` its tables have other names: they tell of fewer rows.
+    With ``thin`` each so many-th row is measured and each so many-th local step taken, and its
+    tables have other names.
     """
     panels = []
     for panel in experiment.panels:
@@ -33,7 +34,10 @@ def shortened(
         if n_rounds is not None:
             setting = replace(setting, n_rounds=n_rounds)
         if thin > 1:
-            setting = replace(setting, name=f"{setting.name}-thin{thin}", thin=thin)
+            steps = -(-setting.training["local_steps"] // thin)
+            training = {**setting.training, "local_steps": steps}
+            name = f"{setting.name}-thin{thin}"
+            setting = replace(setting, name=name, training=training, thin=thin)
         panels.append(replace(panel, setting=setting))
     n_seeds = experiment.n_seeds if n_seeds is None else n_seeds
     return replace(experiment, panels=panels, n_seeds=n_seeds)
