@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from skfed.flower._wire import HELLO, content_of
 
 PAUSE = 1.0  # seconds between looks at what has come
-_PATIENCE = 30.0  # seconds until a node that says nothing is asked again; then twice as many
+_PATIENCE = 60.0  # seconds until a node that says nothing is asked again; then twice as many
 _AGAIN = 10.0  # seconds until a node that has answered may be asked again
 
 
