@@ -46,6 +46,7 @@ class Greetings:
         An answer that comes later is heard at the next exchange.
         """
         now = time.monotonic()
+        # Half of the time is left to nodes that come later.
         end = now + min(_PATIENCE, self.timeout / 2) if wait else now
         due = [node for node in nodes if self._due.get(node, now) <= now]
         new = {node for node in due if node not in self._due}
