@@ -65,15 +65,20 @@ def has_cifar10() -> bool:
 
 def dirichlet(seed: int, *, name: str, n_clients: int, alpha: float) -> Problem:
     """Images by Dirichlet's partition; one partition for all seeds, as in the paper's code."""
+    return redrawn_dirichlet(0, name=name, n_clients=n_clients, alpha=alpha)
+
+
+def redrawn_dirichlet(seed: int, *, name: str, n_clients: int, alpha: float) -> Problem:
+    """Images by Dirichlet's partition; one for each seed, as in the paper's text."""
     X, y = images(name, "train")
-    return Problem(X, y, _dirichlet_clients(name, n_clients, alpha), *images(name, "test"))
+    return Problem(X, y, _dirichlet_clients(name, n_clients, alpha, seed), *images(name, "test"))
 
 
 @lru_cache(maxsize=1)
-def _dirichlet_clients(name: str, n_clients: int, alpha: float) -> np.ndarray:
+def _dirichlet_clients(name: str, n_clients: int, alpha: float, seed: int) -> np.ndarray:
     """Return the owner of each image; of few images many partitions are drawn until one fits."""
     y = images(name, "train")[1]
-    return partition_dirichlet(y, n_clients, alpha=alpha, random_state=0)
+    return partition_dirichlet(y, n_clients, alpha=alpha, random_state=seed)
 
 
 def shards(

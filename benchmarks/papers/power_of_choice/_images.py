@@ -15,7 +15,7 @@ from benchmarks.papers.claims import (
     gain_over,
     ratio_to,
 )
-from benchmarks.papers.problems import dirichlet
+from benchmarks.papers.problems import dirichlet, redrawn_dirichlet
 from benchmarks.papers.settings import Setting
 from skfed import ActiveFLSelector, PowerOfChoice, RandomSelector
 from skfed.availability import AlternatingHalves
@@ -77,13 +77,18 @@ def fashion_mnist(
     batch_size: int = 64,
     tau: int = 30,
     intermittent: bool = False,
+    redrawn: bool = False,
 ) -> Setting:
-    """Fashion-MNIST, K=100; the learning rate is halved at rounds 150 and 300."""
+    """Fashion-MNIST, K=100; the learning rate is halved at rounds 150 and 300.
+
+    ``redrawn`` is with a partition for each seed.
+    """
+    problem = redrawn_dirichlet if redrawn else dirichlet
     availability = AlternatingHalves(removed=0.1) if intermittent else None
     name = f"pow-fashion-mnist-alpha{alpha:g}-lr{lr:g}-m{m}-b{batch_size}-tau{tau}"
     return Setting(
-        name=name + "-halves" * intermittent,
-        problem=partial(dirichlet, name="fashion-mnist", n_clients=100, alpha=alpha),
+        name=name + "-halves" * intermittent + "-redrawn" * redrawn,
+        problem=partial(problem, name="fashion-mnist", n_clients=100, alpha=alpha),
         net=partial(perceptron, lr, batch_size),
         training={
             "local_steps": tau,

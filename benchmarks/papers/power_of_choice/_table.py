@@ -1,6 +1,7 @@
 """What Tables 1 and 2 have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.papers.experiment import ACCURACY, MODELS, SECONDS, TO_60, Experiment, Panel
 from benchmarks.papers.pictures import curves
@@ -16,47 +17,71 @@ from benchmarks.papers.power_of_choice._images import (
 )
 
 
-def comparison(
-    place: str,
-    *,
-    alpha: float,
-    theirs: Mapping[str, tuple[str, str, str]],
-    ratios: Mapping[str, float],
-    points: float,
-    bound: float,
-) -> Experiment:
-    """Return a table's experiment: the paper's rows, and what its text claims.
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of the paper.
 
-    ``theirs`` has rounds to 60%, seconds a round and accuracy; ``ratios`` the shares of the rounds
-    of random selection at C=0.1; ``points`` is how much more accurate the variants are than that;
-    ``bound`` is the share of rounds that we ask of them at lr=0.0005.
+    Parameters
+    ----------
+    place : str
+        Its name in the paper.
+    alpha : float
+        Of Dirichlet's partition.
+    theirs : mapping of str to tuple
+        A strategy's rounds to 60%, seconds a round and accuracy.
+    ratios : mapping of str to float
+        A strategy's share of the rounds of random selection at C=0.1.
+    points : float
+        How much more accurate the variants are than that.
+    bound : float
+        The share of rounds that we ask of the variants at lr=0.0005.
     """
-    headings = (TO_60.heading, SECONDS.heading, ACCURACY.heading)
-    rows = {name: dict(zip(headings, row, strict=True)) for name, row in theirs.items()}
-    variants = list(ratios)[:3]
-    claims = [
-        *(fewer_rounds(place, name, ratio, RAND_10) for name, ratio in ratios.items()),
-        *(more_accurate(place, name, points, RAND_10) for name in variants),
-    ]
-    ours = [no_more_rounds(name, bound, RAND_10) for name in variants]
-    panels = [
-        Panel(
-            f"alpha={alpha:g}, lr={lr:g}",
-            fashion_mnist(alpha, lr),
-            list(theirs),
+
+    place: str
+    alpha: float
+    theirs: Mapping[str, tuple[str, str, str]]
+    ratios: Mapping[str, float]
+    points: float
+    bound: float
+
+    def panel(self, lr: float, *, redrawn: bool = False) -> Panel:
+        """Return what is run at a learning rate; ``redrawn`` is with a partition for each seed."""
+        headings = (TO_60.heading, SECONDS.heading, ACCURACY.heading)
+        variants = list(self.ratios)[:3]
+        claims = [
+            *(fewer_rounds(self.place, name, r, RAND_10) for name, r in self.ratios.items()),
+            *(more_accurate(self.place, name, self.points, RAND_10) for name in variants),
+        ]
+        ours = [no_more_rounds(name, self.bound, RAND_10) for name in variants]
+        return Panel(
+            f"alpha={self.alpha:g}, lr={lr:g}",
+            fashion_mnist(self.alpha, lr, redrawn=redrawn),
+            list(self.theirs),
             [*claims, *ours] if lr == LOWER_LR else claims,
-            rows,
+            {name: dict(zip(headings, row, strict=True)) for name, row in self.theirs.items()},
         )
-        for lr in (LR, LOWER_LR, LOWEST_LR)
-    ]
+
+
+def comparison(title: str, panels: Sequence[Panel], *, note: str, n_seeds: int = 3) -> Experiment:
+    """Return the experiment in which panels are compared with the paper's rows."""
     return Experiment(
-        title=f"Power-of-choice, {place}: alpha={alpha:g}",
+        title=f"Power-of-choice, {title}",
         panels=panels,
         columns=[TO_60, SECONDS, ACCURACY, MODELS],
         draw=curves(("test_accuracy", "test accuracy"), ("global_loss", "training loss")),
+        n_seeds=n_seeds,
         baseline=RAND_10,
+        note=f"In brackets, the share of random selection's at C=0.1. {note}",
+    )
+
+
+def at_three_rates(table: Table) -> Experiment:
+    """Return a table's experiment, with one partition for all seeds."""
+    return comparison(
+        f"{table.place}: alpha={table.alpha:g}",
+        [table.panel(lr) for lr in (LR, LOWER_LR, LOWEST_LR)],
         note=(
-            "In brackets, the share of random selection's at C=0.1. The paper's learning rate is "
+            "The paper's learning rate is "
             "0.005; a reproduction found its ratios at 0.0005; at 0.00025 random selection takes "
             "rounds by the hundred, as in the paper. The partition is one for all seeds, as in the "
             "paper's code; its text has one a seed."
