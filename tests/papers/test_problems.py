@@ -16,6 +16,7 @@ from benchmarks.papers.problems import (
     dirichlet,
     noisy_synthetic,
     quadratic_data,
+    redrawn_dirichlet,
     shards,
     synthetic,
 )
@@ -43,10 +44,13 @@ def test_emnists_set_up_on_mnist(data_home):
 
 
 def test_power_of_choice_has_one_partition_for_all_seeds(data_home):
-    first, second = (dirichlet(s, name="fashion-mnist", n_clients=100, alpha=0.3) for s in (0, 1))
+    data = {"name": "fashion-mnist", "n_clients": 100, "alpha": 0.3}
+    first, second = (dirichlet(seed, **data) for seed in (0, 1))
     assert (first.clients == second.clients).all()
     assert first.priority is None and first.in_objective.all()
     assert len(first.y_test) == 10_000
+    assert (redrawn_dirichlet(0, **data).clients == first.clients).all()
+    assert (redrawn_dirichlet(1, **data).clients != first.clients).any()
 
 
 def test_no_copy_of_a_test_row_is_trained_on():
