@@ -30,7 +30,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="two rounds of one seed, with a tenth of the local steps and of the measured rows",
+        help="two rounds of one seed, with a tenth of the rows and of the local steps",
     )
     parser.add_argument(
         "--report",
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     known = experiments()
     if given.list or not (given.names or given.report):
         for name, experiment in known.items():
-            print(f"{name:26} {experiment.title}")
+            print(f"{name:30} {experiment.title}")
         return 0
     names = _named(given.names, known)
     if names is None:

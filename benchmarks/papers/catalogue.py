@@ -25,8 +25,8 @@ def shortened(
 ) -> Experiment:
     """Return an experiment with other numbers of seeds and rounds; None keeps them.
 
-    With ``thin`` each so many-th row is measured and each so many-th local step taken, and its
-    tables have other names.
+    With ``thin`` each so many-th row is kept and each so many-th local step taken, and its tables
+    have other names.
     """
     panels = []
     for panel in experiment.panels:

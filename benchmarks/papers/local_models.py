@@ -33,7 +33,7 @@ class WithLocalModels(Setting):
     def run(self, strategy, seed, device="cpu", tick=int):
         if strategy != LOCAL:
             return super().run(strategy, seed, device, tick)
-        problem = self.problem(seed)
+        problem = self.data(seed)
         held = held_labels(problem)
         histories = []
         free = np.setdiff1d(problem.clients, problem.priority)
@@ -71,7 +71,7 @@ class WithLocalModels(Setting):
 
     def _local_measure(self, problem: Problem, device: str, held: np.ndarray):
         """Return what measures the mean accuracy of clients, who hold labels as ``held`` says."""
-        X, y = to_tensors(problem.X_test[:: self.thin], problem.y_test[:: self.thin], device)
+        X, y = to_tensors(problem.X_test, problem.y_test, device)
         totals = np.bincount(y.cpu().numpy(), minlength=held.shape[1])
 
         def measure(net):

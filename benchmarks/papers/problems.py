@@ -5,6 +5,7 @@ from functools import cache, lru_cache
 from itertools import count
 
 import numpy as np
+import pandas as pd
 from sklearn.utils import Bunch
 
 from skfed.datasets import (
@@ -45,6 +46,18 @@ class Problem:
             return np.ones(len(self.y), dtype=bool)
         return np.isin(self.clients, self.priority)
 
+    def thinned(self, step: int) -> "Problem":
+        """Keep each client's first row and every ``step``-th after it, and such test rows."""
+        kept = pd.Series(self.clients).groupby(self.clients).cumcount().to_numpy() % step == 0
+        return Problem(
+            self.X[kept],
+            self.y[kept],
+            self.clients[kept],
+            self.X_test[::step],
+            self.y_test[::step],
+            self.priority,
+        )
+
 
 @cache
 def images(name: str, subset: str) -> tuple[np.ndarray, np.ndarray]:
@@ -81,6 +94,7 @@ def _dirichlet_clients(name: str, n_clients: int, alpha: float, seed: int) -> np
     return partition_dirichlet(y, n_clients, alpha=alpha, random_state=seed)
 
 
+@lru_cache(maxsize=1)
 def shards(
     seed: int,
     *,

@@ -76,7 +76,7 @@ class Setting:
     loss_every : int, default=1
         F(w), over all training rows, is measured every so many rounds, and in each of the last.
     thin : int, default=1
-        Each so many-th row is measured: more than 1 is for a quick look.
+        Each so many-th row of a client, or of the test, counts: more than 1 is for a quick look.
     with_cohorts : bool, default=False
         Whether the results say who was in the cohort.
     """
@@ -95,12 +95,17 @@ class Setting:
         self, strategy: str, seed: int, device: str = "cpu", tick: Callable[[], None] = int
     ) -> pd.DataFrame:
         """Train by one strategy; return a row a round. ``tick`` is called after each."""
-        problem = self.problem(seed)
+        problem = self.data(seed)
         model = self.model(strategy, seed, device)
         model.measure = self.ticking(self.measures(problem, device), tick)
         model.set_params(priority=problem.priority)
         history = model.fit(problem.X, problem.y, clients=problem.clients).history_
         return self.results(strategy, seed, history)
+
+    def data(self, seed: int) -> Problem:
+        """Return the problem, thinned out for a quick look."""
+        problem = self.problem(seed)
+        return problem if self.thin == 1 else problem.thinned(self.thin)
 
     def model(self, strategy: str, seed: int, device: str) -> Measured:
         """Return the estimator of a run, not fitted."""
@@ -114,8 +119,8 @@ class Setting:
 
     def measures(self, problem: Problem, device: str) -> Measure:
         """Return what measures a global model: its test accuracy and loss, and F."""
-        test = to_tensors(problem.X_test[:: self.thin], problem.y_test[:: self.thin], device)
-        rows = np.flatnonzero(problem.in_objective)[:: self.thin]
+        test = to_tensors(problem.X_test, problem.y_test, device)
+        rows = problem.in_objective
         whole = to_tensors(problem.X[rows], problem.y[rows], device)
         rounds = iter(range(self.n_rounds))
 

@@ -23,6 +23,9 @@ class QuadraticSetting(Setting):
 
     n_clients: int
 
+    def data(self, seed):
+        return self.problem(seed)  # its rows are the clients' sizes
+
     def measures(self, problem, device):
         data = quadratic_data(self.n_clients)
         h = self.curvatures(data)
