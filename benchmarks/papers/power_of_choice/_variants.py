@@ -15,6 +15,7 @@ def figure(
     strategies: Sequence[str],
     claims: Mapping[float, Sequence[Claim]],
     *,
+    rates: Sequence[float] = (LR, LOWER_LR),
     note: str = "",
 ) -> Experiment:
     """Return a figure with a panel for each alpha that ``claims`` names and each learning rate.
@@ -25,7 +26,7 @@ def figure(
         title=title,
         panels=[
             Panel(f"alpha={alpha:g}, lr={lr:g}", setting(alpha, lr), strategies, claims[alpha])
-            for lr in (LR, LOWER_LR)
+            for lr in rates
             for alpha in claims
         ],
         columns=[TO_60, ACCURACY, LOSS, SECONDS, MODELS],
