@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     known = experiments()
     if given.list or not (given.names or given.report):
         for name, experiment in known.items():
-            print(f"{name:30} {experiment.title}")
+            print(f"{name:34} {experiment.title}")
         return 0
     names = _named(given.names, known)
     if names is None:

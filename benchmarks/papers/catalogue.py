@@ -14,10 +14,15 @@ def experiments() -> dict[str, Experiment]:
     for paper in (fedalign, power_of_choice):
         short = paper.__name__.rpartition(".")[2]
         modules = [m.name for m in iter_modules(paper.__path__) if not m.name.startswith("_")]
-        for module in sorted(modules, key=lambda name: (len(name), name)):
+        for module in sorted(modules, key=_place):
             name = f"{short}-{module}".replace("_", "-")
             found[name] = import_module(f"{paper.__name__}.{module}").EXPERIMENT
     return found
+
+
+def _place(module: str) -> tuple[bool, int, str]:
+    """Sort figures by number, each with its variants behind it, before tables and the rest."""
+    return not module.startswith("fig"), len(module.partition("_")[0]), module
 
 
 def shortened(
