@@ -14,7 +14,17 @@ from benchmarks.papers.experiment import Experiment
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; a strategy keeps its place.
 COLOURS = ["#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"]
-STYLES = ["-", "-", "-", "-", "--", "--", "--", "--"]
+# Later lines are broken, so that those beneath them can be seen.
+STYLES = [
+    "-",
+    "-",
+    (0, (6, 2)),
+    (0, (3, 3)),
+    (0, (1, 2)),
+    (0, (6, 2, 1, 2)),
+    (0, (9, 4)),
+    (0, (2, 4)),
+]
 
 
 def curves(
@@ -120,7 +130,8 @@ def _lines(
             values = values.iloc[:: len(values) // 500]
         mean, spread = values.mean(axis=1), values.std(axis=1)
         colour, style = COLOURS[i % len(COLOURS)], STYLES[i % len(STYLES)]
-        ax.plot(mean.index + 1, mean, style, color=colour, linewidth=1.2, label=strategy)
+        look = {"color": colour, "linestyle": style, "linewidth": 1.2}
+        ax.plot(mean.index + 1, mean, label=strategy, **look)
         if not log:
             ax.fill_between(
                 mean.index + 1, mean - spread, mean + spread, color=colour, alpha=0.1, linewidth=0

@@ -19,19 +19,25 @@ benchmarks.papers NAME` leaves. FedALIGN is Ravi and Shomorony's *Prioritized Fe
 Selection in Federated Learning* (arXiv:2010.01243, figures and tables as in its ICLR submission).
 
 A claim's figure is the mean over the seeds ± its standard error, a table's ± the standard
-deviation; a seed's seconds a round are its median, in this simulation, in which one core trains
-the whole cohort, two runs side by side: they say nothing of the papers' computation times, whose
-clients train side by side, so no claim on time has a verdict. In the end is what was measured in
-the last ten rounds.
+deviation. In the end is what was measured in the last ten rounds: of 200 for FedALIGN, as in its
+code, of 800 on Synthetic(1, 1), of 400 for power-of-choice on images, where the paper states none.
+FedALIGN's baseline on all clients has the same warm-up on the priority clients.
+
+A seed's seconds a round are its median in this simulation, where one core trains the whole cohort
+while other runs, and at times other work, share the machine. They say nothing of the papers'
+computation times, whose clients train side by side, so no claim on time has a verdict: compare the
+models sent.
 
 Where the paper gives a figure, a claim *holds* when the effect is at least as strong, a standard
-error allowed, and *holds partly* when there is an effect, by more than a standard error, but a
-weaker one. Where it says more, less or faster, a claim holds when the difference is on the claimed
-side by more than its standard error, and partly when it is there by less. Where it says no higher,
-it holds unless it is higher by more than a standard error. Where it says equal, a claim holds
-within a standard error, and partly within 1 point of accuracy or 0.05. A run that never reaches a
-level counts as all its rounds where it is the yardstick; else the claim does not hold. *Bound of
-our own* marks what we ask, not the paper, and allows no standard error.
+error allowed, and *holds partly* when there is an effect, by more than a standard error and at
+least a quarter of the paper's, but a weaker one. Where it says more, less or faster, a claim holds
+when the difference is on the claimed side by more than its standard error (so that one seed alone
+is not enough), and partly when it is there by less. Where it says no higher, it holds unless it is
+higher by more than a standard error. Where it says equal, a claim holds within a standard error,
+and partly within 1 point of accuracy or 0.05. A run that never reaches a level counts as all its
+rounds where it is the yardstick; else the claim does not hold. *Bound of our own* marks what we
+ask, not the paper, and allows no standard error. All settings tried are shown: a claim that holds
+in none of a section's holds in none that we know of.
 """
 
 
@@ -116,11 +122,14 @@ def stamp(experiment: Experiment) -> str:
         (
             panel.setting.describe(),
             panel.strategies,
-            [vars(c) | {"measure": 0} for c in panel.claims],
+            [(type(c).__name__, vars(c) | {"measure": 0}) for c in panel.claims],
+            panel.theirs,
         )
         for panel in experiment.panels
     ]
-    code = sha256(repr((told, experiment.n_seeds, experiment.note)).encode()).hexdigest()
+    headings = [column.heading for column in experiment.columns]
+    told_of_all = told, headings, experiment.n_seeds, experiment.note
+    code = sha256(repr(told_of_all).encode()).hexdigest()
     return f"<!-- {code[:16]} -->"
 
 

@@ -88,6 +88,8 @@ def verdict(claim, *values, **given):
         ([12, 12], "holds"),
         ([9, 11], "holds"),  # 10 ± 1 for 10
         ([8, 9], "holds partly"),  # 8.5 ± 0.5
+        ([2, 3], "holds partly"),
+        ([2, 2.9], "does not hold"),  # less than a quarter of it
         ([-1, 1], "does not hold"),
         ([-5, -4], "does not hold"),
         ([np.nan, 12], "does not hold"),
@@ -101,6 +103,7 @@ def test_a_figure_may_be_of_less():
     share = {"claimed": 0.5, "neutral": 1}
     assert verdict(Figure, 0.4, 0.4, **share) == "holds"
     assert verdict(Figure, 0.7, 0.8, **share) == "holds partly"
+    assert verdict(Figure, 0.9, 0.92, **share) == "does not hold"  # less than a quarter of it
     assert verdict(Figure, 0.9, 1.2, **share) == "does not hold"
 
 
@@ -109,6 +112,8 @@ def test_a_figure_may_be_of_less():
     [
         ([2, 3], "holds"),
         ([-1, 2], "holds partly"),  # 0.5 ± 1.5
+        ([0.1, 0, 0], "holds partly"),  # one seed's effect is its standard error
+        ([0.07, 0, 0], "holds partly"),
         ([0, 0], "does not hold"),  # identical runs are no gain
         ([-2, 1], "does not hold"),
     ],

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def run(*arguments):
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.papers", *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True,
+        cwd=ROOT, capture_output=True, text=True, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done
@@ -33,6 +33,9 @@ def test_every_experiment_of_both_papers_is_there():
     for figure in range(2, 16):
         assert f"power-of-choice-fig{figure}" in names
     assert {"power-of-choice-table1", "power-of-choice-table2"} <= names.keys()
+    for figure in (9, 10, 14, 15):  # at the paper's learning rate, and at that of a reproduction
+        rates = [f"power-of-choice-fig{figure}", f"power-of-choice-fig{figure}-lower-rate"]
+        assert [names[rate].panels[0].setting.net().lr for rate in rates] == [0.005, 0.0005]
 
 
 def test_settings_of_one_name_are_the_same_setting():
@@ -69,8 +72,11 @@ def test_a_table_makes_a_picture_again_without_a_run(tmp_path, capsys):
     picture.unlink()
     assert main(["power-of-choice-fig4", *short, "--report"]) == 0
     assert picture.read_bytes() == before
-    assert "rounds to loss 0.7" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "rounds to loss 0.7" in told
     assert not (tmp_path / "RESULTS.md").exists()
+    assert main([*short, "--report"]) == 0
+    assert told.strip() in (tmp_path / "RESULTS.md").read_text()
 
 
 def test_sections_without_tables_are_kept_if_they_are_of_the_same_claims(tmp_path):
@@ -104,6 +110,7 @@ def measured(strategy, seed):
 
 @pytest.mark.slow
 def test_everything_quickly(data_home, tmp_path):
+    """Within three minutes: then it is cut off."""
     told = run("all", "--quick", "--out", tmp_path).stdout
     names = [name for name, one in experiments().items() if not one.needs or one.needs()]
     for name in names:

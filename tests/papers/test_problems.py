@@ -43,6 +43,17 @@ def test_emnists_set_up_on_mnist(data_home):
     assert len(few.y_test) == 10_000
 
 
+def test_a_thinned_problem_keeps_all_clients():
+    clients = np.repeat([0, 1, 2], [5, 1, 20])
+    rows = np.arange(26)
+    whole = Problem(rows, rows, clients, rows, rows, np.array([1]))
+    thinned = whole.thinned(10)
+    assert thinned.X.tolist() == thinned.y.tolist() == [0, 5, 6, 16]
+    assert thinned.clients.tolist() == [0, 1, 2, 2]
+    assert thinned.X_test.tolist() == [0, 10, 20]
+    assert thinned.in_objective.tolist() == [False, True, False, False]
+
+
 def test_power_of_choice_has_one_partition_for_all_seeds(data_home):
     data = {"name": "fashion-mnist", "n_clients": 100, "alpha": 0.3}
     first, second = (dirichlet(seed, **data) for seed in (0, 1))

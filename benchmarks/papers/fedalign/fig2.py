@@ -10,7 +10,6 @@ from benchmarks.papers.fedalign._images import (
     BY_ACCURACY,
     BY_LOSS,
     BY_LOSS_04,
-    BY_LOSS_TO_0,
     N_ROUNDS,
     PRIORITY,
     WARMUP,
@@ -23,13 +22,14 @@ from benchmarks.papers.settings import Setting
 
 SKEWS = {"low": 0.5, "medium": 1.5, "high": 5.0}
 NAMED = {"low": BY_LOSS, "medium": BY_LOSS, "high": BY_LOSS_04}  # with the eps the paper names
-MILD = {"label_noise": 0.5, "irrelevant": 0.5}
+OTHER = {BY_LOSS: BY_LOSS_04, BY_LOSS_04: BY_LOSS}
 
 
-def setting(noise: str, **factors: float) -> Setting:
-    """Return the setting at one level of noise; the paper's factors unless others are given."""
+def setting(noise: str, factor: float | None = None) -> Setting:
+    """Return the setting at one level of noise; the paper's factors unless another is given."""
+    factors = {} if factor is None else {"label_noise": factor, "irrelevant": factor}
     return Setting(
-        name=f"fedalign-synthetic-{noise}" + "-mild" * bool(factors),
+        name=f"fedalign-synthetic-{noise}" + ("" if factor is None else f"-factor{factor:g}"),
         problem=partial(noisy_synthetic, skew=SKEWS[noise], **factors),
         net=partial(softmax_regression, 60, 10),
         training={"local_steps": 5},
@@ -69,11 +69,24 @@ def no_higher_loss(by: str, than: str) -> Claim:
     )
 
 
-def panel(title: str, noise: str, **factors: float) -> Panel:
+def best_eps(by: str, than: str) -> Claim:
+    """Claim that the eps the paper names ends lower than another."""
+    return Direction(
+        words=f"{by}: lower training loss in the end than {than} (ratio)",
+        place="Section 4",
+        measure=loss_ratio(by, than),
+        more=False,
+        neutral=1,
+        form="{:.3f}",
+        paper="the best eps",
+    )
+
+
+def panel(noise: str, factor: float | None = None) -> Panel:
     return Panel(
-        title,
-        setting(noise, **factors),
-        [PRIORITY, ALL, BY_ACCURACY, BY_LOSS, BY_LOSS_04, BY_LOSS_TO_0],
+        f"{noise} noise" + ("" if factor is None else f", factors {factor:g}"),
+        setting(noise, factor),
+        [PRIORITY, ALL, BY_ACCURACY, BY_LOSS, BY_LOSS_04],
         [
             *(
                 claim(NAMED[noise], than)
@@ -82,24 +95,32 @@ def panel(title: str, noise: str, **factors: float) -> Panel:
             ),
             *(ends_higher("Figure 2", NAMED[noise], than) for than in (PRIORITY, ALL)),
             faster_after_warmup("Figure 2", NAMED[noise]),
+            best_eps(NAMED[noise], OTHER[NAMED[noise]]),
         ],
     )
 
 
-EXPERIMENT = Experiment(
-    title="FedALIGN, Figure 2: Synthetic(1, 1) with noisy free clients",
-    panels=[
-        *(panel(f"{noise} noise", noise) for noise in SKEWS),
-        *(panel(f"{noise} noise, factors 0.5", noise, **MILD) for noise in SKEWS),
-    ],
-    columns=[LOSS, ACCURACY, mean_of("n_trained", "clients trained"), MODELS],
-    draw=curves(
-        ("global_loss", "training loss"), ("test_accuracy", "test accuracy"), warmup=WARMUP
-    ),
-    n_seeds=5,
-    note=(
-        "The paper names the noise generator's factors (2.5 for labels, 1 for irrelevant rows) and "
-        "does not define it; the definition taken is that of `make_prioritized_synthetic`. What "
-        "was tried besides: both factors at 0.5."
-    ),
+def figure(title: str, panels: list[Panel], note: str) -> Experiment:
+    """Return the figure for some levels and factors of noise."""
+    return Experiment(
+        title=f"FedALIGN, Figure 2: Synthetic(1, 1) with {title}",
+        panels=panels,
+        columns=[LOSS, ACCURACY, mean_of("n_trained", "clients trained"), MODELS],
+        draw=curves(
+            ("global_loss", "training loss"), ("test_accuracy", "test accuracy"), warmup=WARMUP
+        ),
+        n_seeds=5,
+        note=(
+            "The paper names the noise generator's factors (2.5 for labels, 1 for irrelevant rows) "
+            "and does not define it; the definition taken is that of `make_prioritized_synthetic`. "
+            "Where 10.0 clients trained, hardly ever did a free client match: FedALIGN then is "
+            f"training on the 10 priority clients. {note}"
+        ),
+    )
+
+
+EXPERIMENT = figure(
+    "noisy free clients",
+    [panel(noise) for noise in SKEWS],
+    "fedalign-fig2-milder has less noise, with which they do.",
 )

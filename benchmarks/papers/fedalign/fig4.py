@@ -20,6 +20,7 @@ EXPERIMENT = Experiment(
     draw=curves(("test_accuracy", "test accuracy"), warmup=WARMUP),
     n_seeds=5,
     note=(
-        "The penalty of the authors' code has no gradient; here it is mu/2 ||w - w_t||^2. " + SHARDS
+        "The penalty of the authors' code has no gradient; here it is mu/2 ||w - w_t||^2. The text "
+        "has 60 clients besides the four, the caption 60 in all, as here. " + SHARDS
     ),
 )

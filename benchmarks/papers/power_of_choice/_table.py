@@ -81,9 +81,9 @@ def at_three_rates(table: Table) -> Experiment:
         f"{table.place}: alpha={table.alpha:g}",
         [table.panel(lr) for lr in (LR, LOWER_LR, LOWEST_LR)],
         note=(
-            "The paper's learning rate is "
-            "0.005; a reproduction found its ratios at 0.0005; at 0.00025 random selection takes "
-            "rounds by the hundred, as in the paper. The partition is one for all seeds, as in the "
-            "paper's code; its text has one a seed."
+            "The paper's learning rate is 0.005; a reproduction (peng-ju/Power-of-Choice) found "
+            "its ratios at 0.0005; at 0.00025 random selection takes rounds by the hundred, as in "
+            "the paper. The partition is one for all seeds, as in the paper's code; its text has "
+            "one a seed (power-of-choice-tables-redrawn)."
         ),
     )

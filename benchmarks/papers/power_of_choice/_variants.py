@@ -33,6 +33,6 @@ def figure(
         draw=curves(("test_accuracy", "test accuracy"), ("global_loss", "training loss")),
         note=(
             "One partition for all seeds, as in the paper's code. The paper's learning rate is "
-            f"0.005; a reproduction found its ratios at 0.0005. {note}"
+            f"0.005; a reproduction (peng-ju/Power-of-Choice) found its ratios at 0.0005. {note}"
         ).strip(),
     )

@@ -24,7 +24,10 @@ def at(lr: float) -> Experiment:
         mnist,
         [RAND, powd(30), cpowd(30), rpowd(250), AFL],
         {
-            2: [as_good(PLACE, cpowd(30), powd(30)), higher(PLACE, powd(30), rpowd(250))],
+            2: [
+                as_good(PLACE, cpowd(30), powd(30)),
+                *(higher(PLACE, name, rpowd(250)) for name in (powd(30), cpowd(30))),
+            ],
             0.3: [as_good(PLACE, name, powd(30)) for name in (cpowd(30), rpowd(250))],
         },
         note="EMNIST cannot be had here; its set-up is run on MNIST's digits.",

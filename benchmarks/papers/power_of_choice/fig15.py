@@ -16,7 +16,7 @@ from benchmarks.papers.power_of_choice._images import (
 )
 from benchmarks.papers.power_of_choice._variants import figure
 
-PLACE = "Figure 15"
+PLACE = "Section 5, on Figure 14"
 
 
 def at(lr: float) -> Experiment:
@@ -26,10 +26,7 @@ def at(lr: float) -> Experiment:
         partial(fashion_mnist, batch_size=64, tau=100),
         [RAND, powd(6), cpowd(6), rpowd(50), AFL],
         {
-            2: [
-                higher(f"{PLACE}, read off its curves", name)
-                for name in (powd(6), cpowd(6), rpowd(50))
-            ],
+            2: [higher(PLACE, name) for name in (powd(6), cpowd(6), rpowd(50))],
             0.3: [as_good(PLACE, powd(6), RAND)],
         },
         rates=[lr],

@@ -98,7 +98,7 @@ def bias_gone(most: str) -> Claim:
         claimed=0.01,
         neutral=1,
         form="{:.4f}",
-        paper="none",
+        paper="none (we ask for at most 0.01)",
     )
 
 

@@ -8,5 +8,8 @@ EXPERIMENT = comparison(
     "Tables 1 and 2 with a partition a seed",
     [table.TABLE.panel(LOWER_LR, redrawn=True) for table in (table1, table2)],
     n_seeds=5,
-    note="How much is saved depends on the partition: compare the spread with Tables 1 and 2's.",
+    note=(
+        "Each seed has a partition of its own, as the paper's text says. How much is saved depends "
+        "on the partition: compare the spread with Tables 1 and 2's."
+    ),
 )
