@@ -17,8 +17,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=__doc__)
     parser.add_argument("names", nargs="*", help="experiments, or 'all'")
     parser.add_argument("--list", action="store_true", help="list the experiments")
-    parser.add_argument("--seeds", type=int, help="runs of each strategy (default: as the paper)")
-    parser.add_argument("--rounds", type=int, help="rounds of a run (default: as the paper)")
+    parser.add_argument(
+        "--seeds", type=int, help="runs of each strategy (default: as its configuration says)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of a run (default: as its configuration says)"
+    )
     parser.add_argument(
         "--out",
         type=Path,

@@ -28,20 +28,24 @@ STYLES = [
 
 
 def curves(
-    *measures: tuple[str, str], warmup: float | None = None, log: bool = False
+    *measures: tuple[str, str] | tuple[str, str, str],
+    warmup: float | None = None,
+    log: bool = False,
 ) -> Callable[[Experiment, list[pd.DataFrame]], Figure]:
     """Draw measures, given as (column, label), over rounds: a row each, a column a panel.
 
     Lines are means over the seeds and bands a standard deviation; ``warmup`` is the share of the
-    rounds that a dotted line ends.
+    rounds that a dotted line ends. With (column, label, strategy) they are what the others are
+    above that strategy, seed by seed, and its standard error: where each seed has data of its own,
+    seeds differ more than strategies do.
     """
 
     def draw(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
         figure, columns = _columns_of_axes(len(measures), len(tables))
         for panel, table, column in zip(experiment.panels, tables, columns, strict=True):
             _title(column[0], panel.title)
-            for (name, label), ax in zip(measures, column, strict=True):
-                _lines(ax, table, panel.strategies, name, log)
+            for (name, label, *than), ax in zip(measures, column, strict=True):
+                _lines(ax, table, panel.strategies, name, log, *than)
                 ax.set_ylabel(label, fontsize=9)
                 if warmup is not None:
                     end = warmup * (table["round"].max() + 1)
@@ -120,15 +124,23 @@ def _columns_of_axes(n_measures: int, n_panels: int) -> tuple[Figure, list[np.nd
 
 
 def _lines(
-    ax: Axes, table: pd.DataFrame, strategies: Sequence[str], column: str, log: bool
+    ax: Axes,
+    table: pd.DataFrame,
+    strategies: Sequence[str],
+    column: str,
+    log: bool,
+    than: str | None = None,
 ) -> None:
     for i, strategy in enumerate(strategies):
         values = of_seeds(table, strategy, column).dropna()
-        if values.empty:
+        if values.empty or strategy == than:
             continue
+        if than is not None:
+            values = values - of_seeds(table, than, column)
         if len(values) > 1000:  # more than a picture has pixels for
             values = values.iloc[:: len(values) // 500]
-        mean, spread = values.mean(axis=1), values.std(axis=1)
+        mean = values.mean(axis=1)
+        spread = values.std(axis=1) if than is None else values.sem(axis=1)
         colour, style = COLOURS[i % len(COLOURS)], STYLES[i % len(STYLES)]
         look = {"color": colour, "linestyle": style, "linewidth": 1.2}
         ax.plot(mean.index + 1, mean, label=strategy, **look)

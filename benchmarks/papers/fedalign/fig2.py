@@ -107,7 +107,9 @@ def figure(title: str, panels: list[Panel], note: str) -> Experiment:
         panels=panels,
         columns=[LOSS, ACCURACY, mean_of("n_trained", "clients trained"), MODELS],
         draw=curves(
-            ("global_loss", "training loss"), ("test_accuracy", "test accuracy"), warmup=WARMUP
+            ("global_loss", "training loss"),
+            ("global_loss", f"that above {PRIORITY}", PRIORITY),
+            warmup=WARMUP,
         ),
         n_seeds=5,
         note=(
