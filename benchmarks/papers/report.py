@@ -128,8 +128,8 @@ def stamp(experiment: Experiment) -> str:
         for panel in experiment.panels
     ]
     headings = [column.heading for column in experiment.columns]
-    told_of_all = told, headings, experiment.n_seeds, experiment.note
-    code = sha256(repr(told_of_all).encode()).hexdigest()
+    whole = told, headings, experiment.n_seeds, experiment.note
+    code = sha256(repr(whole).encode()).hexdigest()
     return f"<!-- {code[:16]} -->"
 
 
