@@ -19,6 +19,6 @@ EXPERIMENT = Experiment(
     draw=curves(("test_accuracy", "test accuracy"), warmup=WARMUP),
     note=(
         "With ten classes instead of 47, nearly every client holds nearly every digit. Three "
-        "seeds, not five: the polls of 144,000 images a round would take more than half an hour."
+        "seeds, not five, so that it ends in half an hour: a round polls 144,000 images."
     ),
 )

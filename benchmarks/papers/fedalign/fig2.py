@@ -45,16 +45,16 @@ def loss_ratio(by: str, than: str):
     )
 
 
-def lower_loss(by: str, than: str) -> Claim:
+def lower_loss(by: str, than: str, place: str = "Figure 2", paper: str = "lower") -> Claim:
     """Claim that FedALIGN's final training loss is lower."""
     return Direction(
         words=f"{by}: lower training loss in the end than {than} (ratio)",
-        place="Figure 2",
+        place=place,
         measure=loss_ratio(by, than),
         more=False,
         neutral=1,
         form="{:.3f}",
-        paper="lower",
+        paper=paper,
     )
 
 
@@ -66,19 +66,6 @@ def no_higher_loss(by: str, than: str) -> Claim:
         limit=1,
         form="{:.3f}",
         paper="at most 1",
-    )
-
-
-def best_eps(by: str, than: str) -> Claim:
-    """Claim that the eps the paper names ends lower than another."""
-    return Direction(
-        words=f"{by}: lower training loss in the end than {than} (ratio)",
-        place="Section 4",
-        measure=loss_ratio(by, than),
-        more=False,
-        neutral=1,
-        form="{:.3f}",
-        paper="the best eps",
     )
 
 
@@ -95,7 +82,7 @@ def panel(noise: str, factor: float | None = None) -> Panel:
             ),
             *(ends_higher("Figure 2", NAMED[noise], than) for than in (PRIORITY, ALL)),
             faster_after_warmup("Figure 2", NAMED[noise]),
-            best_eps(NAMED[noise], OTHER[NAMED[noise]]),
+            lower_loss(NAMED[noise], OTHER[NAMED[noise]], "Section 4", "the best eps"),
         ],
     )
 
@@ -124,5 +111,5 @@ def figure(title: str, panels: list[Panel], note: str) -> Experiment:
 EXPERIMENT = figure(
     "noisy free clients",
     [panel(noise) for noise in SKEWS],
-    "fedalign-fig2-milder has less noise, with which they do.",
+    "fedalign-fig2-milder has less noise, with which some do.",
 )
