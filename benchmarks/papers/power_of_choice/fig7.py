@@ -59,5 +59,5 @@ EXPERIMENT = Experiment(
     ],
     columns=[Column("correlation with the data size", correlation, "{:.3f}")],
     draw=profile,
-    note=(f"All seeds share one draw of the objectives; a run has {FEW.n_rounds:,} rounds."),
+    note=f"All seeds share one draw of the objectives; a run has {FEW.n_rounds:,} rounds.",
 )
