@@ -22,6 +22,11 @@ class QuadraticSetting(Setting):
 
     n_clients: int
 
+    @property
+    def powds(self) -> list[str]:
+        """Names of the power-of-choice strategies with a fixed d, by d."""
+        return [name for name in self.strategies if name not in (RAND, ADAPOWD)]
+
     def data(self, seed):
         return self.problem(seed)  # its rows are the clients' sizes
 

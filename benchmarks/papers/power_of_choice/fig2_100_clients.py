@@ -3,4 +3,4 @@
 from benchmarks.papers.power_of_choice._quadratic import MANY
 from benchmarks.papers.power_of_choice.fig2 import figure
 
-EXPERIMENT = figure(MANY, (15, 30, 100))
+EXPERIMENT = figure(MANY)

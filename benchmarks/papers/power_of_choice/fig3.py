@@ -43,14 +43,15 @@ SMALL_BIAS = Equal(
 )
 
 
-def panel(title, quadratic, candidates, *more):
+def panel(quadratic, *more):
+    least, *_, most = quadratic.powds
     return Panel(
-        title,
+        f"K={quadratic.n_clients}",
         SkewSetting.of(quadratic),
-        [RAND, *map(powd, candidates)],
+        [RAND, *quadratic.powds],
         [
-            *(larger(rho_bar, "larger rho-bar", powd(d), RAND) for d in candidates),
-            larger(bias, "larger rho-tilde / rho-bar", powd(candidates[-1]), powd(candidates[0])),
+            *(larger(rho_bar, "larger rho-bar", name, RAND) for name in quadratic.powds),
+            larger(bias, "larger rho-tilde / rho-bar", most, least),
             *more,
         ],
     )
@@ -58,7 +59,7 @@ def panel(title, quadratic, candidates, *more):
 
 EXPERIMENT = Experiment(
     title="Power-of-choice, Figure 3: estimated selection skews",
-    panels=[panel("K=30", FEW, (6, 15, 30)), panel("K=100", MANY, (15, 30, 100), SMALL_BIAS)],
+    panels=[panel(FEW), panel(MANY, SMALL_BIAS)],
     columns=[
         Column("rho-bar", rho_bar, "{:.3f}"),
         Column("rho-tilde / rho-bar", bias, "{:.3f}"),
