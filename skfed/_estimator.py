@@ -8,7 +8,6 @@ from os import PathLike
 from typing import Self
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -17,6 +16,7 @@ from skorch import NeuralNet
 from skfed._federation import Federation, make_federation
 from skfed._fitted import so_far
 from skfed._fitting import rounds_of
+from skfed._html import visual_block
 from skfed._nets import Workbench, cast
 from skfed._saving import load, save
 from skfed._server import Server
@@ -373,20 +373,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return self
 
     def _sk_visual_block_(self) -> VisualBlock:
-        """Nest net, selector and the like in the HTML; scikit-learn nests only what has fit."""
-        parts = {
-            name: part
-            for name, part in self.get_params(deep=False).items()
-            if isinstance(part, BaseEstimator | torch.nn.Module)
-        }
-        if not parts:
-            return VisualBlock("single", self, names=type(self).__name__, name_details=str(self))
-        return VisualBlock(
-            "parallel",
-            list(parts.values()),
-            names=[f"{name}: {type(part).__name__}" for name, part in parts.items()],
-            name_details=[str(part) for part in parts.values()],
-        )
+        return visual_block(self)
 
     def _check_X(self, X) -> np.ndarray:
         """Validate samples to predict and bring them to the net's dtype."""
