@@ -63,8 +63,42 @@ class Softmax(BaseSelector):
         return Cohort.by_size(drawn, round.sizes)
 
 
+class Utility(BaseSelector):
+    """Oort's statistical utility: the three largest ``reported * sqrt(sizes)``, without a poll."""
+
+    def _select(self, round):
+        clients = round.rng.permutation(np.flatnonzero(round.available))
+        utility = self._utility(round, clients)
+        return Cohort.by_size(clients[np.argsort(-utility, kind="stable")[:3]], round.sizes)
+
+    def _utility(self, round, clients):
+        # Who has not reported comes first, whose training failed last.
+        return np.nan_to_num(self._reported(round)[clients], nan=-1.0, posinf=1e9) * np.sqrt(
+            round.sizes[clients]
+        )
+
+    def _reported(self, round):
+        return round.reported
+
+
+class UtilityOfHalf(Utility):
+    """The same, but polls one half of the clients, and takes the reported losses of the others."""
+
+    def _utility(self, round, clients):
+        utility = super()._utility(round, clients)
+        asked = clients[: len(clients) // 2]
+        told = np.nan_to_num(round.poll(asked), nan=-1.0, posinf=-1.0, neginf=-1.0)
+        utility[: len(asked)] = told * np.sqrt(round.sizes[asked])
+        return utility
+
+
 @pytest.mark.parametrize("selector", [Median(), Softmax()], ids=repr)
 def test_correct_foreign_selectors_pass(selector):
+    check_selector(selector)
+
+
+@pytest.mark.parametrize("selector", [Utility(), UtilityOfHalf()], ids=repr)
+def test_a_correct_selector_by_reported_losses_and_sizes_passes(selector):
     check_selector(selector)
 
 
@@ -179,6 +213,20 @@ class LooksBehind(Wrong):
         return Cohort.mean(clients[np.argsort(-losses, kind="stable")[:1]])
 
 
+class TakesLossesForReported(Utility):
+    """Takes the losses of now, which it did not poll, for the reported ones."""
+
+    def _reported(self, round):
+        return round.ask.__closure__[1].cell_contents
+
+
+class PrefersWhoFailed(Utility):
+    """Takes clients whose training failed for new ones."""
+
+    def _reported(self, round):
+        return np.nan_to_num(round.reported, nan=1e9)
+
+
 class ChangesTheView(Wrong):
     def mistake(self, round, chosen):
         object.__setattr__(round, "sizes", round.sizes + 1)
@@ -232,6 +280,8 @@ WRONG = [
     (WeighsTheFirst(), "check_ties_are_broken_at_random"),
     (WeighsByOthersSizes(), "check_order_of_clients_does_not_matter"),
     (LooksBehind(), "check_answers_used_are_asked_for"),
+    (TakesLossesForReported(), "check_answers_used_are_asked_for"),
+    (PrefersWhoFailed(), "check_failed_clients_are_not_preferred"),
     (ChangesTheView(), "check_the_view_is_left_alone"),
     (PrefersLowIndices(), "check_order_of_clients_does_not_matter"),
     (Unseeded(), "check_same_seed_gives_same_cohort"),
