@@ -23,6 +23,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst"]
 templates_path = ["_templates"]
+html_static_path = ["_static"]
 
 # The docstrings say the types in words.
 autodoc_typehints = "none"

@@ -1,11 +1,13 @@
 """Equations as MathML, which browsers draw by themselves: the pages load no script."""
 
+from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
 
 def visit_inline(writer, node):
     """Write an equation in a line of text."""
     writer.body.append(str(tex2mathml(node.astext())))
+    raise nodes.SkipNode  # else the writer goes on to the text in the node, which is LaTeX
 
 
 def visit_block(writer, node):
@@ -13,13 +15,13 @@ def visit_block(writer, node):
     writer.body.append(writer.starttag(node, "div", CLASS="math"))
     writer.body.append(str(tex2mathml(node.astext(), as_block=True)))
     writer.body.append("</div>")
+    raise nodes.SkipNode
 
 
 def setup(app):
     """Make this the way in which equations are written to HTML."""
     app.add_html_math_renderer(
-        "mathml",
-        inline_renderers=(visit_inline, lambda writer, node: None),
-        block_renderers=(visit_block, lambda writer, node: None),
+        "mathml", inline_renderers=(visit_inline, None), block_renderers=(visit_block, None)
     )
+    app.add_css_file("mathml.css")
     return {"parallel_read_safe": True, "parallel_write_safe": True}

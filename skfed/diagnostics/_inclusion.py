@@ -18,7 +18,7 @@ _POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 def inclusion_trace(model: Any) -> pd.DataFrame:
-    """Return who was aggregated in which round: I_{k,t} of FedALIGN's Theorem 1.
+    """Return who was aggregated in which round: the indicator in FedALIGN's Theorem 1.
 
     Parameters
     ----------
