@@ -49,7 +49,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         tau, minibatch steps of a client in a round, each of min(b, D_k) rows drawn afresh without
         replacement. Wins over ``local_epochs`` when given.
     lr_schedule : float, schedule or callable of the round, default=None
-        Learning rate of local training, from ``skfed.schedules``; None keeps the net's own.
+        Learning rate of local training, from ``skfed.schedules``; None keeps the net's own. Where
+        parameter groups of the net's optimizer have other rates, they are scaled with it.
     proximal_mu : float, default=0.0
         FedProx's mu: each client's loss has the term mu/2 ||w - w_t||^2 (Li et al. 2020).
     aggregator : BaseAggregator, default=None

@@ -267,6 +267,14 @@ def parameter_names(net: NeuralNet) -> list[str]:
     return [name for name, tensor in _tensors(net).items() if tensor.requires_grad]
 
 
+def group_of_parameters(net: NeuralNet) -> dict[str, int]:
+    """Return the parameter group of each trained parameter that the net's optimizer has."""
+    groups = enumerate(net.optimizer_.param_groups)
+    owners = {id(parameter): i for i, group in groups for parameter in group["params"]}
+    named = ((name, id(w)) for name, w in _tensors(net).items() if w.requires_grad)
+    return {name: owners[key] for name, key in named if key in owners}
+
+
 def buffer_names(net: NeuralNet) -> list[str]:
     """Name what training changes without gradients, as running statistics."""
     return [name for name, w in _tensors(net).items() if not isinstance(w, nn.Parameter)]

@@ -53,21 +53,34 @@ def _training(server: Server, rules: Rules) -> LocalTraining:
     """Return how clients train in this round, learning rates included."""
     n_steps = rules.training.n_iterations
     if rules.lr_schedule is None:
-        rate = float(server.net.optimizer_.param_groups[0]["lr"])
-        if rate == server.rate:
+        now = server.rates_now()
+        if now == server.rates:
             return rules.training
-        # A callback, such as skorch's LRScheduler, has changed it.
-        return replace(rules.training, rates=(rate,) * n_steps)
+        # A callback, such as skorch's LRScheduler, has changed them.
+        return replace(rules.training, rates=(now,) * n_steps)
     rates = tuple(
-        value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps)
+        _scaled(
+            server,
+            value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps),
+        )
         for step in range(n_steps)
     )
-    if max(rates) > _LARGEST_RATE:
+    highest = max(max(of_groups) for of_groups in rates)
+    if highest > _LARGEST_RATE:
         raise ValueError(
-            f"lr_schedule is {max(rates)} in round {server.round}: it must be at most "
-            f"{_LARGEST_RATE:.2g}, the largest number that float32 holds."
+            f"lr_schedule is {highest} in round {server.round}: it must be at most "
+            f"{_LARGEST_RATE:.2g}, the largest number that float32 holds, and so must the rate of "
+            "each parameter group that it scales."
         )
     return replace(rules.training, rates=rates)
+
+
+def _scaled(server: Server, value: float) -> tuple[float, ...]:
+    """Return each group's rate where the schedule says ``value`` of the net's own."""
+    if len(set(server.rates)) == 1:
+        return (value,) * len(server.rates)
+    own = server.own_rate
+    return tuple(value if rate == own else rate * value / own for rate in server.rates)
 
 
 def _corrections(

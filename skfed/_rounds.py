@@ -313,10 +313,10 @@ def _answers(
 
 
 def _rate(server: Server, training: LocalTraining) -> float:
-    """Return the learning rate of the round's first local iteration."""
-    if training.rates is not None:
-        return training.rates[0]
-    return float(server.net.optimizer_.param_groups[0]["lr"])
+    """Return the rate of the first local iteration: of who has the net's own, if anybody."""
+    rates = server.rates if training.rates is None else training.rates[0]
+    own = server.own_rate
+    return rates[server.rates.index(own) if own in server.rates else 0]
 
 
 def _new_variates(federation: Federation, returns: Returns) -> dict[bytes, list[Model]]:

@@ -32,6 +32,8 @@ def make_rules(model: "BaseFederated", net: NeuralNet) -> Rules:
         _check_plain_sgd(aggregator, net.optimizer_)
     if model.update_privacy is not None:
         _check_nothing_leaks(aggregator, net)
+    if model.lr_schedule is not None:
+        _check_scalable(net.optimizer_)
     return Rules(
         selector=RandomSelector() if model.selector is None else model.selector,
         aggregator=aggregator,
@@ -60,6 +62,16 @@ def _check_plain_sgd(aggregator: BaseAggregator, optimizer: torch.optim.Optimize
         raise ValueError(
             f"aggregator={aggregator} needs clients that train by SGD without momentum, but "
             f"estimator's optimizer is {optimizer}: set optimizer=torch.optim.SGD."
+        )
+
+
+def _check_scalable(optimizer: torch.optim.Optimizer) -> None:
+    """Check that each parameter group's rate can be scaled as the net's own is."""
+    rates = {float(group["lr"]) for group in optimizer.param_groups}
+    if len(rates) > 1 and optimizer.defaults["lr"] == 0:
+        raise ValueError(
+            "lr_schedule scales the rates of parameter groups as it scales the net's own lr, but "
+            f"estimator's lr is 0 and its parameter groups have {sorted(rates)}: set estimator__lr."
         )
 
 

@@ -37,11 +37,20 @@ class Server:
     reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file
 
     def __post_init__(self) -> None:
-        self.rate = float(self.net.optimizer_.param_groups[0]["lr"])  # before any callback
+        self.rates = self.rates_now()  # of each parameter group, before any callback
 
     def __getstate__(self) -> dict[str, Any]:
         # skorch pickles a scheduler apart from the optimizer whose rates it sets.
         return vars(self) | {"reminder": self.memory()}
+
+    def rates_now(self) -> tuple[float, ...]:
+        """Return the learning rate of each parameter group, as callbacks have left it."""
+        return tuple(float(group["lr"]) for group in self.net.optimizer_.param_groups)
+
+    @property
+    def own_rate(self) -> float:
+        """The net's own learning rate, that of groups that say none."""
+        return float(self.net.optimizer_.defaults["lr"])
 
     def memory(self) -> dict[str, Any]:
         """Return what the net's callbacks remember."""

@@ -18,7 +18,7 @@ column                unit    there    what it is
 ``train_loss``        loss    always   the cohort's mean, weighted as its updates; NaN without any
 ``val_loss``          loss    X_val    of the model after the round, over the validation rows
 ``val_score``         score   X_val    accuracy or R^2, likewise
-``lr``                rate    always   of the first local iteration
+``lr``                rate    always   the net's own, of the first local iteration
 ``eps``               loss    FedALIGN eps_t; an error, 1 - accuracy, with match="accuracy"
 ``d``                 clients pow-d    d_t, candidates
 ``models_down``       models  always   sent to clients, SCAFFOLD's variates too

@@ -4,6 +4,7 @@ Karimireddy et al.: SCAFFOLD: Stochastic Controlled Averaging for Federated Lear
 Algorithm 1 with option II.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -18,22 +19,25 @@ class Scaffold(WeightedMean):
 
     For nets trained by SGD without momentum. After training, c_k becomes
     c_k - c + (w_t - w_k) / (sum of the learning rates of its steps), and c moves by the sum of
-    the changes over the number of all clients. c_k is kept only for clients that took part.
+    the changes over the number of all clients. c_k is kept only for clients that took part. Each
+    parameter has the learning rates of its own group in the net's optimizer.
     """
 
     uses_variates = True
 
 
-def new_variate(model: Model, trained: Model, correction: Model, distance: float) -> Model | None:
+def new_variate(
+    model: Model, trained: Model, correction: Model, distances: Mapping[str, float]
+) -> Model | None:
     """Return c_k - c + (w_t - w_k) / (sum of the learning rates), option II.
 
-    ``correction`` is c - c_k, without names that are zero; None if the rates sum to 0, since
-    without a step there is nothing new.
+    ``correction`` is c - c_k, without names that are zero, and ``distances`` are the sums of each
+    parameter's learning rates. A parameter whose rates sum to 0 is left out, since without a step
+    there is nothing new; None if that is so of all.
     """
-    if not distance > 0:
-        return None
-    moved = {name: (model[name] - w) / distance for name, w in trained.items()}
-    return {n: m - correction[n] if n in correction else m for n, m in moved.items()}
+    moved = {n: (model[n] - w) / distances[n] for n, w in trained.items() if distances.get(n)}
+    new = {n: m - correction[n] if n in correction else m for n, m in moved.items()}
+    return new or None
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class Variates:
         """Return c - c_k, what is added to the gradient of each local step."""
         if client not in self.clients:
             return dict(self.server)
-        return {name: c - self.clients[client][name] for name, c in self.server.items()}
+        own = self.clients[client]
+        return {name: c - own[name] if name in own else c for name, c in self.server.items()}
 
     def moved(self, new: dict[bytes, list[Model]], n_clients: int) -> Self:
         """Return them with the new c_k of a round (one a copy of a client), and c moved."""
@@ -61,5 +66,5 @@ class Variates:
                 change = value - old[name] if name in old else value
                 share = change / n_clients
                 server[name] = server[name] + share if name in server else share
-            clients[client] = mean
+            clients[client] = old | mean
         return type(self)(server, clients)

@@ -44,7 +44,8 @@ def optima(
     clients : array-like of shape (n_samples,)
         The id of the client that holds each row.
     l2 : float, default=None
-        None takes the weight decay of the net's optimizer, 0 where it has none.
+        None takes the weight decay of the net's optimizer, that of each parameter group for its
+        own parameters; 0 where it has none.
     tol : float, default=1e-8
         Largest entry of the gradient at a minimum.
 
@@ -80,8 +81,8 @@ def optima(
     )
     if not attained:
         raise ValueError(
-            f"the global objective has no minimiser within tol={tol} (l2={objective.l2}): its loss "
-            "falls without end, as on separable data. Pass l2 > 0, or train with weight decay."
+            f"the global objective has no minimiser within tol={tol} (l2={min(objective.l2)}): its "
+            "loss falls without end, as on separable data. Pass l2 > 0, or train with weight decay."
         )
     rows = []
     for k in everyone:
@@ -127,9 +128,14 @@ class _Objective:
         self.X, self.y = to_tensors(self.net, X, y)
         if self.X.is_floating_point():
             self.X = self.X.double()
-        self.l2 = net.optimizer_.param_groups[0].get("weight_decay", 0.0) if l2 is None else l2
         self.tol = tol
         self.parameters = [parameter for _, parameter in self.net.get_all_learnable_params()]
+        decays = {
+            parameter: float(group.get("weight_decay", 0.0))
+            for group in self.net.optimizer_.param_groups
+            for parameter in group["params"]
+        }
+        self.l2 = [decays[p] if l2 is None else l2 for p in self.parameters]  # of each
         self.start = self._copy()
 
     def value(self, at: list[torch.Tensor], rows: np.ndarray) -> float:
@@ -147,14 +153,14 @@ class _Objective:
         """
         parts = [(weight, torch.from_numpy(rows)) for weight, rows in groups]
         coarse = np.inf
-        if self.l2 == 0:
+        if not all(self.l2):
             self._descend(parts, 1e3 * self.tol)
             coarse = self._length()
         slope = self._descend(parts, self.tol)
         where = self._copy()
         with torch.no_grad():
             value = float(self._loss(parts))
-        if self.l2 == 0:
+        if not all(self.l2):
             grows = self._length() > 1.05 * coarse + 1e-6
             return where, value, slope <= self.tol and not grows
         if slope > self.tol:  # strongly convex: there is a minimiser, and it was not reached
@@ -188,7 +194,8 @@ class _Objective:
         return max(float(p.grad.abs().max()) for p in self.parameters if p.grad is not None)
 
     def _loss(self, parts: list[tuple[float, torch.Tensor]]) -> torch.Tensor:
-        penalty = self.l2 / 2 * sum(p.square().sum() for p in self.parameters)
+        decays = zip(self.l2, self.parameters, strict=True)
+        penalty = sum(l2 / 2 * p.square().sum() for l2, p in decays)
         total = torch.zeros((), dtype=torch.double)
         for weight, rows in parts:
             X, y = self.X[rows], self.y[rows]

@@ -17,6 +17,7 @@ from skfed._nets import (
     Workbench,
     add_to_gradients,
     get_model,
+    group_of_parameters,
     parameter_names,
     set_model,
     to_tensors,
@@ -27,6 +28,8 @@ from skfed.engines._minibatches import Minibatches
 from skfed.engines._rows import Rows
 from skfed.engines._updates import LocalTraining, Order, Updates, collect, sendable
 from skfed.utils._seeding import torch_seeded
+
+Rates = tuple[float, ...]  # learning rates, one a parameter group
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def train_alone(bench: Workbench, order: Order, task: Task) -> Trained:
         variate = None
         if correction is not None:
             own = {name: trained[name] for name in order.parameters}
-            variate = new_variate(model, own, correction, sum(rates))
+            variate = new_variate(model, own, correction, _distances(net, rates))
         stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
         return Trained(stack, np.array([np.mean(losses)]), np.array([n_samples]), variate)
 
@@ -128,14 +131,14 @@ def evaluate(
 
 def _take_steps(
     net: NeuralNet, training: LocalTraining, task: Task
-) -> tuple[list[float], list[float], int]:
-    """Take the local steps; return the loss and learning rate of each, and the rows seen."""
+) -> tuple[list[float], list[Rates], int]:
+    """Take the local steps; return the loss and learning rates of each, and the rows seen."""
     X, y = to_tensors(net, task.X, task.y)
     net.notify("on_train_begin", X=X, y=y)
     net.notify("on_epoch_begin", dataset_train=None, dataset_valid=None)
     losses, rates, n_samples = [], [], 0
     for iteration, rows in task.batches or ():
-        rates.append(_set_rate(net, training.rates, iteration))
+        rates.append(_set_rates(net, training.rates, iteration))
         chosen = torch.from_numpy(rows).to(y.device)
         losses.append(_train_step(net, (X.index_select(0, chosen), y.index_select(0, chosen))))
         n_samples += len(rows)
@@ -153,12 +156,19 @@ def _train_step(net: NeuralNet, batch: tuple[torch.Tensor, torch.Tensor]) -> flo
     return loss
 
 
-def _set_rate(net: NeuralNet, rates: tuple[float, ...] | None, iteration: int) -> float:
-    """Set the learning rate of an iteration and return it."""
+def _set_rates(net: NeuralNet, rates: Sequence[Rates] | None, iteration: int) -> Rates:
+    """Set the learning rate of each parameter group in an iteration, and return them."""
+    groups = net.optimizer_.param_groups
     if rates is not None:
-        for group in net.optimizer_.param_groups:
-            group["lr"] = rates[iteration]
-    return float(net.optimizer_.param_groups[0]["lr"])
+        for group, rate in zip(groups, rates[iteration], strict=True):
+            group["lr"] = rate
+    return tuple(float(group["lr"]) for group in groups)
+
+
+def _distances(net: NeuralNet, rates: Sequence[Rates]) -> dict[str, float]:
+    """Return the sum of the learning rates of each trained parameter, those of its group."""
+    sums = np.sum(rates, axis=0)
+    return {name: float(sums[group]) for name, group in group_of_parameters(net).items()}
 
 
 @contextmanager

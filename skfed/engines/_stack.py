@@ -106,12 +106,13 @@ def _train(
 
 @torch.no_grad()
 def _take_steps(
-    stack: "Stack", rates: tuple[float, ...] | None, chunk: Chunk, memory: Memory
+    stack: "Stack", rates: tuple[tuple[float, ...], ...] | None, chunk: Chunk, memory: Memory
 ) -> tuple[np.ndarray, np.ndarray]:
     """Take all steps; return each member's mean loss and the sum of its learning rates."""
     numbers, y = chunk.rows.prepare(chunk.numbers)
     batches = torch.from_numpy(chunk.sizes).to(y.device)
-    rate = np.array([stack.rate if rates is None else rates[i] for i in chunk.iterations])
+    # Nets with more than one parameter group are not stacked.
+    rate = np.array([stack.rate if rates is None else rates[i][0] for i in chunk.iterations])
     losses = []
     for step, sizes in enumerate(chunk.sizes):
         n = np.count_nonzero(sizes)  # they come first
@@ -199,7 +200,8 @@ class Stack:
         result = []
         for i, (rate, correction) in enumerate(zip(rates, order.corrections, strict=True)):
             trained = {name: self.whole[name][i].cpu() for name in order.parameters}
-            result.append(new_variate(order.model, trained, correction, float(rate)))
+            distances = dict.fromkeys(trained, float(rate))
+            result.append(new_variate(order.model, trained, correction, distances))
         return result
 
     def _is_plain(self) -> bool:

@@ -22,7 +22,8 @@ class LocalTraining:
     epochs: int = 1  # E
     steps: int | None = None  # tau; wins over epochs when given
     proximal_mu: float = 0.0  # FedProx's mu
-    rates: tuple[float, ...] | None = None  # learning rate of each iteration; None: the net's own
+    # Of each iteration the learning rate of each parameter group; None: the net's own.
+    rates: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def n_iterations(self) -> int:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -127,6 +127,7 @@ class _Local:
     bench: Workbench
     weights: Model  # of a new net: names, shapes and dtypes
     parameters: list[str]
+    n_groups: int  # of parameters in the optimizer
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,8 @@ class _Client:
         held = ClientRows(Rows(X, y), draws.federation, model.memory_budget)
         engine = LoopEngine(bench, held, draws, Workers(n_jobs=1))
         polls, _ = make_engine(model.engine, bench, X, y, draws, model.memory_budget, 1)
-        return _Local(model, engine, polls, bench, get_model(net), parameter_names(net))
+        n_groups = len(net.optimizer_.param_groups)
+        return _Local(model, engine, polls, bench, get_model(net), parameter_names(net), n_groups)
 
 
 def _name(context: Context) -> str:
@@ -262,7 +264,7 @@ def _was_silent(context: Context, config: ConfigRecord) -> bool:
 
 def _order(local: _Local, asked: RecordDict, model: Model) -> Order:
     """Return what this client is asked to do, as the engines take it."""
-    how, rates = asked["order"], asked["order"].get("rates")
+    how = asked["order"]
     n_copies = how["n_copies"]
     correction = None
     if "correction" in asked:
@@ -276,15 +278,25 @@ def _order(local: _Local, asked: RecordDict, model: Model) -> Order:
         model=model,
         parameters=local.parameters,
         cohort=Cohort.mean(np.zeros(n_copies, dtype=int)),
-        training=LocalTraining(
-            how["epochs"],
-            how.get("steps"),
-            how["proximal_mu"],
-            None if rates is None else tuple(rates),
-        ),
+        training=_training(local, how),
         rule=WeightedMean(),  # the server aggregates
         corrections=None if correction is None else [correction] * n_copies,
     )
+
+
+def _training(local: _Local, how: ConfigRecord) -> LocalTraining:
+    """Return how this client trains."""
+    training = LocalTraining(how["epochs"], how.get("steps"), how["proximal_mu"])
+    if "rates" not in how:
+        return training
+    rates = np.array(how["rates"], dtype=float)
+    shape = training.n_iterations, local.n_groups
+    if rates.size != np.prod(shape):
+        raise Refusal(
+            f"it is asked to train by {rates.size} learning rates, but takes {shape[0]} for each "
+            f"of its optimizer's {shape[1]} parameter groups: use the same estimator on both sides."
+        )
+    return replace(training, rates=tuple(map(tuple, rates.reshape(shape).tolist())))
 
 
 def _sent(local: _Local, order: Order, i: int, own: Trained) -> dict[str, Any]:
@@ -300,6 +312,6 @@ def _sent(local: _Local, order: Order, i: int, own: Trained) -> dict[str, Any]:
         f"model-{i}": to_arrays({name: tensor[0] for name, tensor in stack.items()}),
         f"report-{i}": report,
     }
-    if own.variate is not None:
-        sent[f"variate-{i}"] = to_arrays(own.variate)
+    if order.corrections is not None:
+        sent[f"variate-{i}"] = to_arrays(own.variate or {})
     return sent

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ class MessageEngine:
                 epochs=training.epochs,
                 steps=training.steps,
                 proximal_mu=float(training.proximal_mu),
-                rates=training.rates,
+                rates=training.rates and tuple(chain(*training.rates)),
                 n_copies=n_copies,
             )
             content = {"order": asked} | self._model(name, order.round, arrays)
@@ -146,9 +147,10 @@ class MessageEngine:
         if n_samples != (expected := self._n_trained(order.training, k)):
             raise ValueError(f"it says that it trained on {n_samples} rows, of {expected}.")
         variate: Model | None = None
-        if order.corrections is not None and _moves(order.training):
-            own = {name: order.model[name] for name in order.parameters}
-            variate = to_model(record(answer, f"variate-{copy}", ArrayRecord), own)
+        if order.corrections is not None:
+            sent = record(answer, f"variate-{copy}", ArrayRecord)
+            own = {name: order.model[name] for name in order.parameters if name in sent}
+            variate = to_model(sent, own) or None  # without what has no learning rate
         stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
         # It comes with noise already.
         alone = replace(order.of(member), privacy=None, noise=None)
@@ -173,8 +175,3 @@ def _value(answer: RecordDict | Exception, question: Question) -> float | None:
     if not np.isfinite(value) or (bound is not None and value > bound):
         raise ValueError(f"its answer {question.metric}={value} is not finite, or above the bound.")
     return value
-
-
-def _moves(training: LocalTraining) -> bool:
-    """Tell whether the learning rates are such that clients move at all."""
-    return training.rates is None or sum(training.rates) > 0

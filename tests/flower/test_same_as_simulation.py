@@ -66,6 +66,18 @@ ESTIMATORS = {
     "callbacks": FederatedClassifier(
         normed(callbacks=[("rate", LRScheduler("StepLR", step_size=2, gamma=0.5))])
     ),
+    "parameter groups": FederatedClassifier(
+        normed(
+            optimizer__param_groups=[("0.*", {"lr": 0.01}), ("4.*", {"lr": 0.0})],
+            callbacks=[("rate", LRScheduler("StepLR", step_size=2, gamma=0.5))],
+        ),
+        aggregator=Scaffold(),
+    ),
+    "parameter groups, scheduled": FederatedClassifier(
+        normed(optimizer__param_groups=[("0.*", {"lr": 0.01}), ("4.*", {"lr": 0.0})]),
+        lr_schedule=ExponentialDecay(0.1, 0.9),
+        local_epochs=2,
+    ),
     "regressor": FederatedRegressor(selector=POWD),
 }
 
@@ -121,6 +133,14 @@ def test_labels_may_be_named_by_the_server(blobs, federate):
     strategy, grid = federate(estimator, load=load)
     strategy.start(grid)
     assert strategy.model_.classes_.tolist() == names.tolist()[:3]  # what the clients have
+
+
+def test_a_client_with_other_parameter_groups_says_so(federate):
+    own = FederatedClassifier(normed(optimizer__param_groups=[("0.*", {"lr": 0.01})]))
+    server = FederatedClassifier(normed(), lr_schedule=0.1, n_rounds=1, random_state=0)
+    strategy, grid = federate(server, at_client=own)
+    with pytest.raises(RuntimeError, match="1 learning rates.* 2 parameter groups"):
+        strategy.start(grid)
 
 
 class Stops(LRScheduler):
