@@ -7,7 +7,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from skfed._estimator import BaseFederated
-from skfed._nets import CLASSIFIER, make_net, predict
+from skfed._nets import CLASSIFIER, make_net, predict, predict_log
 from skfed.utils._checks import naming
 
 
@@ -115,6 +115,12 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         One row a round: losses, cost, cohort, times; columns as in :mod:`skfed.history`.
     n_rounds_ : int
         Rounds trained.
+    coef_ : ndarray of shape (n_classes, n_features)
+        Weights of the features, in units of X; only where the net is linear: the default, and a
+        ``torch.nn.Linear``. Samples of more dimensions are flattened. Of two classes each has a
+        row, as a softmax has it; scikit-learn's single row is their difference.
+    intercept_ : ndarray of shape (n_classes,)
+        Intercepts, likewise.
     n_features_in_ : int
         Number of features seen in fit (the size of X's second dimension).
     feature_names_in_ : ndarray of shape (``n_features_in_``,)
@@ -167,6 +173,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             )
         return np.searchsorted(self.classes_, y).astype(np.int64)
 
+    @property
+    def _output_shape(self):
+        return (len(self.classes_),)
+
     def _val_score(self, outputs, y):
         return float((outputs.argmax(axis=1) == y).mean())
 
@@ -216,6 +226,25 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         """
         X = self._check_X(X)
         return predict(self.net_, X)
+
+    def predict_log_proba(self, X):
+        """Return the logarithms of the class probabilities of each sample.
+
+        Of a net that is trained with cross-entropy they come from its logits, and are finite also
+        where a probability rounds to 0; of other nets that is -inf.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features, ...)
+            Samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Logarithms of probabilities, in the order of ``classes_``.
+        """
+        X = self._check_X(X)
+        return predict_log(self.net_, X)
 
     def predict(self, X):
         """Return the most probable class of each sample.

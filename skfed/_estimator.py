@@ -175,7 +175,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             with opened(self, server, federation, (X, y), validation) as run:
                 rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
-                    self, given, rounds, lambda: so_far(server, federation, X)
+                    self, given, rounds, lambda: so_far(server, federation, self._output_shape, X)
                 )
                 return self._advance(
                     server, federation, X, y, self.n_rounds, validation, [callbacks], run
@@ -281,6 +281,11 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _targets(self, net: NeuralNet, X: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Bring encoded targets to the form in which the net's criterion compares them."""
         return y
+
+    @property
+    @abstractmethod
+    def _output_shape(self) -> tuple[int, ...]:
+        """The shape of what is learned for one row: of logits, or of targets."""
 
     @abstractmethod
     def _make_net(self, X, seed) -> NeuralNet:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from skfed._callbacks import RoundCallbacks, Rows
 from skfed._federation import Federation
 from skfed._fitted import fitted
+from skfed._linear_model import NAMES
 from skfed._nets import get_model, set_model
 from skfed._progress import Progress
 from skfed._rounds import Rounds
@@ -65,4 +66,6 @@ def rounds_of(
             one.end()
     finally:
         progress.close()
-        model.__dict__.update(fitted(server, federation))
+        for name in NAMES:  # of an earlier fit, whose net was linear
+            model.__dict__.pop(name, None)
+        model.__dict__.update(fitted(server, federation, model._output_shape))

@@ -216,15 +216,44 @@ def to_tensors(net: NeuralNet, *arrays: np.ndarray) -> list[torch.Tensor]:
 
 
 def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
-    """Return the net's own predict_proba, in chunks so that X is not copied whole.
+    """Return the net's own predict_proba.
 
     skorch's regressors have it too, and give their predictions.
     """
+    return _in_chunks(net, X, net.predict_proba)
+
+
+def predict_log(net: NeuralNet, X: np.ndarray) -> np.ndarray:
+    """Return the logarithms of predict_proba: of logits where that is their softmax."""
+    if not _predicts_softmax(net):
+        with np.errstate(divide="ignore"):  # log(0) is -inf
+            return np.log(predict(net, X))
+
+    def log_softmax(X: np.ndarray) -> np.ndarray:
+        outputs = (o[0] if isinstance(o, tuple) else o for o in net.forward_iter(X))
+        return torch.cat([output.log_softmax(-1) for output in outputs]).cpu().numpy()
+
+    return _in_chunks(net, X, log_softmax)
+
+
+def _predicts_softmax(net: NeuralNet) -> bool:
+    """Tell whether predict_proba is the softmax of the module's output."""
+    return (
+        type(net).predict_proba is NeuralNetClassifier.predict_proba
+        and net.predict_nonlinearity == "auto"
+        and net._criteria == ["criterion"]
+        and isinstance(net.criterion_, nn.CrossEntropyLoss)
+    )
+
+
+def _in_chunks(
+    net: NeuralNet, X: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Apply a function of the net to all rows, so that X is not copied whole."""
     starts = range(0, len(X), _PREDICT_ROWS)
     # Seeded, since a DataLoader draws from torch's global generator.
     with torch_seeded(np.random.default_rng(0), net.device):
-        chunks = [net.predict_proba(_plain(X[i : i + _PREDICT_ROWS])) for i in starts]
-    return np.concatenate(chunks)
+        return np.concatenate([function(_plain(X[i : i + _PREDICT_ROWS])) for i in starts])
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

@@ -33,6 +33,11 @@ checkpoint, checkpoint_every, warm_start, random_state, verbose
     ----------
     net_ : skorch.NeuralNetRegressor
         The fitted net with the global model.
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Weights of the features, in units of X; only where the net is linear: the default, and a
+        ``torch.nn.Linear``. Samples of more dimensions are flattened.
+    intercept_ : float or ndarray of shape (n_targets,)
+        Intercepts, likewise.
     clients_, priority_, sizes_, fractions_, engine_, history_, n_rounds_, n_features_in_, \
 feature_names_in_
         As in :class:`FederatedClassifier`.
@@ -83,6 +88,10 @@ feature_names_in_
                 f"on targets of shape {self._target_shape}."
             )
         return y.reshape(len(y), -1)
+
+    @property
+    def _output_shape(self):
+        return self._target_shape
 
     def _make_net(self, X, seed):
         n_targets = int(np.prod(self._target_shape))

@@ -37,6 +37,10 @@ class SoftmaxRegression(nn.Module):
         """Map samples (n_samples, ...) to logits (n_samples, n_classes)."""
         return self.linear(X.flatten(1))
 
+    def coefficients(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return weights (n_classes, n_features) and intercepts (n_classes,), in units of X."""
+        return self.linear.weight, self.linear.bias
+
 
 class LinearRegression(nn.Module):
     """One linear layer, zero-initialised: least squares.
@@ -58,6 +62,10 @@ class LinearRegression(nn.Module):
     def forward(self, X: torch.Tensor) -> torch.Tensor:
         """Map samples (n_samples, ...) to predictions (n_samples, n_targets)."""
         return self.linear(X.flatten(1))
+
+    def coefficients(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return weights (n_targets, n_features) and intercepts (n_targets,), in units of X."""
+        return self.linear.weight, self.linear.bias
 
 
 class MLP(nn.Module):
