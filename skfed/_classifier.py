@@ -65,7 +65,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         A client whose training or poll raises, or whose loss or update is not finite, is left out
         of the round; ``history_`` and the log say why. "raise" ends the fit with the cause.
     min_clients : int, default=1
-        With fewer clients that succeed, a round keeps the model.
+        With fewer distinct clients that succeed, a round keeps the model.
     update_privacy, loss_privacy : GaussianMechanism, default=None
         What clients do to their updates, and to the losses that they report, before they send them:
         clipping and noise, from ``skfed.privacy``.

@@ -41,7 +41,7 @@ class _Begun:
     selected: float  # when, both in seconds
     view: Round
     poll: Poll  # with the ledger
-    chosen: Cohort
+    chosen: Cohort  # but those whose poll failed
     scheduled: dict[str, float]
     answers: np.ndarray  # whose update arrives, a mask of the chosen
     order: Order  # to those
@@ -112,6 +112,8 @@ class Rounds:
         poll = Poll(self.polls, model, t, ledger, failures, discretion, has_errors)
         view = _view(server, federation, rules, self._reported, poll)
         chosen = rules.selector.select(view)
+        # Whoever chose it: a client that has failed in the poll has failed in this round.
+        chosen = chosen.keep(~np.isin(chosen.clients, list(failures.causes)))
         scheduled = rules.selector.scheduled(view)
         selected = perf_counter()
         answers = _answers(server, federation, rules, chosen.clients)
@@ -162,7 +164,7 @@ class Rounds:
         parts = returns.parts(arriving)
         aggregate = rules.aggregator.combine(model, parts, asked, order.parameters)
         cohort = asked.keep(returns.good)
-        if len(cohort.clients) < rules.min_clients:
+        if len(np.unique(cohort.clients)) < rules.min_clients:
             cohort = asked.keep(np.zeros(len(asked.clients), dtype=bool))
         _charge(begun, rules)
         trained = perf_counter()
@@ -264,7 +266,7 @@ def _objective(begun: _Begun) -> float:
 
 def _who(federation: Federation, begun: _Begun, cohort: Cohort) -> dict[str, Any]:
     """Return the columns of the history that say who did what."""
-    silent = begun.chosen.clients[~begun.answers]
+    silent = np.unique(begun.chosen.clients[~begun.answers])  # copies are silent together
     causes, polled = begun.returns.failures.causes, begun.poll.ledger.polled
     return {
         "n_polled": len(polled),

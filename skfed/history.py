@@ -32,10 +32,10 @@ column                unit    there    what it is
 ``n_polled``          clients always   asked for their loss or error
 ``n_trained``         updates always   trained to the end; of a client drawn twice, two
 ``n_aggregated``      updates always   aggregated; of a client drawn twice, two
-``n_failed``          clients always   that gave no answer, or failed in the poll or in training
+``n_failed``          clients always   silent, or failed in the poll or in training; each once
 ``polled``            ids     always   who was asked, in that order
 ``cohort``            ids     always   whose updates were aggregated; a repeated draw stands twice
-``failed``            ids     always   who failed
+``failed``            ids     always   who failed, each once
 ``causes``            texts   always   why, one for each in ``failed``
 ``select_seconds``    seconds always   wall time of the selection and its polls
 ``train_seconds``     seconds always   wall time of training and aggregation

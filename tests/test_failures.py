@@ -18,7 +18,9 @@ from skfed import (
     RandomSelector,
 )
 from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, TrimmedMean
+from skfed.availability import BaseAvailability
 from skfed.datasets import load_wisdm
+from skfed.selection import BaseSelector, Cohort
 
 EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
 UNBIASED = RandomSelector(1.0, probability="uniform", replace=False, weighting="unbiased")
@@ -173,6 +175,129 @@ def test_a_poll_that_fails_is_charged_no_answer(broken):
     row = model.history_.iloc[0]
     assert (row["n_polled"], row["scalars_up"], row["models_down"]) == (6, 4, 6)
     assert row["failed"] == ("a", "c")
+
+
+class Evasive(nn.Linear):
+    """Trains on any rows, but raises when it is polled on rows that hold 7."""
+
+    def __init__(self):
+        super().__init__(5, 3)
+
+    def forward(self, X):
+        if not self.training and (X == 7).any():
+            raise RuntimeError("no answer to that")
+        return super().forward(X)
+
+
+class Unbiased(BaseSelector):
+    """Polls everybody and trains all of them, whatever they say, with raw weights."""
+
+    def _select(self, round):
+        everybody = np.arange(len(round.sizes))
+        round.poll(everybody)
+        return Cohort(everybody, round.fractions, unbiased=True)
+
+
+def fit_evasive(blobs, **params):
+    """Fit for a round in which client c fails its poll, and no training fails."""
+    X, y, clients = blobs
+    X = X.copy()
+    X[np.flatnonzero(clients == "c")[-1:]] = 7  # not the first row, which the net is tried on
+    given = {"n_rounds": 1, "engine": "loop", "random_state": 0} | params
+    return FederatedClassifier(Evasive, **given).fit(X, y, clients=clients)
+
+
+PRIORITY = {"selector": FedAlignSelector(eps=0.0, warmup=0), "priority": ["a", "b", "c"]}
+
+
+def test_a_client_whose_poll_failed_is_left_out_of_the_round(blobs):
+    """FedALIGN's priority client c is polled for F, raises, and is not trained."""
+    model = fit_evasive(blobs, **PRIORITY)
+    row = model.history_.iloc[0]
+    assert row["cohort"] == ("a", "b")
+    assert (row["failed"], row["n_failed"]) == (("c",), 1)
+    assert row["causes"] == ("RuntimeError: no answer to that",)
+    # Free clients have the bound, and no loss is exactly F.
+    assert (row["n_polled"], row["n_trained"], row["n_aggregated"]) == (6, 2, 2)
+    assert (row["models_down"], row["models_up"]) == (6, 2)
+    assert row["samples_trained"] == 10 + 20
+    # Weights by size among those who are left: as if a and b alone had priority.
+    others = fit_evasive(blobs, **PRIORITY | {"priority": ["a", "b"]})
+    assert row["objective"] == others.history_["objective"][0]
+    torch.testing.assert_close(parameters(model), parameters(others), rtol=0, atol=0)
+
+
+def test_power_of_choice_with_d_equal_to_m_trains_those_who_answered(blobs):
+    selector = PowerOfChoice(d=6, clients_per_round=6)
+    row = fit_evasive(blobs, selector=selector).history_.iloc[0]
+    assert row["cohort"] == ("a", "b", "d", "e", "f")
+    assert (row["failed"], row["scalars_up"], row["models_up"]) == (("c",), 5, 5)
+
+
+def test_an_unbiased_cohort_loses_the_step_of_who_failed_the_poll(blobs):
+    """Raw weights are not scaled; what c would have added is lacking."""
+    X, y, clients = blobs
+    model = fit_evasive(blobs, selector=Unbiased())
+    assert model.history_["cohort"][0] == ("a", "b", "d", "e", "f")
+    start = fit_evasive(blobs, selector=EVERYBODY, min_clients=99)
+    well = clients != "c"
+    alone = fit_evasive((X[well], y[well], clients[well]), selector=EVERYBODY)
+    for got, w, mean in zip(*map(parameters, (model, start, alone)), strict=True):
+        torch.testing.assert_close(got, w + (1 - 15 / 140) * (mean - w), rtol=1e-4, atol=1e-6)
+
+
+def test_a_poll_that_fails_ends_the_fit_under_raise(blobs):
+    with pytest.raises(RuntimeError, match="no answer to that") as caught:
+        fit_evasive(blobs, on_client_error="raise", **PRIORITY)
+    assert any("client 'c' in round 0" in note for note in caught.value.__notes__)
+
+
+def test_when_all_chosen_fail_the_poll_the_round_keeps_the_model(blobs):
+    only_c = PRIORITY | {"priority": ["c"], "selector": FedAlignSelector(eps=9.0, warmup=1)}
+    warm = fit_evasive(blobs, **only_c)
+    model = fit_evasive(blobs, n_rounds=2, **only_c)
+    assert model.history_["cohort"].tolist() == [("c",), ()]
+    torch.testing.assert_close(parameters(model), parameters(warm), rtol=0, atol=0)
+
+
+class Copies(BaseSelector):
+    """Client a twice and client b once."""
+
+    def _select(self, round):
+        return Cohort.mean(np.array([0, 0, 1]))
+
+
+def test_min_clients_counts_distinct_clients(blobs):
+    kept = fit_evasive(blobs, selector=Copies(), min_clients=3)
+    assert kept.history_["cohort"][0] == ()
+    assert kept.history_["n_trained"][0] == 3  # updates
+    moved = fit_evasive(blobs, selector=Copies(), min_clients=2)
+    assert moved.history_["cohort"][0] == ("a", "a", "b")
+    assert moved.history_["n_aggregated"][0] == 3
+
+
+class PollsAll(Copies):
+    """Client a twice, b once and c twice, after a poll of all."""
+
+    def _select(self, round):
+        round.poll(np.arange(len(round.sizes)))
+        return Cohort.mean(np.array([0, 0, 1, 2, 2]))
+
+
+class NotAOrC(BaseAvailability):
+    """Clients a and c never answer."""
+
+    def _answers(self, federation, chosen, rng):
+        return ~np.isin(chosen, [0, 2])
+
+
+def test_n_failed_counts_distinct_clients(blobs):
+    """Client a is silent in both copies; c has failed its poll, and would be silent besides."""
+    row = fit_evasive(blobs, selector=PollsAll(), availability=NotAOrC()).history_.iloc[0]
+    assert row["cohort"] == ("b",)
+    assert row["failed"] == ("a", "c")
+    assert row["causes"] == ("no answer", "RuntimeError: no answer to that")
+    assert row["n_failed"] == 2
 
 
 def test_a_chunk_that_raises_is_tried_client_by_client(blobs, monkeypatch):

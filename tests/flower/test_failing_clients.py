@@ -132,6 +132,27 @@ def test_garbage_for_a_loss_is_a_failure_too(name, federate):
     assert history["scalars_up"].tolist() == [5, 5]
 
 
+def test_a_client_whose_poll_failed_is_not_asked_to_train(federate):
+    selector = FedAlignSelector(eps=0.0, warmup=0)
+    aligned = estimator(selector=selector, priority=["a", "b", "c"], n_rounds=2)
+    strategy, grid = federate(aligned)
+    node, orders = node_of(grid, "c"), []
+
+    def evade(message):
+        if "question" in message.content:
+            return late(message)
+        orders.extend(name for name in message.content if name == "order")
+        return node.app(message, node.context)
+
+    node.answer = evade
+    strategy.start(grid)
+    history = strategy.model_.history_
+    assert history["cohort"].tolist() == [("a", "b")] * 2
+    assert history["failed"].tolist() == [("c",)] * 2
+    assert history["n_trained"].tolist() == [2, 2]
+    assert not orders
+
+
 def test_an_exception_of_a_client_tells_its_kind_alone(federate, blobs, caplog):
     X, y, clients = blobs
 
