@@ -20,7 +20,8 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 _BATCH_HOOKS = "on_batch_begin", "on_batch_end", "on_grad_computed"
 _ROUND_HOOKS = "on_epoch_end", "on_train_end"
-_SHOWN = "objective", "val_loss", "val_score"  # columns of history_ that the net's history gets
+# Columns of history_ that the net's history gets, for TensorBoard, PrintLog and monitors.
+_SHOWN = "objective", "val_loss", "val_score", "n_aggregated", "bytes_down", "bytes_up"
 
 
 def hooks(callback: Callback, *names: str) -> list[str]:

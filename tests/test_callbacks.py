@@ -146,6 +146,15 @@ def test_tensorboard_gets_a_point_a_round(blobs):
     assert writer.scalars[-1] == "closed"
 
 
+def test_tensorboard_gets_objective_cohort_size_and_bytes(blobs):
+    writer = Writer()
+    model = fit(blobs, TensorBoard(writer), selector=FedAlignSelector(), priority=["a", "b"])
+    for column in ("objective", "n_aggregated", "bytes_down", "bytes_up"):
+        points = [point for point in writer.scalars if point[0] == column]
+        assert [value for _, value, _ in points] == model.history_[column].tolist()
+        assert [step for _, _, step in points] == [1, 2, 3, 4]
+
+
 def test_a_scheduler_of_epochs_sets_the_clients_rate(blobs):
     step = LRScheduler(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
     model = fit(blobs, step)
