@@ -158,6 +158,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             If a parameter is out of range, ``clients`` does not fit X, or ``priority`` is empty or
             names an unknown client; if every update is not finite in every round; if the run in
             ``checkpoint`` has been damaged.
+        TypeError
+            If a parameter cannot be told from others, with ``checkpoint``.
         OSError
             If ``checkpoint`` cannot be written to.
         """

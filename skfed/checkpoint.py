@@ -161,7 +161,7 @@ def opened(
     OSError
         If the directory cannot be written to, or another process has this run open.
     TypeError
-        If a client's id cannot be written.
+        If a client's id cannot be written, or a parameter cannot be told from others.
     ValueError
         If the run's files have been damaged.
     """

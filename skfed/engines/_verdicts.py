@@ -15,7 +15,7 @@ import torch
 from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
-from skfed._fingerprint import OF_MODULES, PLAIN, describe
+from skfed._descriptions import OF_MODULES, PLAIN, describe
 from skfed.engines._draws import batch_size
 
 Verdict = TypeVar("Verdict")

@@ -1,0 +1,112 @@
+"""What code reaches by name, and whose it is: an installed library's or the user's own."""
+
+import dis
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+_FOLDERS = {"site-packages", "dist-packages"}
+
+
+def is_library(module: str | None) -> bool:
+    """Tell whether a module, by its name, is skfed's, Python's or that of an installed package.
+
+    Its code is not edited from run to run. A package that is installed as a link to its sources is
+    the user's own, but for skfed.
+    """
+    name = module or ""
+    top = name.partition(".")[0]
+    if top in ("__main__", "__mp_main__", "skfed"):
+        return top == "skfed"
+    file = _file(name) or _file(top)
+    return top in sys.stdlib_module_names if file is None else _is_installed(file)
+
+
+def _file(name: str) -> str | None:
+    """Return the path of a module, also before it is imported; None if it has none."""
+    if name in sys.modules:
+        file = getattr(sys.modules[name], "__file__", None)
+    else:
+        spec = find_spec(name) if name and "." not in name else None
+        file = None if spec is None or not spec.has_location else spec.origin
+    return file if file and os.path.isabs(file) else None
+
+
+@cache
+def _is_installed(file: str) -> bool:
+    path = Path(file).resolve()
+    homes = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    homes.append(site.getusersitepackages())
+    return not _FOLDERS.isdisjoint(Path(file).parts) or any(
+        path.is_relative_to(Path(home).resolve()) for home in homes
+    )
+
+
+def library_name(value: Any) -> str | None:
+    """Return the name by which a library has a function, a class or another object, else None."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if not isinstance(name, str):
+        return None
+    module = getattr(value, "__module__", None)
+    if module is None:  # as some of C have none
+        return _any_library_name(name, value)
+    found: Any = sys.modules.get(module) if is_library(module) else None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}.{name}" if found is value else None
+
+
+def _any_library_name(name: str, value: Any) -> str | None:
+    modules = [m for m, module in sys.modules.items() if vars(module).get(name) is value]
+    tops = {module.partition(".")[0] for module in modules if is_library(module)}
+    return f"{min(tops)}.{name}" if tops else None
+
+
+def is_of_library(name: str, value: Any) -> bool:
+    """Tell whether a global is an object that its type's library has under the same name."""
+    module = type(value).__module__
+    homes = {module, module.partition(".")[0]}
+    return is_library(module) and any(
+        getattr(sys.modules.get(home), name, None) is value for home in homes
+    )
+
+
+def names_in(code: CodeType) -> set[str]:
+    """Return the names of globals and attributes that code uses, that within it included."""
+    return set(code.co_names).union(*map(names_in, _within(code)))
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    return (const for const in code.co_consts if isinstance(const, CodeType))
+
+
+def imported_by(function: FunctionType) -> dict[str, ModuleType]:
+    """Return the user's own modules that a function imports when it is called."""
+    package = function.__globals__.get("__package__") or ""
+    names = {resolve_name(name, package) for name in _imports(function.__code__)}
+    own = (name for name in sorted(names) if not is_library(name))
+    return {name: module for name in own if (module := _imported(name)) is not None}
+
+
+def _imports(code: CodeType) -> set[str]:
+    found = set().union(*map(_imports, _within(code)))
+    steps = list(dis.get_instructions(code))
+    for i, step in enumerate(steps):
+        if step.opname == "IMPORT_NAME":  # after the level and the names that are wanted
+            found.add("." * steps[i - 2].argval + step.argval)
+    return found
+
+
+def _imported(name: str) -> ModuleType | None:
+    try:
+        return import_module(name)
+    except ImportError:  # the function will say so, or knows what else to do
+        return None
