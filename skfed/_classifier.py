@@ -69,6 +69,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     update_privacy, loss_privacy : GaussianMechanism, default=None
         What clients do to their updates, and to the losses that they report, before they send them:
         clipping and noise, from ``skfed.privacy``.
+    validate_every : int, default=1
+        Rounds from one validation on ``X_val`` to the next; the last round of a fit is always
+        validated. In the others ``val_loss`` and ``val_score`` are NaN, and callbacks that monitor
+        what is measured on ``X_val`` do not see the round.
     engine : {"auto", "stacked", "loop"}, default="auto"
         "stacked" trains many clients as one batch, with the loop's minibatches and, up to the
         rounding of its products, its result; "loop" lets skorch train client by client. "auto" is

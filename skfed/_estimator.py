@@ -67,6 +67,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         "min_clients": [_POSITIVE_INT],
         "update_privacy": [GaussianMechanism, None],
         "loss_privacy": [GaussianMechanism, None],
+        "validate_every": [_POSITIVE_INT],
         "engine": [StrOptions({"auto", "stacked", "loop"})],
         "memory_budget": [_POSITIVE_INT],
         "n_jobs": [Integral, None],
@@ -95,6 +96,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         min_clients=1,
         update_privacy=None,
         loss_privacy=None,
+        validate_every=1,
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
@@ -119,6 +121,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self.min_clients = min_clients
         self.update_privacy = update_privacy
         self.loss_privacy = loss_privacy
+        self.validate_every = validate_every
         self.engine = engine
         self.memory_budget = memory_budget
         self.n_jobs = n_jobs
@@ -143,7 +146,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             belong to one client, and a warning says so.
         X_val, y_val : array-like, default=None
             Validation data; ``history_`` then has ``val_loss`` and ``val_score`` (as ``score``) of
-            the global model after each round.
+            the global model after each round, or every ``validate_every`` rounds.
         clients_val : array-like, default=None
             The client of each validation row; only those of priority clients then count.
 

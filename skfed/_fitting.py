@@ -15,7 +15,7 @@ from skfed._rounds import Rounds
 from skfed._rules import make_rules
 from skfed._server import Server
 from skfed._sklearn_callbacks import SklearnCallbacks
-from skfed._validation import Validation, no_validation
+from skfed._validation import Validation
 from skfed.checkpoint import Run
 from skfed.engines import Polls
 
@@ -57,7 +57,7 @@ def rounds_of(
             polls,
             rules,
             until=until,
-            validate=validation or no_validation,
+            validation=validation,
             watchers=[progress, round_callbacks, *more],
             keep=None if run is None else partial(run.keep, server),
         )

@@ -19,6 +19,7 @@ class Progress:
 
     def __init__(self, done: int, total: int, shown: bool):
         self.megabytes = 0.0
+        self.scored: dict[str, str] = {}  # in the last round that was validated
         self.bar = tqdm(initial=done, total=total, unit="round", disable=not shown)
 
     def begin_round(self) -> None:
@@ -32,9 +33,9 @@ class Progress:
         if not np.isfinite(objective):
             name, loss = "train loss", row["train_loss"]
         told = {name: f"{loss:.4f}", "cohort": row["n_aggregated"], "MB": f"{self.megabytes:.1f}"}
-        if "val_score" in row:
-            told["val score"] = f"{row['val_score']:.3f}"
-        self.bar.set_postfix(told, refresh=False)
+        if np.isfinite(row.get("val_score", np.nan)):
+            self.scored = {"val score": f"{row['val_score']:.3f}"}
+        self.bar.set_postfix(told | self.scored, refresh=False)
         self.bar.update()
         return False
 

@@ -25,7 +25,7 @@ class FederatedRegressor(RegressorMixin, BaseFederated):
         copied. None: zero-initialised linear regression, trained likewise.
     selector, priority, n_rounds, local_epochs, local_steps, lr_schedule, proximal_mu, aggregator, \
 server_optimizer, availability, on_client_error, min_clients, \
-update_privacy, loss_privacy, engine, memory_budget, n_jobs, \
+update_privacy, loss_privacy, validate_every, engine, memory_budget, n_jobs, \
 checkpoint, checkpoint_every, warm_start, random_state, verbose
         As in :class:`FederatedClassifier`.
 

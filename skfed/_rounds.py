@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from skorch import NeuralNet, NeuralNetClassifier
+from skorch import NeuralNetClassifier
 
 from skfed._exchanges import Discretion, Failures, Poll, Returns, in_words
 from skfed._federation import Federation
 from skfed._nets import Model, get_model, model_bytes, set_model
 from skfed._orders import make_order, noise_of
 from skfed._server import Rules, Server
+from skfed._validation import Validation
 from skfed.engines import LocalTraining, Order, Polls, Updates
 from skfed.history import Ledger
 from skfed.selection import Cohort, Round
@@ -66,7 +67,7 @@ class Rounds:
         How rounds are run.
     until : int
         Rounds that the server is to have finished in the end, unless a watcher stops it.
-    validate : callable
+    validation : Validation or None
         Measures the global model after a round.
     watchers : sequence of Watcher
         Each sees each round.
@@ -82,12 +83,12 @@ class Rounds:
         rules: Rules,
         *,
         until: int,
-        validate: Callable[[NeuralNet], dict[str, float]],
+        validation: Validation | None,
         watchers: Sequence[Watcher],
         keep: Callable[[bool], None] | None = None,
     ):
         self.server, self.federation, self.polls, self.rules = server, federation, polls, rules
-        self.until, self.validate, self.watchers, self.keep = until, validate, watchers, keep
+        self.until, self.validation, self.watchers, self.keep = until, validation, watchers, keep
         self._reported = np.full(len(federation), np.inf)
         if server.reported:
             for k in range(len(federation)):
@@ -134,13 +135,17 @@ class Rounds:
         row = self._take(begun, arriving)
         causes = begun.returns.failures.causes
         # Each watcher sees each round.
-        stops = [watcher.end_round(row) for watcher in self.watchers]
+        stops = any([watcher.end_round(row) for watcher in self.watchers])
         server = self.server
-        server.stopped = self.until if any(stops) else 0
+        if stops and self.validation is not None:
+            started = perf_counter()
+            row.update(self.validation.after_stop(server.net, row["round"]))
+            row["round_seconds"] += perf_counter() - started
+        server.stopped = self.until if stops else 0
         self._first = self._first or next(iter(causes.items()), None)
         server.succeeded = server.succeeded or bool(begun.returns.good.any()) or not causes
         if self.keep is not None and server.succeeded:
-            self.keep(any(stops) or server.round == self.until)
+            self.keep(stops or server.round == self.until)
 
     def end(self) -> None:
         """Raise the first cause, if every client failed in every round; nothing is written then."""
@@ -171,7 +176,9 @@ class Rounds:
         with _all_or_nothing(server, model):
             if len(cohort.clients):
                 _move(server, federation, rules, order, aggregate, returns)
-            measured = self.validate(server.net)
+            measured = {}
+            if self.validation is not None:
+                measured = self.validation.after_round(server.net, server.round)
             _note_messages(server, federation, rules, ledger, returns)
             losses = dict(zip(asked.clients.tolist(), returns.losses.tolist(), strict=True))
             server.reported = server.reported | {federation.digest(k): v for k, v in losses.items()}

@@ -1,7 +1,7 @@
 """Held-out rows: which of them count, and what a net does on them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from skfed._nets import cast
 from skfed._server import Server
 from skfed.engines import evaluate
 from skfed.utils._checks import naming
-from skfed.utils._seeding import Purpose
+from skfed.utils._seeding import Purpose, stream
 
 if TYPE_CHECKING:
     from skfed._estimator import BaseFederated
@@ -30,23 +30,50 @@ def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarr
     return rows
 
 
-def no_validation(net: NeuralNet) -> dict[str, float]:
-    return {}
+def is_due(t: int, every: int, n_rounds: int) -> bool:
+    """Tell whether the model is validated after round t, whether or not a callback stops there."""
+    return (t + 1) % every == 0 or t + 1 == n_rounds
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Measures a net on validation data."""
+    """Measures a net on validation data.
+
+    Parameters
+    ----------
+    server : Server
+        Whose seed the random layers have.
+    rows : tuple of ndarray
+        X and y, as the net takes them.
+    score : callable
+        Scores outputs on y.
+    every : int
+        Rounds from one validation to the next.
+    n_rounds : int
+        Rounds that the server is to have finished in the end.
+    """
 
     server: Server
-    rows: tuple[np.ndarray, np.ndarray]  # X and y, as the net takes them
-    score: Callable[[np.ndarray, np.ndarray], float]  # of outputs, on y
+    rows: tuple[np.ndarray, np.ndarray]
+    score: Callable[[np.ndarray, np.ndarray], float]
+    every: int
+    n_rounds: int
 
-    def __call__(self, net: NeuralNet) -> dict[str, float]:
-        """Return the columns that ``history_`` gets."""
-        rng = self.server.stream(Purpose.EVALUATION_LAYERS)
+    def is_due(self, t: int) -> bool:
+        """Tell whether the model is validated after round t, wherever the rounds stop."""
+        return is_due(t, self.every, self.n_rounds)
+
+    def after_round(self, net: NeuralNet, t: int) -> dict[str, float]:
+        """Return the columns that ``history_`` gets; NaN between two validations."""
+        if not self.is_due(t):
+            return {"val_loss": float("nan"), "val_score": float("nan")}
+        rng = stream(self.server.seed, Purpose.EVALUATION_LAYERS, t)
         loss, outputs = evaluate(net, *self.rows, rng)
         return {"val_loss": loss, "val_score": self.score(outputs, self.rows[1])}
+
+    def after_stop(self, net: NeuralNet, t: int) -> dict[str, float]:
+        """Return the columns that are lacking if round t turns out to be the last."""
+        return {} if self.is_due(t) else replace(self, n_rounds=t + 1).after_round(net, t)
 
 
 def make_validation(
@@ -72,4 +99,6 @@ def make_validation(
     with naming("X_val", "y_val"):
         X_val = cast(server.net, X_val)
         y_val = model._targets(server.net, X_val, y_val)
-    return Validation(server, (X_val, y_val), model._val_score)
+    return Validation(
+        server, (X_val, y_val), model._val_score, model.validate_every, model.n_rounds
+    )

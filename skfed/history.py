@@ -16,7 +16,7 @@ column                unit    there    what it is
 ``round``             index   always   t, from 0
 ``objective``         loss    always   F(w_t) over the priority clients in reach; NaN if not polled
 ``train_loss``        loss    always   the cohort's mean, weighted as its updates; NaN without any
-``val_loss``          loss    X_val    of the model after the round, over the validation rows
+``val_loss``          loss    X_val    of the model after the round; NaN between two validations
 ``val_score``         score   X_val    accuracy or R^2, likewise
 ``lr``                rate    always   the net's own, of the first local iteration
 ``eps``               loss    FedALIGN eps_t; an error, 1 - accuracy, with match="accuracy"

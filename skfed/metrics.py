@@ -186,6 +186,7 @@ def usefulness(
         aggregator=None,
         server_optimizer=None,
         availability=None,
+        validate_every=1,  # the best of all rounds counts
     )
     local = []
     for client in scores.index:

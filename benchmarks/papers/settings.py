@@ -39,8 +39,14 @@ class Measurement:
     measure: Measure
     rows: None = None  # callbacks of the net are shown none
 
-    def __call__(self, net: NeuralNetClassifier) -> dict[str, float]:
+    def is_due(self, t: int) -> bool:
+        return True
+
+    def after_round(self, net: NeuralNetClassifier, t: int) -> dict[str, float]:
         return self.measure(net)
+
+    def after_stop(self, net: NeuralNetClassifier, t: int) -> dict[str, float]:
+        return {}
 
 
 class Measured(FederatedClassifier):

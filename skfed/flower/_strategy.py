@@ -18,6 +18,7 @@ from skfed._federation import federation_of, named
 from skfed._fitting import rounds_of
 from skfed._nets import get_model
 from skfed._server import Server
+from skfed._validation import is_due
 from skfed.availability import BaseAvailability
 from skfed.checkpoint import opened
 from skfed.engines import Draws, batch_size
@@ -114,8 +115,9 @@ class FederatedStrategy(Strategy):
         grid : flwr.serverapp.Grid
             From the ServerApp's main function.
         evaluate_fn : callable, default=None
-            As Flower has it: measures the global model before the first round and after each, on
-            data of the server's. Rounds of a run that goes on are counted on.
+            As Flower has it: measures the global model before the first round and after each, or
+            every ``validate_every`` rounds and the last, on data of the server's. Rounds of a run
+            that goes on are counted on.
 
         Returns
         -------
@@ -152,7 +154,7 @@ class FederatedStrategy(Strategy):
                     to_arrays(get_model(server.net)),
                     0 if server.stopped >= until else until - done,
                     self.timeout,
-                    evaluate_fn=evaluate_fn and _measuring(evaluate_fn, server),
+                    evaluate_fn=evaluate_fn and _measuring(evaluate_fn, server, model),
                 )
                 self._rounds.end()
         return _counted_on(result, done, to_arrays(get_model(server.net)))
@@ -257,13 +259,18 @@ def _described(card: Card) -> tuple[np.ndarray, np.ndarray]:
     return np.array([str(card.shape), card.dtype, *columns]), np.array(str(card.target_shape))
 
 
-def _measuring(evaluate_fn: Callable, server: Server) -> Callable:
+def _measuring(evaluate_fn: Callable, server: Server, model: BaseFederated) -> Callable:
     """Return what measures the model after the rounds that happen, counted on from those before."""
-    done = server.round
+    done, every, until = server.round, model.validate_every, model.n_rounds
 
     def measure(t: int, arrays: ArrayRecord) -> MetricRecord | None:
-        # After a callback has stopped the rounds, Flower goes on counting.
-        return evaluate_fn(done + t, arrays) if done + t <= server.round else None
+        n_finished = done + t
+        if n_finished > server.round:  # Flower goes on counting where a callback has stopped
+            return None
+        stopped = server.stopped >= until
+        if t == 0 or stopped or is_due(n_finished - 1, every, until):
+            return evaluate_fn(n_finished, arrays)
+        return None
 
     return measure
 

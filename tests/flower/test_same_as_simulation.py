@@ -169,6 +169,13 @@ def test_a_callback_stops_the_rounds(federate, tmp_path, monkeypatch):
     assert begun == [1, 2, 3, 4, 5]  # Flower counts on; but not when the run is started again
 
 
+def test_validate_every_spares_the_measurements_of_the_server(federate):
+    seen = []
+    strategy, grid = federate(FederatedClassifier(n_rounds=5, validate_every=2, random_state=0))
+    strategy.start(grid, evaluate_fn=lambda t, arrays: seen.append(t) or MetricRecord({}))
+    assert seen == [0, 2, 4, 5]  # finished rounds: before the first, and after the last
+
+
 @pytest.mark.parametrize("mixed", ["bool and numbers", "nullable"])
 def test_tables_of_mixed_columns_are_taken_as_in_the_simulation(mixed, blobs, federate, same_model):
     X, y, clients = blobs
