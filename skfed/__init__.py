@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from skfed._classifier import FederatedClassifier
 from skfed._regressor import FederatedRegressor
+from skfed.pipeline import make_pipeline
 from skfed.selection import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
 
 __version__ = version("skfed")
@@ -14,4 +15,5 @@ __all__ = [
     "FederatedRegressor",
     "PowerOfChoice",
     "RandomSelector",
+    "make_pipeline",
 ]

@@ -317,7 +317,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             if self.priority is not None:
                 raise ValueError(
                     "priority names clients, but clients was not given: pass clients= to fit, one "
-                    "id a row of X (step__clients= to a Pipeline)."
+                    "id a row of X (step__clients= to a Pipeline of scikit-learn's own)."
                 )
             warn(
                 "clients was not given, so all rows belong to one client: pass clients= to fit, "

@@ -33,6 +33,7 @@ from sklearn.preprocessing import StandardScaler
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed.metrics import priority_accuracy
 from skfed.model_selection import WithinClientKFold
+from skfed.pipeline import FederatedPipeline
 
 CALLED = [
     BaggingClassifier,
@@ -90,6 +91,7 @@ def names():
         "frame": pd.DataFrame(X).add_prefix("x"),
         "model": model,
         "pipeline": pipeline,
+        "federated": FederatedPipeline(pipeline.steps),
         "columns": Pipeline([("scale", scaled), ("model", model)]),
         "two": [("first", model), ("second", pipeline)],
         "grid": {"selector": [RandomSelector(2), RandomSelector(4)]},

@@ -4,7 +4,7 @@ Phones: pandas and a Pipeline on WISDM
 
 Thirty-six people carried a phone; what they did is to be told from its accelerometer. Each person
 is a client. The data are a DataFrame with missing values, so a Pipeline fills and scales them; the
-federation is its last step and is told the users' names.
+federation is its last step, and the only one that takes the users' names.
 
 The data are looked for in ``$SKFED_DATA``; ``load_wisdm`` says which files it wants.
 """
@@ -12,12 +12,11 @@ The data are looked for in ``$SKFED_DATA``; ``load_wisdm`` says which files it w
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.impute import SimpleImputer
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skfed import FederatedClassifier, PowerOfChoice
+from skfed import FederatedClassifier, PowerOfChoice, make_pipeline
 from skfed.datasets import load_wisdm
 from skfed.inspection import ClientsDisplay, SelectionDisplay
 from skfed.metrics import worst_client_accuracy
@@ -51,7 +50,7 @@ model = make_pipeline(SimpleImputer(), StandardScaler(), federation)
 model.fit(
     wisdm.X.iloc[train],
     wisdm.y[train],
-    federatedclassifier__clients=wisdm.clients[train],
+    clients=wisdm.clients[train],
 )
 print(f"accuracy: {model.score(wisdm.X.iloc[test], wisdm.y[test]):.3f}")
 held_out = wisdm.X.iloc[test], wisdm.y[test]
