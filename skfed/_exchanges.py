@@ -158,6 +158,7 @@ class Returns:
         self.sent = np.ones(n_members, dtype=bool)  # whose training came to its end
         self.good = np.ones(n_members, dtype=bool)  # and to something finite
         self.variates: list[Model | None] = [None] * n_members
+        self.changed: set[str] = set()  # names of tensors that somebody good has changed
 
     def parts(self, arriving: Iterable[Updates]) -> Iterator[tuple[np.ndarray, Any]]:
         """Note what comes, and pass the models on of those that have not failed."""
@@ -176,4 +177,5 @@ class Returns:
                 cause = updates.error or self.discretion.not_finite("update", updates.losses[i])
                 self.failures.add(self.clients[members[i]], cause)
             if updates.finite.any():
+                self.changed |= set(updates.changed)
                 yield members[updates.finite], updates.part

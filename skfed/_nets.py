@@ -60,6 +60,7 @@ def make_net(kind: Kind, estimator: Any, X: np.ndarray, n_outputs: int, seed: in
                 f"estimator's module cannot be built: {error}. A bare class is built without "
                 "arguments: pass an instance, or a skorch net with module__... parameters."
             ) from error
+        _check_trained(net)
         # Seeded too, since a lazy module draws only here.
         _check_output(kind, output_of(net, cast(net, X[:1])), n_outputs)
     _warn_of_idle_settings(net)
@@ -186,6 +187,17 @@ def _check_output(kind: Kind, output: torch.Tensor, n_outputs: int) -> None:
             f"{n_outputs} {kind.outputs} in y: give its module {n_outputs} outputs, of shape "
             f"(n_samples, {n_outputs}){kind.remedy}."
         )
+
+
+def _check_trained(net: NeuralNet) -> None:
+    """Refuse complex parameters that are trained: what they send would not be real numbers."""
+    for name, tensor in _tensors(net).items():
+        if tensor.requires_grad and tensor.dtype.is_complex:
+            raise ValueError(
+                f"estimator's parameter {name} is complex ({tensor.dtype}), and no complex "
+                "parameter is trained: keep torch.view_as_real of it as the parameter, and call "
+                "torch.view_as_complex in forward; or freeze it with requires_grad_(False)."
+            )
 
 
 def _warn_of_idle_settings(net: NeuralNet) -> None:

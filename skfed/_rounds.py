@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from skorch import NeuralNetClassifier
 
 from skfed._exchanges import Discretion, Failures, Poll, Returns, in_words
@@ -18,6 +17,7 @@ from skfed._nets import Model, get_model, model_bytes, set_model
 from skfed._orders import make_order, noise_of
 from skfed._server import Rules, Server
 from skfed._validation import Validation
+from skfed.aggregation._tensors import finite_where_changed, settled
 from skfed.engines import LocalTraining, Order, Polls, Updates
 from skfed.history import Ledger
 from skfed.selection import Cohort, Round
@@ -168,6 +168,7 @@ class Rounds:
         model, asked = order.model, order.cohort
         parts = returns.parts(arriving)
         aggregate = rules.aggregator.combine(model, parts, asked, order.parameters)
+        aggregate = settled(model, aggregate, returns.changed)
         cohort = asked.keep(returns.good)
         if len(np.unique(cohort.clients)) < rules.min_clients:
             cohort = asked.keep(np.zeros(len(asked.clients), dtype=bool))
@@ -246,11 +247,13 @@ def _move(
         aggregate, server.optimizer_state = rules.server_optimizer.step(
             order.model, aggregate, order.parameters, server.optimizer_state
         )
-    if not all(torch.isfinite(aggregate[name]).all() for name in order.parameters):
-        raise ValueError(
-            f"the global model is not finite after round {server.round}, though the updates were: "
-            "lower the server's learning rate (server_optimizer__lr), or the clients'."
-        )
+    for name, w in order.model.items():
+        if not finite_where_changed(aggregate[name], w):
+            raise ValueError(
+                f"{name} of the global model is not finite after round {server.round}, though the "
+                "updates were: lower the server's learning rate (server_optimizer__lr), or the "
+                "clients'."
+            )
     set_model(server.net, aggregate)
     if rules.aggregator.uses_variates:
         server.variates = server.variates.moved(_new_variates(federation, returns), len(federation))

@@ -9,6 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from skfed._nets import Model
+from skfed.aggregation._tensors import changed_names, settled
 from skfed.selection import Cohort
 
 
@@ -43,7 +44,8 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         Returns
         -------
         dict of str to Tensor
-            The aggregate, in the dtypes of ``model``.
+            The aggregate, in the dtypes of ``model``. A tensor that no update has changed is the
+            model's own.
 
         Raises
         ------
@@ -54,7 +56,8 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         if not updates:
             return model
         stack = {name: torch.stack([update[name] for update in updates]) for name in model}
-        return self._aggregate(model, stack, cohort, parameters)
+        aggregate = self._aggregate(model, stack, cohort, parameters)
+        return settled(model, aggregate, changed_names(model, stack))
 
     def collect(
         self, model: Model, stack: Model, weights: np.ndarray, parameters: Collection[str]
@@ -106,6 +109,7 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         -------
         dict of str to Tensor
             The aggregate over those that arrived; the model itself if nobody with a weight did.
+            What none of them has changed is put back by the caller.
         """
         arrived = list(parts)
         if not arrived:

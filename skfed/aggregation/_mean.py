@@ -5,22 +5,24 @@ import torch
 
 from skfed._nets import Model, by_member
 from skfed.aggregation._base import BaseAggregator
+from skfed.aggregation._tensors import added, difference, like, real
 
 
 class WeightedMean(BaseAggregator):
     """sum of q_k w_k by the cohort's weights; w + sum of q_k (w_k - w) for an unbiased cohort.
 
-    Buffers are averaged as weights are; integer buffers (a batch normalisation's counter) are
-    rounded. Models are summed as they come and not kept; sums of stacks add up in float64, so
-    that rounding does not grow with the cohort.
+    Buffers are averaged by weights that sum to 1, also those of an unbiased cohort: q_k over the
+    sum of all q_k. Integer buffers (a batch normalisation's counter) are rounded. What no client
+    has changed stays as it is. Models are summed as they come and not kept; sums of stacks add up
+    in float64, so that rounding does not grow with the cohort.
     """
 
     def collect(self, model, stack, weights, parameters):
         """Return the weighted sum of some members' models, for buffers that of their changes."""
-        # So what nobody changes, a frozen weight for one, stays as it is to the last bit.
+        # The sum of their changes, since large integers have no sum.
         return {
             name: _weighted_sum(
-                tensor if name in parameters else tensor.double() - model[name].double(), weights
+                real(tensor) if name in parameters else difference(tensor, model[name]), weights
             )
             for name, tensor in stack.items()
         }
@@ -36,13 +38,17 @@ class WeightedMean(BaseAggregator):
         arrived = cohort.weights[there].sum()
         if not total or not (arrived or cohort.unbiased):
             return model
-        if not (there.all() or cohort.unbiased):
-            total = {name: tensor / arrived for name, tensor in total.items()}
-        rest = 1.0 - arrived if cohort.unbiased else 0.0
-        return {
-            name: cast_mean(total[name] + (rest * w if name in parameters else w.double()), w)
-            for name, w in model.items()
-        }
+        sums_to_1 = there.all() and not cohort.unbiased
+        result = {}
+        for name, w in model.items():
+            if name in parameters and cohort.unbiased:
+                result[name] = like(total[name] + (1.0 - arrived) * real(w), w)
+            elif arrived:
+                mean = total[name] if sums_to_1 else total[name] / arrived
+                result[name] = like(mean, w) if name in parameters else added(w, mean)
+            else:
+                result[name] = w
+        return result
 
     def _aggregate(self, model, updates, cohort, parameters):
         total = self.collect(model, updates, cohort.weights, parameters)
@@ -55,8 +61,3 @@ def _weighted_sum(stack: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
     # A copy, since what comes to a worker of Ray is read-only.
     q = torch.tensor(weights, dtype=values.dtype, device=stack.device)
     return (q @ values).double().view(stack.shape[1:])
-
-
-def cast_mean(mean: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Bring a mean to the dtype of what it is the mean of."""
-    return (mean if like.is_floating_point() else mean.round()).to(like.dtype)

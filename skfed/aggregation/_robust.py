@@ -12,14 +12,16 @@ import torch
 
 from skfed._nets import Model, by_member
 from skfed.aggregation._base import BaseAggregator
-from skfed.aggregation._mean import WeightedMean, cast_mean
+from skfed.aggregation._mean import WeightedMean
+from skfed.aggregation._tensors import added, difference, like, real, step_from
 from skfed.utils._sklearn import Interval
 
 
 class CoordinateMedian(BaseAggregator):
     """The median of each coordinate over the cohort (the mean of the middle two if even).
 
-    The cohort's weights play no part: a hostile client could claim to have much data.
+    The cohort's weights play no part: a hostile client could claim to have much data. Of complex
+    buffers real and imaginary parts are coordinates by themselves.
     """
 
     def _aggregate(self, model, updates, cohort, parameters):
@@ -68,7 +70,7 @@ class NormClipping(WeightedMean):
 
 def clipped(model: Model, stack: Model, parameters: Collection[str], max_norm: float) -> Model:
     """Return a stack of models, each no further from ``model`` than ``max_norm``."""
-    steps = {name: stack[name].double() - model[name].double() for name in parameters}
+    steps = {n: step_from(model[n].double(), stack[n].double()) for n in parameters}
     norms = torch.stack([by_member(step).norm(dim=1) for step in steps.values()]).norm(dim=0)
     scales = (max_norm / norms).clamp(max=1.0)  # a step of length 0 has the scale 1
     result = dict(stack)
@@ -81,8 +83,9 @@ def clipped(model: Model, stack: Model, parameters: Collection[str], max_norm: f
 
 def _trimmed_mean(model: Model, updates: Model, n_trimmed: int) -> Model:
     result = {}
-    for name, current in model.items():
-        values = updates[name].double().sort(dim=0).values
-        mean = values[n_trimmed : len(values) - n_trimmed].mean(dim=0)
-        result[name] = cast_mean(mean, current)
+    for name, w in model.items():
+        has_large = not real(w).is_floating_point()  # integers, of which float64 holds differences
+        values = difference(updates[name], w) if has_large else real(updates[name]).double()
+        kept = values.sort(dim=0).values[n_trimmed : len(values) - n_trimmed].mean(dim=0)
+        result[name] = added(w, kept) if has_large else like(kept, w)
     return result

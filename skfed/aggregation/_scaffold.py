@@ -12,6 +12,7 @@ import torch
 
 from skfed._nets import Model
 from skfed.aggregation._mean import WeightedMean
+from skfed.aggregation._tensors import step_from
 
 
 class Scaffold(WeightedMean):
@@ -35,7 +36,9 @@ def new_variate(
     parameter's learning rates. A parameter whose rates sum to 0 is left out, since without a step
     there is nothing new; None if that is so of all.
     """
-    moved = {n: (model[n] - w) / distances[n] for n, w in trained.items() if distances.get(n)}
+    moved = {
+        n: step_from(w, model[n]) / distances[n] for n, w in trained.items() if distances.get(n)
+    }
     new = {n: m - correction[n] if n in correction else m for n, m in moved.items()}
     return new or None
 

@@ -12,6 +12,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from skfed._nets import Model
+from skfed.aggregation._tensors import step_from
 from skfed.utils._sklearn import Interval
 
 _LARGEST_RATE = float(np.finfo(np.float32).max)  # of which torch takes a step
@@ -84,7 +85,7 @@ class ServerOptimizer(BaseEstimator):
             # Only what it remembers: lr and options are those of now.
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state["state"]})
         for name, parameter in moved.items():
-            parameter.grad = model[name] - aggregate[name]
+            parameter.grad = step_from(aggregate[name], model[name])
         optimizer.step()
         result = aggregate | {name: p.detach() for name, p in moved.items()}
         return result, {"optimizer": kind, "state": optimizer.state_dict()["state"]}

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from skfed._nets import Model, get_model, parameter_names, set_model, to_tensors
+from skfed.aggregation._tensors import real
 from skfed.engines._batched import BatchedModule
 from skfed.engines._draws import whole
 from skfed.engines._linear import LinearStack
@@ -260,9 +261,12 @@ def _same(one: Any, other: Any) -> bool:
 
 def _close(one: torch.Tensor, other: torch.Tensor, largest: torch.Tensor) -> bool:
     """Compare up to the rounding of the type, relative to the largest value around."""
-    tolerance = max(1e3 * torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0, 1e-9)
+    one, other = real(one), real(other)
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    tolerance = max(1e3 * torch.finfo(one.dtype).eps, 1e-9)
     one, other = one.double(), other.double()
-    scale = one.nan_to_num().abs().max() if one.numel() else torch.tensor(0.0)
+    scale = one.nan_to_num(0.0, 0.0, 0.0).abs().max() if one.numel() else torch.tensor(0.0)
     bound = tolerance * float(torch.maximum(scale, 1e-2 * largest.double().nan_to_num()))
     return torch.allclose(one, other, rtol=0.0, atol=bound, equal_nan=True)
 

@@ -1,7 +1,7 @@
 """What passes between a round and the engine that runs its clients."""
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -11,6 +11,7 @@ import torch
 
 from skfed._nets import Model, by_member
 from skfed.aggregation import BaseAggregator
+from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.privacy import GaussianMechanism
 from skfed.selection import Cohort
 
@@ -67,11 +68,13 @@ class Updates:
     n_samples : ndarray of shape (n_members,)
         Rows seen in the local steps, repeats counted.
     finite : ndarray of shape (n_members,), dtype=bool
-        Whether all that a member sent is finite; False for one whose training raised.
+        Whether all that a member has changed is finite; False for one whose training raised.
     part : object
         What the aggregation rule collected of the models of those that are finite.
     variates : list of (dict of str to Tensor or None)
         SCAFFOLD's new c_k of each; None where it has not moved.
+    changed : collection of str
+        Names of the tensors that some of those that are finite have changed.
     error : Exception, default=None
         What the training of these members raised.
     """
@@ -82,6 +85,7 @@ class Updates:
     finite: np.ndarray
     part: Any
     variates: Sequence[Model | None]
+    changed: Collection[str] = ()
     error: Exception | None = None
 
     @classmethod
@@ -89,7 +93,7 @@ class Updates:
         """Return what is left of members whose training raised: nothing."""
         n = len(members)
         nothing = np.full(n, np.nan), np.zeros(n, dtype=int), np.zeros(n, dtype=bool)
-        return cls(members, *nothing, None, [None] * n, error)
+        return cls(members, *nothing, None, [None] * n, error=error)
 
 
 def sendable(error: Exception) -> Exception:
@@ -157,43 +161,48 @@ def collect(
         noise = deepcopy(order.noise)  # for who has to train once more
         stack = order.privacy.of_updates(order.model, stack, order.parameters, noise)
     part = order.rule.collect(order.model, stack, order.cohort.weights, order.parameters)
+    clean = part is not stack and _is_finite(part)
+    changed: Collection[str] = changed_names(order.model, stack, with_nan=not clean)
     finite = np.isfinite(losses)
-    if part is stack or not _is_finite(part):
-        finite &= _finite_members(stack)
+    if not clean and (part is stack or not _is_finite(part, order.model.keys() - set(changed))):
+        finite &= _finite_members(order.model, stack, changed)
     for i, variate in enumerate(variates):
         finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
     if not finite.all():
-        part = _of_finite(order, stack, finite)
+        part, changed = _of_finite(order, stack, finite)
     if isinstance(part, dict):
         again = {_address(tensor) for tensor in stack.values()}  # whose memory is used again
         part = {n: (t.clone() if _address(t) in again else t).cpu() for n, t in part.items()}
-    return Updates(members, losses, n_samples, finite, part, variates)
+    return Updates(members, losses, n_samples, finite, part, variates, changed)
 
 
-def _of_finite(order: Order, stack: Model, finite: np.ndarray) -> Any:
-    """Let the rule take what it needs of the finite members alone."""
+def _of_finite(order: Order, stack: Model, finite: np.ndarray) -> tuple[Any, Collection[str]]:
+    """Let the rule take what it needs of the finite members alone; say what they have changed."""
     if not finite.any():
-        return None
+        return None, ()
     kept = {name: tensor[torch.from_numpy(finite)] for name, tensor in stack.items()}
     weights = order.cohort.weights[finite]
-    return order.rule.collect(order.model, kept, weights, order.parameters)
+    part = order.rule.collect(order.model, kept, weights, order.parameters)
+    return part, changed_names(order.model, kept)
 
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _is_finite(part: Any) -> bool:
-    """Tell whether a rule surely collected finite tensors; it cannot if a member's are not."""
-    return isinstance(part, dict) and all(tensor.sum().isfinite() for tensor in part.values())
+def _is_finite(part: Any, unchanged: Collection[str] = ()) -> bool:
+    """Tell whether a rule surely collected finite tensors; it cannot if a change is not."""
+    return isinstance(part, dict) and all(
+        name in unchanged or tensor.sum().isfinite() for name, tensor in part.items()
+    )
 
 
-def _finite_members(stack: Model) -> np.ndarray:
-    """Return whose tensors are all finite."""
-    rows = [by_member(tensor) for tensor in stack.values() if tensor.is_floating_point()]
-    # A sum is not finite if a term is not; the other way round only if it overflows.
-    suspect = ~torch.stack([tensor.sum(1) for tensor in rows]).isfinite().all(0)
-    finite = ~suspect
-    for k in suspect.nonzero().flatten().tolist():
-        finite[k] = all(tensor[k].isfinite().all() for tensor in rows)
-    return finite.cpu().numpy()
+def _finite_members(model: Model, stack: Model, changed: Collection[str]) -> np.ndarray:
+    """Return whose changes are all finite."""
+    finite = np.ones(len(next(iter(stack.values()))), dtype=bool)
+    for name in changed:
+        # A sum is not finite if a term is not; the other way round only if it overflows.
+        suspect = ~by_member(real(stack[name])).sum(1).isfinite()
+        for k in suspect.nonzero().flatten().tolist():
+            finite[k] &= finite_where_changed(stack[name][k], model[name])
+    return finite
