@@ -34,7 +34,7 @@ ATTACKS = {
     "scaled": "trains on flipped labels and sends w + 10 (w_k - w)",
     "garbage": "sends w + N(0, 1) in each coordinate",
 }
-EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
+EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False, ignore_priority=True)
 RULES = {
     "mean": (WeightedMean(), EVERYBODY),
     "median": (CoordinateMedian(), EVERYBODY),

@@ -20,9 +20,9 @@ from skfed import (
 )
 
 SELECTORS = {
-    "random": RandomSelector(clients_per_round=3),
-    "power-of-choice": PowerOfChoice(d=6, clients_per_round=3),
-    "active": ActiveFLSelector(clients_per_round=3),
+    "random": RandomSelector(clients_per_round=3, ignore_priority=True),
+    "power-of-choice": PowerOfChoice(d=6, clients_per_round=3, ignore_priority=True),
+    "active": ActiveFLSelector(clients_per_round=3, ignore_priority=True),
     "fedalign": FedAlignSelector(eps=0.2, warmup=0),
 }
 NETS = {

@@ -34,7 +34,9 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         without arguments, an instance is copied. None: zero-initialised softmax regression,
         trained likewise.
     selector : BaseSelector, default=None
-        Who trains in a round; None is ``RandomSelector()``.
+        Who trains in a round; None is ``FedAlignSelector()`` where ``priority`` is given, else
+        ``RandomSelector()``. A selector that selects without regard to priority warns where
+        there is one, unless it has ``ignore_priority=True``.
     priority : collection of client ids or mapping of them to weights, default=None
         The clients whose weighted loss F(w) is the objective (FedALIGN, equation 5); None means
         all. Ids that occur in ``clients``. A mapping gives each its weight s_k in [0, 1], 0 for

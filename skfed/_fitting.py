@@ -12,7 +12,7 @@ from skfed._linear_model import NAMES
 from skfed._nets import get_model, set_model
 from skfed._progress import Progress
 from skfed._rounds import Rounds
-from skfed._rules import make_rules
+from skfed._rules import make_rules, warn_of_ignored_priority
 from skfed._server import Server
 from skfed._sklearn_callbacks import SklearnCallbacks
 from skfed._validation import Validation
@@ -40,6 +40,7 @@ def rounds_of(
     ``train`` are the rows that callbacks see, where the server has them.
     """
     rules = make_rules(model, server.net)
+    warn_of_ignored_priority(rules.selector, federation, server.told)
     valid = None if validation is None else validation.rows
     round_callbacks = RoundCallbacks(server.net, train, valid)
     progress = Progress(server.round, until, shown=bool(model.verbose))

@@ -22,6 +22,7 @@ from skfed.engines import LocalTraining, Order, Polls, Updates
 from skfed.history import Ledger
 from skfed.selection import Cohort, Round
 from skfed.utils._seeding import Purpose, stream
+from skfed.utils._warnings import warn
 
 
 class Watcher(Protocol):
@@ -148,12 +149,22 @@ class Rounds:
             self.keep(stops or server.round == self.until)
 
     def end(self) -> None:
-        """Raise the first cause, if every client failed in every round; nothing is written then."""
+        """Raise the first cause, if every client failed in every round; nothing is written then.
+
+        Else warn of what the rounds show about the parameters, after all that were planned.
+        """
         if self._first is not None and not self.server.succeeded:
             k, cause = self._first
             name = self.federation.names([k])[0]
             cause.add_note(f"client {name!r}; every client failed in every round")
             raise cause
+        server, federation, rules = self.server, self.federation, self.rules
+        # With partial_fit, each round has its end: the rule has its say when all are through.
+        if server.round == rules.n_rounds or server.stopped:
+            free = federation.names(np.flatnonzero(~federation.priority))
+            text = rules.selector.warning_after(server.rows, free, rules.n_rounds)
+            if text is not None:
+                warn(text)
 
     def run(self, train: Callable[[Order], Iterable[Updates]]) -> None:
         """Let an engine train the cohorts, to the last round."""

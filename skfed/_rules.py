@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 import torch
 from skorch import NeuralNet
 
+from skfed._federation import Federation
 from skfed._nets import buffer_names
 from skfed._server import Rules
 from skfed.aggregation import BaseAggregator, WeightedMean
 from skfed.availability import Always
 from skfed.engines import LocalTraining
-from skfed.selection import RandomSelector
+from skfed.selection import BaseSelector, FedAlignSelector, RandomSelector
+from skfed.utils._warnings import warn
 
 if TYPE_CHECKING:
     from skfed._estimator import BaseFederated
@@ -35,7 +37,7 @@ def make_rules(model: "BaseFederated", net: NeuralNet) -> Rules:
     if model.lr_schedule is not None:
         _check_scalable(net.optimizer_)
     return Rules(
-        selector=RandomSelector() if model.selector is None else model.selector,
+        selector=_selector(model),
         aggregator=aggregator,
         server_optimizer=model.server_optimizer,
         availability=Always() if model.availability is None else model.availability,
@@ -47,6 +49,33 @@ def make_rules(model: "BaseFederated", net: NeuralNet) -> Rules:
         update_privacy=model.update_privacy,
         loss_privacy=model.loss_privacy,
     )
+
+
+def _selector(model: "BaseFederated") -> BaseSelector:
+    """Return who selects; priority that is given is to play a part."""
+    if model.selector is not None:
+        return model.selector
+    return RandomSelector() if model.priority is None else FedAlignSelector()
+
+
+def warn_of_ignored_priority(selector: BaseSelector, federation: Federation, told: set) -> None:
+    """Warn, once a server, if some clients have priority and the selector pays no heed to it.
+
+    ``told`` is what the server has told before; it grows.
+    """
+    n_free = int((federation.priority_weights < 1).sum())
+    meant = selector.uses_priority or getattr(selector, "ignore_priority", False)
+    if meant or not n_free:
+        return
+    name = type(selector).__name__
+    text = (
+        f"priority has no influence on who trains, since {name} selects without it; {n_free} of "
+        f"{len(federation)} clients do not have full priority. Use FedAlignSelector(), which is "
+        f"what selector=None stands for; or, if this is meant, {name}(ignore_priority=True)."
+    )
+    if (b"", text) not in told:
+        told.add((b"", text))
+        warn(text)
 
 
 def _local_training(model: "BaseFederated") -> LocalTraining:

@@ -21,10 +21,10 @@ from skfed.availability import (
 
 FEDERATION = make_federation(np.arange(20), 20)
 SELECTORS = [
-    RandomSelector(clients_per_round=3),
-    PowerOfChoice(d=4, clients_per_round=2),
+    RandomSelector(clients_per_round=3, ignore_priority=True),
+    PowerOfChoice(d=4, clients_per_round=2, ignore_priority=True),
     FedAlignSelector(eps=1.0, warmup=0),
-    ActiveFLSelector(clients_per_round=2),
+    ActiveFLSelector(clients_per_round=2, ignore_priority=True),
 ]
 
 

@@ -335,14 +335,16 @@ COMBINATIONS = {
     },
 }
 SELECTORS = [
-    RandomSelector(clients_per_round=3),
-    RandomSelector(2, probability="uniform", replace=False, weighting="unbiased"),
-    PowerOfChoice(d=4, clients_per_round=2),
-    PowerOfChoice(d=4, clients_per_round=2, loss="batch"),
-    PowerOfChoice(d=4, clients_per_round=2, loss="reported"),
+    RandomSelector(clients_per_round=3, ignore_priority=True),
+    RandomSelector(
+        2, probability="uniform", replace=False, weighting="unbiased", ignore_priority=True
+    ),
+    PowerOfChoice(d=4, clients_per_round=2, ignore_priority=True),
+    PowerOfChoice(d=4, clients_per_round=2, loss="batch", ignore_priority=True),
+    PowerOfChoice(d=4, clients_per_round=2, loss="reported", ignore_priority=True),
     FedAlignSelector(eps=1.0, warmup=1),
     FedAlignSelector(eps=1.0, warmup=0, participation=0.5),
-    ActiveFLSelector(clients_per_round=2),
+    ActiveFLSelector(clients_per_round=2, ignore_priority=True),
 ]
 
 

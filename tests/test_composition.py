@@ -78,7 +78,10 @@ def names():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 120)
     X = np.column_stack([rng.normal(size=(120, 3)) + np.eye(3)[y], CODES])
-    model = Watched(priority=["a", "b"], n_rounds=1, engine="loop", random_state=0)
+    selector = RandomSelector(2, ignore_priority=True)
+    model = Watched(
+        selector=selector, priority=["a", "b"], n_rounds=1, engine="loop", random_state=0
+    )
     pipeline = Pipeline([("scale", StandardScaler()), ("model", model)])
     scaled = ColumnTransformer([("x", StandardScaler(), ["x0", "x1"])], remainder="passthrough")
     return {
@@ -94,11 +97,11 @@ def names():
         "federated": FederatedPipeline(pipeline.steps),
         "columns": Pipeline([("scale", scaled), ("model", model)]),
         "two": [("first", model), ("second", pipeline)],
-        "grid": {"selector": [RandomSelector(2), RandomSelector(4)]},
+        "grid": {"selector__clients_per_round": [2, 4]},
         "steps": {"model__n_rounds": [1, 2]},
         "mixed": [
             {"selector": [FedAlignSelector()], "selector__eps": [0.1, 0.5]},
-            {"selector": [PowerOfChoice(d=2)], "selector__d": [2, 4]},
+            {"selector": [PowerOfChoice(d=2, ignore_priority=True)], "selector__d": [2, 4]},
         ],
     }
 

@@ -169,8 +169,8 @@ def test_the_global_generators_are_left_alone(blobs):
 @pytest.mark.parametrize(
     "selector",
     [
-        RandomSelector(clients_per_round=3),
-        PowerOfChoice(d=4, clients_per_round=2),
+        RandomSelector(clients_per_round=3, ignore_priority=True),
+        PowerOfChoice(d=4, clients_per_round=2, ignore_priority=True),
         FedAlignSelector(eps=0.3, warmup=1),
     ],
     ids=repr,

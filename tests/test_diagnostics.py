@@ -30,7 +30,9 @@ def fit(blobs, **params):
 
 
 def test_the_inclusion_trace_and_the_frequencies(blobs):
-    model = fit(blobs, selector=RandomSelector(4), priority=["a", "f"], n_rounds=25)
+    model = fit(
+        blobs, selector=RandomSelector(4, ignore_priority=True), priority=["a", "f"], n_rounds=25
+    )
     trace = inclusion_trace(model)
     assert trace.shape == (25, 6)
     for t, cohort in enumerate(model.history_["cohort"]):

@@ -154,10 +154,10 @@ def test_too_few_survivors_keep_the_model(broken):
 @pytest.mark.parametrize(
     "selector",
     [
-        PowerOfChoice(d=1.0, clients_per_round=3),
-        PowerOfChoice(d=1.0, clients_per_round=3, loss="batch"),
-        PowerOfChoice(d=1.0, clients_per_round=3, loss="reported"),
-        ActiveFLSelector(clients_per_round=3),
+        PowerOfChoice(d=1.0, clients_per_round=3, ignore_priority=True),
+        PowerOfChoice(d=1.0, clients_per_round=3, loss="batch", ignore_priority=True),
+        PowerOfChoice(d=1.0, clients_per_round=3, loss="reported", ignore_priority=True),
+        ActiveFLSelector(clients_per_round=3, ignore_priority=True),
         FedAlignSelector(eps=10.0, warmup=0),
         FedAlignSelector(eps=1.0, warmup=0, match="accuracy"),
     ],

@@ -33,23 +33,23 @@ COLUMNS = [
     "n_polled",
     "n_trained",
 ]
-ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
-POW = {"d": 4, "clients_per_round": 2}
+ALL = RandomSelector(1.0, probability="uniform", replace=False, ignore_priority=True)
+POW = {"d": 4, "clients_per_round": 2, "ignore_priority": True}
 # Each strategy: three rows of the columns above, or one row that holds for all rounds.
 LEDGERS = {
     "random": (
-        {"selector": RandomSelector(3, "uniform", replace=False)},
+        {"selector": RandomSelector(3, "uniform", replace=False, ignore_priority=True)},
         [(3, 3, 0, 0, 0, 18, 0, 3)],
     ),
     "pow-d": ({"selector": PowerOfChoice(**POW)}, [(4, 2, 0, 4, 16, 12, 4, 2)]),
     "cpow-d": ({"selector": PowerOfChoice(**POW, loss="batch")}, [(4, 2, 0, 4, 8, 12, 4, 2)]),
     "rpow-d": ({"selector": PowerOfChoice(**POW, loss="reported")}, [(2, 2, 0, 0, 0, 12, 0, 2)]),
     "adapow-d": (
-        {"selector": PowerOfChoice(d=StepDecay(4, 0.75, [1, 2]), clients_per_round=2)},
+        {"selector": PowerOfChoice(**POW | {"d": StepDecay(4, 0.75, [1, 2])})},
         # 4, 3 and 2.25 candidates
         [(4, 2, 0, 4, 16, 12, 4, 2), (3, 2, 0, 3, 12, 12, 3, 2), (2, 2, 0, 2, 8, 12, 2, 2)],
     ),
-    "afl": ({"selector": ActiveFLSelector(2)}, [(2, 2, 0, 0, 0, 12, 0, 2)]),
+    "afl": ({"selector": ActiveFLSelector(2, ignore_priority=True)}, [(2, 2, 0, 0, 0, 12, 0, 2)]),
     "fedalign, all match after a warm-up": (
         {"selector": FedAlignSelector(eps=np.inf, warmup=1)},
         # The bound goes to c and d; all four say their loss and train.

@@ -14,7 +14,7 @@ from torch import nn
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.metrics import client_scores, summarise_clients, usefulness
 
-ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
+ALL = RandomSelector(1.0, probability="uniform", replace=False, ignore_priority=True)
 
 
 @pytest.fixture(scope="module")

@@ -125,6 +125,7 @@ def test_targets_of_three_dimensions_are_told(data):
         model.fit(X, y, clients=clients, X_val=X, y_val=y[:, :, None])
 
 
+@pytest.mark.filterwarnings("ignore:FedAlignSelector matched no free client")
 def test_selectors_of_both_papers(data):
     X, y, clients = data
     free = clients >= 2
@@ -133,7 +134,7 @@ def test_selectors_of_both_papers(data):
     for name, selector in {
         "aligned": FedAlignSelector(eps=0.2),
         "all": FedAlignSelector(eps=np.inf),
-        "power of choice": PowerOfChoice(d=4, clients_per_round=2),
+        "power of choice": PowerOfChoice(d=4, clients_per_round=2, ignore_priority=True),
     }.items():
         model = FederatedRegressor(
             selector=selector, priority=[0, 1], n_rounds=50, local_epochs=2, random_state=0

@@ -373,7 +373,7 @@ def test_an_empty_cohort_keeps_the_model_and_is_recorded(blobs):
 
 def test_the_objective_is_the_weighted_loss_of_the_priority_clients(blobs):
     X, y, clients = blobs
-    selector = PowerOfChoice(d=1.0, clients_per_round=1)
+    selector = PowerOfChoice(d=1.0, clients_per_round=1, ignore_priority=True)
     model = FederatedClassifier(selector=selector, priority=["b", "d"], n_rounds=2, random_state=0)
     model.fit(X, y, clients=clients)
     after_one = FederatedClassifier(

@@ -23,7 +23,12 @@ class Softmax(nn.Linear):
 
 def classifier(**params):
     return FederatedClassifier(
-        **{"selector": RandomSelector(3), "n_rounds": 4, "random_state": 0, **params}
+        **{
+            "selector": RandomSelector(3, ignore_priority=True),
+            "n_rounds": 4,
+            "random_state": 0,
+            **params,
+        }
     )
 
 

@@ -90,7 +90,7 @@ def test_a_mixed_search_picks_by_the_priority_clients(blobs, routing):
                 "federatedclassifier__selector__eps": [0.1, 0.5],
             },
             {
-                "federatedclassifier__selector": [PowerOfChoice(d=2)],
+                "federatedclassifier__selector": [PowerOfChoice(d=2, ignore_priority=True)],
                 "federatedclassifier__selector__d": [2, 4],
             },
         ],
@@ -138,7 +138,9 @@ def test_scorers_are_single_objects(scorer):
 @pytest.mark.parametrize("scorer", SCORERS, ids=repr)
 def test_a_regressor_is_told_what_to_use(blobs, scorer, routing):
     X, y, clients = blobs
-    model = FederatedRegressor(priority=["b", "d"], engine="loop", n_rounds=2, random_state=0)
+    selector = FedAlignSelector(eps=10.0)  # in units of the squared error
+    model = FederatedRegressor(selector=selector, priority=["b", "d"], n_rounds=2, random_state=0)
+    model.set_params(engine="loop")
     pipeline = make_pipeline(StandardScaler(), model).fit(X, y, clients=clients)
     with pytest.raises(TypeError, match=r"a FederatedRegressor: score.*set_score_request\(clients"):
         scorer(pipeline, X, y, clients=clients)

@@ -19,7 +19,7 @@ from skfed.model_selection import WithinClientKFold
 PAYING = [1, 2, 3, 6, 8, 12]
 SEARCHES = {
     "eps": (FedAlignSelector(warmup=1), {"selector__eps": [0.1, 0.5]}),
-    "d": (PowerOfChoice(d=6), {"selector__d": [3, 6, 12]}),
+    "d": (PowerOfChoice(d=6, ignore_priority=True), {"selector__d": [3, 6, 12]}),
 }
 
 
@@ -68,7 +68,10 @@ def test_a_search_over_both_papers_selectors_is_scored_by_the_paying_users(wisdm
     step = "federatedclassifier__"
     grid = [
         {f"{step}selector": [FedAlignSelector()], f"{step}selector__eps": [0.1, 0.5]},
-        {f"{step}selector": [PowerOfChoice(d=2)], f"{step}selector__d": [4, 12]},
+        {
+            f"{step}selector": [PowerOfChoice(d=2, ignore_priority=True)],
+            f"{step}selector__d": [4, 12],
+        },
     ]
     by_row = lambda model, X, y: priority_accuracy(model, X, y, wisdm.clients[X.index])  # noqa: E731
     folds = WithinClientKFold(2, random_state=0)

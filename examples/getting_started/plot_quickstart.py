@@ -31,7 +31,10 @@ OTHER = [f"free, other digits {i}" for i in range(12)]
 SELECTORS = {
     # All rounds are warm-up, in which only priority clients train.
     "paying users only": FedAlignSelector(warmup=1.0),
-    "all users": RandomSelector(clients_per_round=1.0, probability="uniform", replace=False),
+    # Whoever pays: that is meant, so there is to be no warning.
+    "all users": RandomSelector(
+        clients_per_round=1.0, probability="uniform", replace=False, ignore_priority=True
+    ),
     "FedALIGN": FedAlignSelector(eps=0.2, warmup=0.2),
 }
 

@@ -33,7 +33,8 @@ PRIORITY = [0, 1]
 ClientsDisplay.from_data(y, hospitals, priority=PRIORITY)
 
 # %%
-# A mixed grid: each selector with a parameter of its own.
+# A mixed grid: each selector with a parameter of its own. Power-of-choice trains whoever has the
+# highest loss; ``ignore_priority=True`` says that this is meant.
 federation = FederatedClassifier(
     priority=PRIORITY, n_rounds=40, local_epochs=2, lr_schedule=0.2, random_state=0
 )
@@ -42,7 +43,10 @@ search = GridSearchCV(
     make_pipeline(MinMaxScaler(), federation),
     [
         {step: [FedAlignSelector()], f"{step}__eps": [0.2, 0.5, 1.0, 1.5, 2.0, 4.0]},
-        {step: [PowerOfChoice(clients_per_round=2)], f"{step}__d": [2, 4, 6, 8, 10]},
+        {
+            step: [PowerOfChoice(clients_per_round=2, ignore_priority=True)],
+            f"{step}__d": [2, 4, 6, 8, 10],
+        },
     ],
     scoring=priority_accuracy,
     cv=WithinClientKFold(3, random_state=0),

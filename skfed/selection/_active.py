@@ -30,6 +30,8 @@ class ActiveFLSelector(BaseSelector):
         Inverse temperature, per unit of the loss.
     alpha3 : float, default=0.1
         Share of m that is drawn uniformly; (1 - alpha3) m is rounded down.
+    ignore_priority : bool, default=False
+        True declares that priority is meant to play no part in who trains: no warning is given.
     """
 
     _parameter_constraints = {
@@ -37,13 +39,18 @@ class ActiveFLSelector(BaseSelector):
         "alpha1": [Interval(Real, 0, 1, closed="both")],
         "alpha2": [Interval(Real, 0, None, closed="left")],
         "alpha3": [Interval(Real, 0, 1, closed="both")],
+        "ignore_priority": ["boolean"],
     }
+    uses_priority = False
 
-    def __init__(self, clients_per_round=0.1, alpha1=0.75, alpha2=0.01, alpha3=0.1):
+    def __init__(
+        self, clients_per_round=0.1, alpha1=0.75, alpha2=0.01, alpha3=0.1, ignore_priority=False
+    ):
         self.clients_per_round = clients_per_round
         self.alpha1 = alpha1
         self.alpha2 = alpha2
         self.alpha3 = alpha3
+        self.ignore_priority = ignore_priority
 
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
         """Return m / K: clients that reported the same are chosen alike; nobody is polled."""

@@ -6,7 +6,7 @@ machines on a network.
 """
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose
 from numbers import Integral, Real
@@ -194,6 +194,10 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
 
     _parameter_constraints: dict = {}
 
+    #: Whether it matters to the choice who has priority. Where it does not, a fit with
+    #: ``priority`` warns, unless the selector's parameter ``ignore_priority`` is True.
+    uses_priority = True
+
     def select(self, round: Round) -> Cohort:
         """Choose this round's cohort and check it.
 
@@ -239,6 +243,27 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
             nothing. :mod:`skfed.utils.selector_checks` compares them with what happens.
         """
         return {}
+
+    def warning_after(
+        self, rows: Sequence[Mapping[str, Any]], free: Collection[Hashable], n_rounds: int
+    ) -> str | None:
+        """Return what a finished fit shows about the parameters, for a warning.
+
+        Parameters
+        ----------
+        rows : sequence of mapping
+            The rows of ``history_``.
+        free : collection of client ids
+            The clients without priority.
+        n_rounds : int
+            The number of rounds that the fit was planned for.
+
+        Returns
+        -------
+        str or None
+            What is wrong and what to do about it; None where nothing is.
+        """
+        return None
 
     @abstractmethod
     def _select(self, round: Round) -> Cohort:

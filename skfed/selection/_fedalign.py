@@ -4,12 +4,15 @@ Ravi, Shomorony: Prioritized Federated Learning: Leveraging Non-Priority Clients
 Improvement, TMLR 2024, section 3.1 and Algorithm 1; the appendix is that of its preprint.
 """
 
+from collections.abc import Mapping
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
 from skfed.schedules import BaseSchedule, value_at
 from skfed.selection._base import CLIENT_COUNT, BaseSelector, Cohort, Round
+from skfed.utils._ids import canonical
 from skfed.utils._sklearn import Interval, StrOptions
 
 _METRIC = {"loss": "loss", "accuracy": "error"}
@@ -38,7 +41,8 @@ class FedAlignSelector(BaseSelector):
         eps_t, how far the loss of a free client may be from F, in units of the loss (of the
         error, a share in [0, 1], with ``match="accuracy"``). 0 is FedAvg on the priority clients;
         inf, without warm-up, is FedAvg on all. Corollary 2 wants it to end at 0, as
-        ``skfed.schedules.LinearDecay(0.2)`` does.
+        ``skfed.schedules.LinearDecay(0.2)`` does. A fit in which no free client ever matches
+        warns, unless eps is 0.
     warmup : int or float, default=0.1
         Rounds at the start in which only priority clients train and nobody is polled; a float in
         [0, 1] is a share of the rounds, rounded down.
@@ -78,6 +82,29 @@ class FedAlignSelector(BaseSelector):
     def scheduled(self, round: Round) -> dict[str, float]:
         """Return eps_t."""
         return {"eps": value_at(self.eps, "eps", round.index, round.n_rounds)}
+
+    def warning_after(self, rows, free, n_rounds):
+        """Return that no free client ever matched, with the losses seen, if that is so.
+
+        Not where eps is 0, which is meant to match nobody, nor for the rounds of the warm-up.
+        """
+        free = set(map(canonical, free))
+        asked = [row for row in rows if row["eps"] > 0 and _free_polled(row, free)]
+        if not asked or any(free & set(map(canonical, row["cohort"])) for row in asked):
+            return None
+        n_polled = sum(map(len, (_free_polled(row, free) for row in asked)))
+        # Each priority client sends one scalar at most, and a free one above the bound none.
+        n_below = sum(max(0, row["scalars_up"] - _n_others(row, free)) for row in asked)
+        unit = "loss" if self.match == "loss" else "error"
+        way_out = "scale y, or (of a classifier) match='accuracy', where eps is a share"
+        return (
+            f"FedAlignSelector matched no free client in any of the {len(asked)} rounds in which "
+            f"it polled them, so that only priority clients trained.{_seen(asked)} eps was "
+            f"{_span([row['eps'] for row in asked])}; of {n_polled} answers asked for, {n_below} "
+            f"were below F - eps, and above F + eps a client is silent. eps is in units of the "
+            f"{unit}: raise it{', ' + way_out if unit == 'loss' else ''}; eps=0 says that only "
+            "priority clients are to train."
+        )
 
     def _select(self, round: Round) -> Cohort:
         share = self._share(len(round.sizes))
@@ -139,6 +166,29 @@ class FedAlignSelector(BaseSelector):
         if isinstance(self.warmup, Integral):
             return int(self.warmup)
         return int(self.warmup * n_rounds + 1e-9)
+
+
+def _free_polled(row: Mapping[str, Any], free: set) -> list:
+    """Return the free clients that a round polled, but for those that failed."""
+    failed = set(map(canonical, row["failed"]))
+    return [k for k in map(canonical, row["polled"]) if k in free and k not in failed]
+
+
+def _n_others(row: Mapping[str, Any], free: set) -> int:
+    """Count the clients that a round polled and that are not free."""
+    return sum(canonical(client) not in free for client in row["polled"])
+
+
+def _seen(rows: list[Mapping[str, Any]]) -> str:
+    """Say in which range F was, where it is a loss."""
+    told = [row["objective"] for row in rows if np.isfinite(row["objective"])]
+    return f" F was {_span(told)}." if told else ""
+
+
+def _span(values: list[float]) -> str:
+    """Return the range of some values in words."""
+    low, high = (f"{value:.4g}" for value in (min(values), max(values)))
+    return low if low == high else f"from {low} to {high}"
 
 
 def _sampled_cohort(

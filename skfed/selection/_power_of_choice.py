@@ -42,6 +42,8 @@ class PowerOfChoice(BaseSelector):
         min(b, D_k) random rows, for the net's batch size b (cpow-d). "reported" asks nobody and
         takes the mean minibatch loss that a client sent with its last update, +inf before its
         first (rpow-d).
+    ignore_priority : bool, default=False
+        True declares that priority is meant to play no part in who trains: no warning is given.
 
     Raises
     ------
@@ -60,12 +62,15 @@ class PowerOfChoice(BaseSelector):
         "d": [*CLIENT_COUNT, BaseSchedule, callable],
         "clients_per_round": CLIENT_COUNT,
         "loss": [StrOptions({"full", "batch", "reported"})],
+        "ignore_priority": ["boolean"],
     }
+    uses_priority = False
 
-    def __init__(self, d=0.2, clients_per_round=0.1, loss="full"):
+    def __init__(self, d=0.2, clients_per_round=0.1, loss="full", ignore_priority=False):
         self.d = d
         self.clients_per_round = clients_per_round
         self.loss = loss
+        self.ignore_priority = ignore_priority
 
     def scheduled(self, round: Round) -> dict[str, float]:
         """Return d_t, in clients."""

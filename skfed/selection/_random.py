@@ -37,6 +37,8 @@ class RandomSelector(BaseSelector):
         "mean" is 1/m each, "size" is D_k / sum of D over the cohort, "unbiased" is
         q_k = p_k K / m for uniform draws, aggregated as w + sum of q_k (w_k - w) (appendix E).
         "auto" is "mean" when drawn by size and "size" when drawn uniformly.
+    ignore_priority : bool, default=False
+        True declares that priority is meant to play no part in who trains: no warning is given.
 
     Examples
     --------
@@ -50,13 +52,23 @@ class RandomSelector(BaseSelector):
         "probability": [StrOptions({"size", "uniform"})],
         "replace": ["boolean"],
         "weighting": [StrOptions({"auto", "mean", "size", "unbiased"})],
+        "ignore_priority": ["boolean"],
     }
+    uses_priority = False
 
-    def __init__(self, clients_per_round=0.1, probability="size", replace=True, weighting="auto"):
+    def __init__(
+        self,
+        clients_per_round=0.1,
+        probability="size",
+        replace=True,
+        weighting="auto",
+        ignore_priority=False,
+    ):
         self.clients_per_round = clients_per_round
         self.probability = probability
         self.replace = replace
         self.weighting = weighting
+        self.ignore_priority = ignore_priority
 
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
         """Return m p_k or m / K, or inclusion by size without replacement; nobody is polled."""

@@ -8,8 +8,8 @@ from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
 
-POW_D = PowerOfChoice(d=5, clients_per_round=3)
-CPOW_D = PowerOfChoice(d=5, clients_per_round=3, loss="batch")
+POW_D = PowerOfChoice(d=5, clients_per_round=3, ignore_priority=True)
+CPOW_D = PowerOfChoice(d=5, clients_per_round=3, loss="batch", ignore_priority=True)
 FEDALIGN = FedAlignSelector(eps=0.5, warmup=0.4)
 
 
@@ -55,7 +55,10 @@ def test_a_search(blobs, same_model, on, backend):
     X, y, clients = blobs
     grid = [
         {"selector": [FedAlignSelector()], "selector__eps": [0.0, 0.5]},
-        {"selector": [PowerOfChoice(clients_per_round=2)], "selector__d": [2, 6]},
+        {
+            "selector": [PowerOfChoice(clients_per_round=2, ignore_priority=True)],
+            "selector__d": [2, 6],
+        },
     ]
     folds = StratifiedKFold(2, shuffle=True, random_state=0)
     serial = GridSearchCV(classifier("stacked", None), grid, cv=folds)

@@ -127,9 +127,9 @@ def test_scaffold(ragged, family):
 
 
 SELECTORS = {
-    "pow-d": PowerOfChoice(d=6, clients_per_round=3),
-    "cpow-d": PowerOfChoice(d=6, clients_per_round=3, loss="batch"),
-    "rpow-d": PowerOfChoice(d=6, clients_per_round=3, loss="reported"),
+    "pow-d": PowerOfChoice(d=6, clients_per_round=3, ignore_priority=True),
+    "cpow-d": PowerOfChoice(d=6, clients_per_round=3, loss="batch", ignore_priority=True),
+    "rpow-d": PowerOfChoice(d=6, clients_per_round=3, loss="reported", ignore_priority=True),
     "fedalign by loss": FedAlignSelector(eps=0.3, warmup=1),
     "fedalign by accuracy": FedAlignSelector(eps=0.3, warmup=1, match="accuracy"),
     "sampled fedalign": FedAlignSelector(eps=0.3, warmup=1, participation=0.5),

@@ -96,7 +96,12 @@ def test_what_is_not_there_is_told(data):
 def test_each_warm_up_says_whose_it_is(data, check_texts):
     X, y, clients = data
     early, late = FedAlignSelector(warmup=2), FedAlignSelector(warmup=4)
-    selectors = {"early": early, "late": late, "late too": late, "none": RandomSelector(2)}
+    selectors = {
+        "early": early,
+        "late": late,
+        "late too": late,
+        "none": RandomSelector(2, ignore_priority=True),
+    }
     models = {
         name: FederatedClassifier(
             selector=selector, priority=["user 1"], n_rounds=8, engine="loop", random_state=0
@@ -151,7 +156,10 @@ def test_clients_of_an_earlier_partial_fit_are_shown_without_a_share(
     X, y, clients = data
     now = np.isin(clients, ["user 0", "user 1", "user 2"])
     model = FederatedClassifier(
-        selector=RandomSelector(9), priority=priority, engine="loop", random_state=0
+        selector=RandomSelector(9, ignore_priority=True),
+        priority=priority,
+        engine="loop",
+        random_state=0,
     ).partial_fit(X, y, clients=clients)
     earlier = {*model.history_["cohort"][0]} - {"user 0", "user 1", "user 2"}
     model.partial_fit(X[now], y[now], clients=clients[now])

@@ -37,7 +37,7 @@ def monitored(data):
         make_pipeline(StandardScaler(), model.set_callbacks(monitor)),
         [
             {step: [FedAlignSelector(warmup=0)], f"{step}__eps": [0.1, 0.5]},
-            {step: [PowerOfChoice(d=2)], f"{step}__d": [2, 4]},
+            {step: [PowerOfChoice(d=2, ignore_priority=True)], f"{step}__d": [2, 4]},
         ],
         cv=KFold(2, shuffle=True, random_state=0),
     )
@@ -49,7 +49,7 @@ def test_curves_of_a_searchs_candidates(data, monitored, check_texts):
     search, monitor = monitored
     display = ConvergenceDisplay.from_search(search, monitor)
     assert len(display.lines_) == 4
-    assert display.lines_[3].get_label() == "selector=PowerOfChoice(d=2), d=4"
+    assert display.lines_[3].get_label() == "selector=PowerOfChoice(d=2, ignore_priority=True), d=4"
     np.testing.assert_array_equal(display.lines_[3].get_xdata(), [1, 2, 3])
     # The mean over the folds of accuracy on the rows trained on, after the last round.
     last = []

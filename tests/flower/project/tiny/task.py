@@ -4,7 +4,7 @@ from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
 
 SELECTORS = {
     "FedALIGN": FedAlignSelector(eps=6e-4, warmup=1),
-    "everybody": RandomSelector(1.0, probability="uniform", replace=False),
+    "everybody": RandomSelector(1.0, probability="uniform", replace=False, ignore_priority=True),
 }
 
 
