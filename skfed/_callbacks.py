@@ -4,6 +4,7 @@ Batch-level hooks act on every client's batches instead (``_nets.Workbench``).
 """
 
 import warnings
+from collections.abc import Collection
 from inspect import signature
 from typing import Any
 
@@ -17,6 +18,7 @@ from skfed.utils._seeding import torch_seeded
 from skfed.utils._warnings import warn
 
 Rows = tuple[np.ndarray, np.ndarray]
+Named = list[tuple[str, Callback]]
 
 _BATCH_HOOKS = "on_batch_begin", "on_batch_end", "on_grad_computed"
 _ROUND_HOOKS = "on_epoch_end", "on_train_end"
@@ -62,27 +64,29 @@ class RoundCallbacks:
             datasets = [None if rows is None else net.get_dataset(*rows) for rows in (train, valid)]
             self.data = {"dataset_train": datasets[0], "dataset_valid": datasets[1]}
 
-    def begin(self, remembered: dict[str, Any] | None = None) -> None:
+    def begin(self, remembered: dict[str, Any] | None = None, anew: Collection[str] = ()) -> None:
         """Start the training; a warm start or another partial_fit goes on with it.
 
         skorch would begin anew, and an LRScheduler then take a step more at each beginning. With
-        what another process ``remembered``, the training goes on from there.
+        what another process ``remembered``, the training goes on from there. Callbacks that are to
+        begin ``anew`` are given by name.
         """
-        if remembered is None:
-            if not self.net.history:
-                self._notify("on_train_begin", X=None, y=None)
-            return
+        is_first = remembered is not None or not self.net.history
+        beginning = [(name, one) for name, one in self.callbacks if is_first or name in anew]
         rates = [dict(group) for group in self.net.optimizer_.param_groups]
         history, self.net.history = self.net.history, History()
-        self._notify("on_train_begin", X=None, y=None)
-        self.net.history = history
+        self._notify("on_train_begin", beginning, X=None, y=None)
+        self.net.history = history or self.net.history
+        if remembered is None:
+            return
         lost = [
             f"{name}.{attribute}"
             for name, callback in self.callbacks
             for attribute in _remind(callback, remembered.get(name, {}))
         ]
-        for group, rate in zip(self.net.optimizer_.param_groups, rates, strict=True):
-            group.update(rate)  # which schedulers set when they begin
+        if not any(isinstance(one, LRScheduler) and name in anew for name, one in self.callbacks):
+            for group, rate in zip(self.net.optimizer_.param_groups, rates, strict=True):
+                group.update(rate)  # which schedulers set when they begin
         if lost:
             warn_of_lost(lost)
 
@@ -118,8 +122,9 @@ class RoundCallbacks:
         """End a fit."""
         self._notify("on_train_end", X=None, y=None)
 
-    def _notify(self, hook: str, **given: Any) -> None:
-        if not self.callbacks:
+    def _notify(self, hook: str, callbacks: Named | None = None, **given: Any) -> None:
+        callbacks = self.callbacks if callbacks is None else callbacks
+        if not callbacks:
             return
         caching, self.net.use_caching = self.net.use_caching, False  # there are no batches
         try:
@@ -130,13 +135,13 @@ class RoundCallbacks:
             ):
                 # Clients take the optimizer's steps, not the global net.
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-                for _, callback in self.callbacks:
+                for _, callback in callbacks:
                     getattr(callback, hook)(self.net, **given)
         finally:
             self.net.use_caching = caching
 
 
-def _of_rounds(net: NeuralNet) -> list[tuple[str, Callback]]:
+def _of_rounds(net: NeuralNet) -> Named:
     """Return the callbacks that are told of rounds: none, unless the user has given some."""
     own = {name for name, _ in net.get_default_callbacks()}
     given = [(name, cb) for name, cb in net.callbacks_ if name not in own and acts_on_rounds(cb)]

@@ -94,7 +94,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     checkpoint_every : int, default=1
         Rounds from one checkpoint to the next.
     warm_start : bool, default=False
-        Let ``fit`` go on from the fitted model until ``n_rounds`` in total.
+        Let ``fit`` go on from the fitted model until ``n_rounds`` in total. A learning rate,
+        batch size, optimizer, criterion, callback or device of ``estimator`` that has changed
+        since is taken; schedulers and callbacks that it is about begin anew. Another module is a
+        ``ValueError``. ``partial_fit`` likewise.
     random_state : int, RandomState instance or None, default=None
         Seed of all random draws: initial weights, selection, minibatches, random layers. An int
         gives the same result in every fit; an instance is drawn from once a fit.

@@ -13,6 +13,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from skorch import NeuralNet
 
+from skfed._changes import settings_of, take_changes
 from skfed._federation import Federation, make_federation
 from skfed._fitted import so_far
 from skfed._fitting import rounds_of
@@ -160,7 +161,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         ValueError
             If a parameter is out of range, ``clients`` does not fit X, or ``priority`` is empty or
             names an unknown client; if every update is not finite in every round; if the run in
-            ``checkpoint`` has been damaged.
+            ``checkpoint`` has been damaged; if ``warm_start`` finds another module.
         TypeError
             If a parameter cannot be told from others, with ``checkpoint``.
         OSError
@@ -173,7 +174,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             with naming("X", "y"):
                 X, y = self._check_training_data(X, y, reset=not resume)
             federation = self._federation(clients, len(X))
-            server = self._resumed() if resume else self._start(X)
+            server = self._resumed(X) if resume else self._start(X)
             if resume and not self._has_more_rounds(server):
                 return self
             validation = self._validation(X_val, y_val, clients_val, federation, server)
@@ -243,7 +244,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             with naming("X", "y"):
                 X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
             federation = self._federation(clients, len(X))
-            server = self._resumed() if resume else self._start(X)
+            server = self._resumed(X) if resume else self._start(X)
             server.stopped = 0  # it is asked for one more
             return self._advance(server, federation, X, y, server.round + 1)
 
@@ -328,12 +329,14 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _start(self, X: np.ndarray) -> Server:
         seed = draw_seed(self.random_state)
-        return Server(self._make_net(X, seed), seed)
+        return Server(self._make_net(X, seed), seed, given=settings_of(self.estimator))
 
-    def _resumed(self) -> Server:
-        """Return the server of the last fit, ready for more rounds."""
-        self._server.succeeded = False
-        return self._server
+    def _resumed(self, X: np.ndarray) -> Server:
+        """Return the server of the last fit, ready for more rounds by what the estimator says."""
+        server = self._server
+        take_changes(server, self.estimator, lambda: self._make_net(X, server.seed))
+        server.succeeded = False
+        return server
 
     def _has_more_rounds(self, server: Server) -> bool:
         """Tell whether a warm start has rounds to add; warn if it has none."""

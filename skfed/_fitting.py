@@ -46,10 +46,10 @@ def rounds_of(
     progress = Progress(server.round, until, shown=bool(model.verbose))
     try:
         weights = get_model(server.net)
-        round_callbacks.begin(server.reminder)
-        if server.reminder is not None:  # the model is that of the round before, whatever
+        round_callbacks.begin(server.reminder, server.begun)
+        if server.round:  # the model is that of the round before, whatever
             set_model(server.net, weights)  # a callback sets at the beginning
-        server.reminder = None
+        server.reminder, server.begun = None, set()
         for one in more:
             one.begin()
         yield Rounds(

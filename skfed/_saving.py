@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skfed import _files
+from skfed._changes import settings_of
 from skfed._server import Server
 from skfed._state import restore, state_of, tell_what_is_lost
 from skfed.history import to_frame
@@ -62,7 +63,8 @@ def _take(model: "BaseFederated", fitted: dict[str, Any]) -> None:
     for name in [name for name in vars(model) if _is_kept(name)]:  # of an earlier fit
         delattr(model, name)
     model.__dict__.update({n: v for n, v in attributes.items() if _is_kept(n)})
-    server = Server(model._make_net(sample, state["seed"]), state["seed"])
+    net = model._make_net(sample, state["seed"])
+    server = Server(net, state["seed"], given=settings_of(model.estimator))
     restore(server, state, fitted["rows"])
     told: dict[str, Any] = {"history_": to_frame(server.rows), "n_rounds_": server.round}
     model.__dict__.update(told, _server=server, net_=server.net)

@@ -35,6 +35,8 @@ class Server:
     stopped: int = 0  # the number of rounds that were planned when a callback stopped them
     succeeded: bool = False  # some client, in some round of this fit
     reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file
+    given: dict[str, Any] = field(default_factory=dict)  # what the estimator said, by its names
+    begun: set[str] = field(default_factory=set)  # callbacks that begin anew with the next fit
 
     def __post_init__(self) -> None:
         self.rates = self.rates_now()  # of each parameter group, before any callback
