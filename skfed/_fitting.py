@@ -18,6 +18,7 @@ from skfed._sklearn_callbacks import SklearnCallbacks
 from skfed._validation import Validation
 from skfed.checkpoint import Run
 from skfed.engines import Polls
+from skfed.utils._ambient import without_autocast
 
 if TYPE_CHECKING:
     from skfed._estimator import BaseFederated
@@ -52,16 +53,17 @@ def rounds_of(
         server.reminder, server.begun = None, set()
         for one in more:
             one.begin()
-        yield Rounds(
-            server,
-            federation,
-            polls,
-            rules,
-            until=until,
-            validation=validation,
-            watchers=[progress, round_callbacks, *more],
-            keep=None if run is None else partial(run.keep, server),
-        )
+        with without_autocast(server.net.device):  # which the clients' work has by itself
+            yield Rounds(
+                server,
+                federation,
+                polls,
+                rules,
+                until=until,
+                validation=validation,
+                watchers=[progress, round_callbacks, *more],
+                keep=None if run is None else partial(run.keep, server),
+            )
         round_callbacks.end()
         for one in more:
             one.end()

@@ -18,7 +18,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from skfed._callbacks import acts_on_batches, acts_on_rounds, hooks
+from skfed._reset import ResetPoint
 from skfed.modules import LinearRegression, SoftmaxRegression
+from skfed.utils._ambient import Ambient
 from skfed.utils._seeding import Purpose, stream, torch_seeded
 from skfed.utils._warnings import warn
 
@@ -70,6 +72,9 @@ def make_net(kind: Kind, estimator: Any, X: np.ndarray, n_outputs: int, seed: in
 class Workbench:
     """A net of its own for client work: the same settings, with callbacks that act on batches.
 
+    Each client's work begins with the net as it was set up, whomever it served before, and under
+    the caller's ``torch.autocast``.
+
     It travels to another process as its settings and is set up there. A fitted skorch net would
     not always arrive: it pickles its module by itself, without joblib's help for classes that are
     defined in a notebook or a script.
@@ -85,10 +90,11 @@ class Workbench:
     def __init__(self, net: NeuralNet, row: np.ndarray):
         self._settings = _cloned(net, keep=False)
         self._row = row
-        self._idle: list[NeuralNet] = []
+        self._idle: list[tuple[NeuralNet, ResetPoint]] = []
+        self.ambient = Ambient.here(net.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_settings": self._settings, "_row": self._row, "_idle": []}
+        return vars(self) | {"_idle": []}
 
     @property
     def device(self) -> str:
@@ -97,15 +103,21 @@ class Workbench:
 
     @contextmanager
     def borrowed(self) -> Iterator[NeuralNet]:
-        """Lend a net to one thread at a time; its weights are to be written over."""
-        try:
-            net = self._idle.pop()
-        except IndexError:
-            net = self.set_up()
-        try:
-            yield net
-        finally:
-            self._idle.append(net)
+        """Lend a net to one thread at a time; its weights are to be written over.
+
+        All else is as the net was set up, and torch's state as where this was made.
+        """
+        with self.ambient.applied():
+            try:
+                net, beginning = self._idle.pop()
+            except IndexError:
+                net = self.set_up()
+                beginning = ResetPoint(net)
+            try:
+                beginning.reset()
+                yield net
+            finally:
+                self._idle.append((net, beginning))
 
     def set_up(self) -> NeuralNet:
         """Return a new net with these settings."""
@@ -349,6 +361,7 @@ def set_model(net: NeuralNet, model: Model) -> None:
     with torch.no_grad():
         for name, tensor in _tensors(net).items():
             tensor.copy_(model[name])
+    torch.clear_autocast_cache()  # of casts of the weights that were there before
 
 
 def model_bytes(net: NeuralNet) -> int:
@@ -360,7 +373,8 @@ def _tensors(net: NeuralNet) -> Model:
     """Name what training changes: the modules' parameters and buffers, each once if it is shared.
 
     Of a criterion only the parameters: its buffers (class weights) are settings. What a module
-    keeps elsewhere, in plain attributes, is not part of the model and not reset between clients.
+    keeps elsewhere, in plain attributes, is not part of the model: each client begins with it as it
+    was set up, and it does not reach the server.
     """
     tensors: Model = {}
     for name in net._modules:

@@ -95,6 +95,8 @@ def make_engine(
 def _plan(bench: Workbench, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[Plan, str]:
     """Return how clients can be stacked; raise CannotStack if they cannot."""
     net = bench.set_up()
+    if bench.ambient.autocast:
+        raise CannotStack("torch.autocast is on, and stacked products round otherwise")
     _check_settings(net)
     few_X, few_y = few_rows(net, X, y, batch)
     key = key_of(net, few_X, few_y)

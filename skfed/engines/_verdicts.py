@@ -73,7 +73,6 @@ def key_of(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> str | None:
         "evaluation batch": batch_size(net, "iterator_valid"),
         "device": net.device,
         "default dtype": torch.get_default_dtype(),
-        "autocast": torch.is_autocast_enabled(torch.device(net.device).type),
     }
     kinds = NeuralNetClassifier, NeuralNetRegressor
     modules = [net.module_, net.criterion_]

@@ -72,7 +72,8 @@ def client_app(
     Parameters
     ----------
     estimator : FederatedClassifier or FederatedRegressor
-        With the same net and privacy as the server's; it is not changed.
+        With the same net and privacy as the server's; it is not changed. The server's
+        ``torch.autocast`` does not reach a client: a net that wants it says so in ``infer``.
     load_data : callable
         Takes Flower's ``Context`` (``node_config`` says what this node was started with) and
         returns X and y. It is called for each message, as Flower may run each in a new process.
