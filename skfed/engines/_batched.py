@@ -7,6 +7,7 @@ import torch
 from skorch import NeuralNet
 
 from skfed._nets import Model
+from skfed.engines._weights import weighed
 
 
 @dataclass(frozen=True)
@@ -52,26 +53,32 @@ class BoundModule:
     buffers: Model
 
     def gradients(
-        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
+        self,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        sizes: torch.Tensor | None,
+        weights: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, Model]:
         """Return each client's loss and gradients, and bring the buffers up to date.
 
         See ``BoundLinearStack.gradients``.
         """
         if sizes is None:
-            return self._of_one_size(self.params, self.buffers, X, y)
+            return self._of_one_size(self.params, self.buffers, X, y, weights)
         if self.ignored is not None:
             beyond = torch.arange(y.shape[1], device=y.device) >= sizes.unsqueeze(1)
-            return self._of_one_size(
-                self.params, self.buffers, X, y.masked_fill(beyond, self.ignored)
-            )
+            y = y.masked_fill(beyond, self.ignored)
+            return self._of_one_size(self.params, self.buffers, X, y, weights)
         losses = next(iter(self.params.values())).new_empty(len(y))
         grads = {name: torch.empty_like(tensor) for name, tensor in self.params.items()}
         for size in sizes.unique().tolist():
             who = (sizes == size).nonzero().flatten()
             buffers = {name: tensor[who] for name, tensor in self.buffers.items()}
             params = {name: tensor[who] for name, tensor in self.params.items()}
-            losses[who], slopes = self._of_one_size(params, buffers, X[who, :size], y[who, :size])
+            mine = None if weights is None else weights[who, :size]
+            losses[who], slopes = self._of_one_size(
+                params, buffers, X[who, :size], y[who, :size], mine
+            )
             for name, slope in slopes.items():
                 grads[name][who] = slope
             for name, tensor in buffers.items():
@@ -79,17 +86,24 @@ class BoundModule:
         return losses, grads
 
     def _of_one_size(
-        self, params: Model, buffers: Model, X: torch.Tensor, y: torch.Tensor
+        self,
+        params: Model,
+        buffers: Model,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Model]:
-        def loss(params, buffers, X, y):
+        def loss(params, buffers, X, y, weights=None):
             buffers = {name: tensor.clone() for name, tensor in buffers.items()}
             output = torch.func.functional_call(self.net.module_, {**params, **buffers}, (X,))
-            return self.net.get_loss(output, y, X=X, training=True), buffers
+            with weighed(self.net, weights):
+                return self.net.get_loss(output, y, X=X, training=True), buffers
 
         step = torch.func.vmap(
             torch.func.grad_and_value(loss, has_aux=True), randomness="different"
         )
-        grads, (losses, moved) = step(params, buffers, X, y)
+        given = (X, y) if weights is None else (X, y, weights)
+        grads, (losses, moved) = step(params, buffers, *given)
         for name, tensor in moved.items():
             buffers[name].copy_(tensor)
         return losses, grads

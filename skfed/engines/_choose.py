@@ -21,6 +21,7 @@ from skfed.engines._stack import Method
 from skfed.engines._stacked import Plan, StackedEngine
 from skfed.engines._updates import Engine
 from skfed.engines._verdicts import Verdicts, key_of
+from skfed.engines._weights import check_gives_row_losses
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ def make_engine(
     draws: Draws,
     memory_budget: int,
     n_jobs: int | None,
+    weights: np.ndarray | None = None,
 ) -> tuple[Engine, str]:
     """Return the engine, and its name with the reason for it.
 
@@ -60,22 +62,32 @@ def make_engine(
         The estimator's ``engine``.
     bench, X, y, draws, memory_budget, n_jobs
         See the engines.
+    weights : ndarray of shape (n_samples,), default=None
+        By which the losses of rows are averaged; None: all alike.
 
     Raises
     ------
     ValueError
-        If the stacked engine is wanted and would not give the loop engine's result.
+        If the stacked engine is wanted and would not give the loop engine's result, or if rows
+        have weights and the net's loss is not the mean of the losses of rows.
     """
+    if weights is not None:
+        net = bench.set_up()
+        check_gives_row_losses(net, *few_rows(net, X, y, draws.batch_size))
 
     def loop() -> LoopEngine:
         workers = Workers(n_jobs, prefer="processes")
-        held = ClientRows(Rows(X, y), draws.federation, memory_budget, workers.n_workers)
+        held = ClientRows(
+            Rows(X, y, weights=weights), draws.federation, memory_budget, workers.n_workers
+        )
         return LoopEngine(bench, held, draws, workers)
 
     if wanted == "loop":
         return loop(), "loop: engine='loop'"
     try:
         plan, kind = _plan(bench, X, y, draws.batch_size)
+        if weights is not None:
+            _check_weights(bench.set_up())
         if wanted == "auto":
             _check_speed(plan, bench.device, draws.batch_size)
     except CannotStack as reason:
@@ -87,7 +99,7 @@ def make_engine(
         logger.info("engine='auto' takes the loop engine: %s", reason)
         return loop(), f"loop: {reason}"
     logger.info("engine=%r takes the stacked engine: %s", wanted, kind)
-    rows = Rows(X, y, bench.device)
+    rows = Rows(X, y, bench.device, weights)
     workers = Workers(n_jobs)
     return StackedEngine(bench, rows, draws, plan, memory_budget, workers), f"stacked: {kind}"
 
@@ -162,6 +174,12 @@ def _check_speed(plan: Plan, device: str, batch: int) -> None:
             "on a CPU, clients whose last batches have other sizes gain nothing if batches cannot "
             "be filled up: rows influence each other, or the criterion has no ignore_index"
         )
+
+
+def _check_weights(net: NeuralNet) -> None:
+    """Raise CannotStack where the rows' losses might be had of one client and not of many."""
+    if not type(net.criterion_).__module__.startswith("torch.nn.modules."):
+        raise CannotStack("rows have weights, and the criterion is not one of torch's")
 
 
 def _check_settings(net: NeuralNet) -> None:

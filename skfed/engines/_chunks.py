@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from skfed.engines._minibatches import Minibatches
 from skfed.engines._rows import Rows
@@ -40,6 +41,14 @@ class Chunk:
     sizes: np.ndarray
     iterations: np.ndarray
     layers_rng: np.random.Generator
+
+    def weights(self) -> torch.Tensor | None:
+        """Return the weights of the rows of all steps, if they have any: 0 where none is meant."""
+        weights = self.rows.weigh(self.numbers)
+        if weights is None:
+            return None
+        meant = np.arange(self.numbers.shape[2]) < self.sizes[..., None]
+        return weights * torch.from_numpy(meant).to(weights.device)
 
     def of(self, members: np.ndarray) -> "Chunk":
         """Return the chunk of some members alone, the first of whom has most steps."""

@@ -27,6 +27,7 @@ from skfed.engines._draws import Polled, batch_size, chosen, whole
 from skfed.engines._minibatches import Minibatches
 from skfed.engines._rows import Rows
 from skfed.engines._updates import LocalTraining, Order, Updates, collect, sendable
+from skfed.engines._weights import weighed, weighted_mean
 from skfed.utils._seeding import torch_seeded
 
 Rates = tuple[float, ...]  # learning rates, one a parameter group
@@ -41,6 +42,7 @@ class Task:
     y: np.ndarray
     layers_rng: np.random.Generator  # for random layers
     batches: Minibatches | None = None  # to train on
+    weights: torch.Tensor | None = None  # of the rows; None: all alike
 
 
 def make_task(
@@ -54,7 +56,7 @@ def make_task(
     """Return one client's task, on all of its rows or on those ``polled``."""
     (mine,) = held
     mine = mine if polled is None else chosen(mine, polled)
-    return Task(name, rows.X[mine], rows.y[mine], layers_rng, draw and draw())
+    return Task(name, rows.X[mine], rows.y[mine], layers_rng, draw and draw(), rows.weigh(mine))
 
 
 def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> list[Updates]:
@@ -109,9 +111,10 @@ def evaluate_client(
             one_torch_thread(),
         ):
             set_model(net, model)
-            loss, outputs = _evaluate(net, task.X, task.y)
+            loss, outputs = _evaluate(net, task.X, task.y, task.weights)
             wrong = errors(net, outputs, torch.from_numpy(task.y).to(outputs.device))
-            return [(loss, float(wrong.mean()), None)]
+            error = wrong.mean() if task.weights is None else weighted_mean(wrong, task.weights)
+            return [(loss, float(error), None)]
     except MemoryError:
         raise
     except Exception as error:
@@ -140,7 +143,8 @@ def _take_steps(
     for iteration, rows in task.batches or ():
         rates.append(_set_rates(net, training.rates, iteration))
         chosen = torch.from_numpy(rows).to(y.device)
-        losses.append(_train_step(net, (X.index_select(0, chosen), y.index_select(0, chosen))))
+        with weighed(net, None if task.weights is None else task.weights[chosen]):
+            losses.append(_train_step(net, (X.index_select(0, chosen), y.index_select(0, chosen))))
         n_samples += len(rows)
     return losses, rates, n_samples
 
@@ -193,17 +197,23 @@ def _corrected(
         undo()
 
 
-def _evaluate(net: NeuralNet, X: np.ndarray, y: np.ndarray) -> tuple[float, torch.Tensor]:
-    """Return the mean loss over the rows, and the net's outputs."""
+def _evaluate(
+    net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | None = None
+) -> tuple[float, torch.Tensor]:
+    """Return the mean loss over the rows, by their weights if they have any, and the outputs."""
     size = whole(batch_size(net, "iterator_valid"), len(y))
-    loss, outputs = 0.0, []
+    loss, total, outputs = 0.0, 0.0, []
     for start in range(0, len(y), size):
-        batch = to_tensors(net, X[start : start + size], y[start : start + size])
-        step = net.validation_step(batch)
-        loss += step["loss"].item() * len(batch[1])
+        rows = slice(start, start + size)
+        batch = to_tensors(net, X[rows], y[rows])
+        mine = None if weights is None else weights[rows]
+        with weighed(net, mine):
+            step = net.validation_step(batch)
+        n_rows = len(batch[1]) if mine is None else mine.sum().item()
+        loss, total = loss + step["loss"].item() * n_rows, total + n_rows
         output = step["y_pred"]
         outputs.append(output[0] if isinstance(output, tuple) else output)
-    return loss / len(y), torch.cat(outputs)
+    return loss / (total or 1.0), torch.cat(outputs)
 
 
 def errors(net: NeuralNet, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from skfed._federation import Federation
 from skfed.engines._rows import Rows
 
 Name = bytes  # of one client's rows, by what they hold
-Arrays = tuple[np.ndarray, np.ndarray]  # X and y of one client
+Arrays = tuple[np.ndarray, ...]  # X and y of one client, and its weights if rows have any
 Make = Callable[[Rows, Sequence[np.ndarray]], Any]
 
 
@@ -29,7 +29,7 @@ class Parcel(NamedTuple):
     ----------
     names : list of bytes
         The name of the rows of each client.
-    arrays : dict of bytes to (X, y)
+    arrays : dict of bytes to tuple of ndarray
         Those of the rows that travel along; the others are trusted to be held.
     make, device, budget
         See ``Share`` and ``ClientRows``.
@@ -77,9 +77,10 @@ class ClientRows:
         self._names: dict[int, Name] = {}
 
     def of(self, k: int) -> Arrays:
-        """Return a client's X and y."""
-        numbers = self.federation.rows(k)
-        return self.rows.X[numbers], self.rows.y[numbers]
+        """Return a client's X and y, and its weights if rows have any."""
+        numbers, rows = self.federation.rows(k), self.rows
+        arrays = (rows.X, rows.y) if rows.weights is None else (rows.X, rows.y, rows.weights)
+        return tuple(array[numbers] for array in arrays)
 
     def name(self, k: int) -> Name:
         """Name a client's rows by what they hold, so that other fits find them too."""
@@ -152,10 +153,10 @@ def serve(function: Callable[..., list], arguments: tuple, parcel: Parcel) -> li
     found = _shelf.take(parcel)
     if isinstance(found, Lacking):
         return found
-    ends = np.cumsum([len(y) for _, y in found.values()])
+    ends = np.cumsum([len(arrays[0]) for arrays in found.values()])
     numbers = dict(zip(found, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
-    X, y = (np.concatenate(arrays) for arrays in zip(*found.values(), strict=True))
-    rows = Rows(X, y, parcel.device)
+    X, y, *weights = (np.concatenate(arrays) for arrays in zip(*found.values(), strict=True))
+    rows = Rows(X, y, parcel.device, *weights)
     return function(*arguments, parcel.make(rows, [numbers[name] for name in parcel.names]))
 
 
@@ -178,14 +179,14 @@ class Shelf:
             lacking = set(parcel.names) - self._arrays.keys()
             found = {name: self._arrays[name] for name in parcel.names if not lacking}
             while self._bytes > parcel.budget:
-                _, (X, y) = self._arrays.popitem(last=False)
-                self._bytes -= X.nbytes + y.nbytes
+                _, arrays = self._arrays.popitem(last=False)
+                self._bytes -= sum(array.nbytes for array in arrays)
             return Lacking(lacking) if lacking else found
 
     def _put(self, name: bytes, arrays: Arrays) -> None:
         # Copied, since the memory they came in may be a file that joblib removes.
-        X, y = self._arrays[name] = np.array(arrays[0]), np.array(arrays[1])
-        self._bytes += X.nbytes + y.nbytes
+        self._arrays[name] = tuple(np.array(array) for array in arrays)
+        self._bytes += sum(array.nbytes for array in arrays)
 
 
 _shelf = Shelf()

@@ -13,11 +13,12 @@ from skorch import NeuralNet
 from torch.nn import functional as F
 
 from skfed._nets import Model
+from skfed.engines._weights import shares, weighed
 
-#: What a net's loss makes of logits (client, class, row), targets and batch sizes: the loss of
-#: each client, and its gradient by the logits.
+#: What a net's loss makes of logits (client, class, row), targets, batch sizes and weights of rows:
+#: the loss of each client, and its gradient by the logits.
 LogitLoss = Callable[
-    [NeuralNet, torch.Tensor, torch.Tensor, torch.Tensor | None],
+    [NeuralNet, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None],
     tuple[torch.Tensor, torch.Tensor],
 ]
 
@@ -102,7 +103,11 @@ class BoundLinearStack:
         self.first = next(i for i, layer in enumerate(stack.layers) if isinstance(layer, Linear))
 
     def gradients(
-        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
+        self,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        sizes: torch.Tensor | None,
+        weights: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, Model]:
         """Return each client's mean loss over its rows, and the gradients of its parameters.
 
@@ -114,8 +119,10 @@ class BoundLinearStack:
             Targets.
         sizes : Tensor of shape (n_clients,) or None
             How many of the rows are meant; None: all.
+        weights : Tensor of shape (n_clients, batch_size), default=None
+            By which the losses of rows are averaged, 0 for rows that are not meant; None: alike.
         """
-        losses, backwards = self._pass(X, y, sizes)
+        losses, backwards = self._pass(X, y, sizes, weights)
         grads = {}
         for bound, slope, h_t in backwards:
             grads[bound.layer.weight] = torch.bmm(slope, h_t)
@@ -124,10 +131,15 @@ class BoundLinearStack:
         return losses, grads
 
     def descend(
-        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None, rate: float
+        self,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        sizes: torch.Tensor | None,
+        rate: float,
+        weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Take a step of plain SGD, each product written into the weights; return the losses."""
-        losses, backwards = self._pass(X, y, sizes)
+        losses, backwards = self._pass(X, y, sizes, weights)
         for bound, slope, h_t in backwards:
             bound.weight.baddbmm_(slope, h_t, alpha=-rate)
             if bound.bias is not None:
@@ -135,7 +147,11 @@ class BoundLinearStack:
         return losses
 
     def _pass(
-        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
+        self,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        sizes: torch.Tensor | None,
+        weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Iterator[tuple[_BoundLinear, torch.Tensor, torch.Tensor]]]:
         """Return the losses, and each linear layer with its output's slope and its input.
 
@@ -160,7 +176,7 @@ class BoundLinearStack:
                 tape.append((z, output))
                 h = output.detach()
                 h_t = h.mT
-        losses, slope = self.loss(self.net, h, y, sizes)
+        losses, slope = self.loss(self.net, h, y, sizes, weights)
         return losses, self._back(tape, slope)
 
     def _back(
@@ -188,17 +204,24 @@ def _fills_better(one: int, other: int) -> bool:
 
 
 def cross_entropy(
-    net: NeuralNet, logits: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None
+    net: NeuralNet,
+    logits: torch.Tensor,
+    y: torch.Tensor,
+    sizes: torch.Tensor | None,
+    weights: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Softmax cross-entropy, averaged over each client's rows (a ``LogitLoss``)."""
     slope = torch.log_softmax(logits, 1)
     index = y.unsqueeze(1)
     picked = slope.gather(1, index)
     slope.exp_().scatter_(1, index, -1.0, reduce="add")
-    if sizes is None:
+    if weights is not None:
+        share = shares(weights, slope.dtype).unsqueeze(1)
+    elif sizes is None:
         return picked.mean((1, 2)).neg_(), slope.mul_(1 / y.shape[1])
-    meant = torch.arange(y.shape[1], device=y.device) < sizes.unsqueeze(1)
-    share = (meant.to(slope.dtype) / sizes.unsqueeze(1)).unsqueeze(1)
+    else:
+        meant = torch.arange(y.shape[1], device=y.device) < sizes.unsqueeze(1)
+        share = (meant.to(slope.dtype) / sizes.unsqueeze(1)).unsqueeze(1)
     return (picked * share).sum((1, 2)).neg_(), slope.mul_(share)
 
 
@@ -217,14 +240,21 @@ class CriterionLoss:
         logits: torch.Tensor,
         y: torch.Tensor,
         sizes: torch.Tensor | None,
+        weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return losses and slopes (a ``LogitLoss``)."""
 
-        def loss(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        def loss(
+            z: torch.Tensor, target: torch.Tensor, weights: torch.Tensor | None = None
+        ) -> torch.Tensor:
             output = z if self.head is None else self.head(z)
-            return net.get_loss(output, target, X=None, training=True)
+            with weighed(net, weights):
+                return net.get_loss(output, target, X=None, training=True)
 
         batched = torch.func.vmap(torch.func.grad_and_value(loss))
+        if weights is not None:  # which are 0 beyond a client's rows
+            slopes, losses = batched(logits.mT, y, weights)
+            return losses, slopes.mT
         if sizes is None:
             slopes, losses = batched(logits.mT, y)
             return losses, slopes.mT

@@ -16,6 +16,7 @@ from skfed.engines._memory import MemoryPool
 from skfed.engines._parallel import Work
 from skfed.engines._rows import Rows
 from skfed.engines._updates import sendable
+from skfed.engines._weights import weighed
 
 Poll = tuple[Share, int]  # of a product's rows, and its batches
 Answer = tuple[float, float, Exception | None]
@@ -123,7 +124,7 @@ def poll_work(
 def evaluate_rows(
     bench: Workbench, pool: MemoryPool, model: Model, rowwise: bool, polled: PolledRows
 ) -> list[Answer]:
-    """Return the summed loss and the number of errors of each batch, from one product.
+    """Return the summed losses and errors of each batch's rows, by weight, from one product.
 
     ``rowwise`` says that the criterion is the plain mean of cross-entropies, so that the losses of
     all rows are had at once. Where that raises, each batch is evaluated alone; one that fails gets
@@ -151,17 +152,24 @@ def _evaluate(
         net._set_training(False)
         output = net.module_(X)
         starts = np.concatenate([[0], polled.ends[:-1]])
-        wrong = np.add.reduceat(errors(net, output, y).cpu().numpy(), starts)
+        weights = polled.rows.weigh(polled.numbers)
+        wrong = errors(net, output, y).cpu().numpy()
+        if weights is not None:
+            wrong *= weights.cpu().numpy()
+        wrong = np.add.reduceat(wrong, starts)
         if rowwise:
             # With rows as the last axis it takes a fraction of the time.
             picked = torch.log_softmax(output.T.contiguous(), 0).gather(0, y.unsqueeze(0))
             losses = -picked.squeeze(0).cpu().numpy()
+            if weights is not None:
+                losses = losses * weights.cpu().numpy()
             return np.add.reduceat(losses, starts, dtype=float), wrong
-        batches = zip(starts.tolist(), polled.ends.tolist(), strict=True)
-        sums = [
-            net.get_loss(output[a:b], y[a:b], X=X[a:b], training=False).item() * (b - a)
-            for a, b in batches
-        ]
+        sums = []
+        for a, b in zip(starts.tolist(), polled.ends.tolist(), strict=True):
+            own = None if weights is None else weights[a:b]
+            with weighed(net, own):
+                loss = net.get_loss(output[a:b], y[a:b], X=X[a:b], training=False).item()
+            sums.append(loss * (b - a if own is None else own.sum().item()))
         return np.array(sums), wrong
 
 

@@ -23,10 +23,19 @@ class Rows:
         Encoded targets.
     device : str, default="cpu"
         Where the net computes.
+    weights : ndarray of shape (n_samples,), default=None
+        By which the losses of rows are averaged; None: all alike.
     """
 
-    def __init__(self, X: np.ndarray, y: np.ndarray, device: str = "cpu"):
+    def __init__(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        device: str = "cpu",
+        weights: np.ndarray | None = None,
+    ):
         self.X, self.y, self.device = X, y, torch.device(device)
+        self.weights = weights
         self._moved: torch.Tensor | None = None
         if self.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self.device)
@@ -38,6 +47,12 @@ class Rows:
         """Return row numbers as ``take`` wants them, parts of them at a time, and their y."""
         y = torch.from_numpy(self.y[rows]).to(self.device)
         return rows if self._moved is None else torch.from_numpy(rows).to(self.device), y
+
+    def weigh(self, rows: np.ndarray) -> torch.Tensor | None:
+        """Return the weights of rows, in the shape of ``rows``, if they have any."""
+        if self.weights is None:
+            return None
+        return torch.from_numpy(self.weights[rows]).to(self.device)
 
     def take(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> torch.Tensor:
         """Return X at prepared row numbers, in the shape of ``rows``, on the device.

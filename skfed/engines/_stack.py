@@ -111,6 +111,7 @@ def _take_steps(
     """Take all steps; return each member's mean loss and the sum of its learning rates."""
     numbers, y = chunk.rows.prepare(chunk.numbers)
     batches = torch.from_numpy(chunk.sizes).to(y.device)
+    weights = chunk.weights()
     # Nets with more than one parameter group are not stacked.
     rate = np.array([stack.rate if rates is None else rates[i][0] for i in chunk.iterations])
     losses = []
@@ -119,7 +120,8 @@ def _take_steps(
         width = sizes[:n].max()
         X = chunk.rows.take(numbers[step, :n, :width], memory)
         ragged = batches[step, :n] if sizes[:n].min() < width else None
-        losses.append(stack.step(X, y[step, :n, :width], ragged, float(rate[step])))
+        own = None if weights is None else weights[step, :n, :width]
+        losses.append(stack.step(X, y[step, :n, :width], ragged, float(rate[step]), own))
     taken = chunk.sizes > 0
     sums = nn.utils.rnn.pad_sequence(losses, batch_first=True).double().sum(0).cpu().numpy()
     return sums / taken.sum(0), (taken * rate[:, None]).sum(0)
@@ -178,14 +180,19 @@ class Stack:
         net._set_training(True)
 
     def step(
-        self, X: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor | None, rate: float
+        self,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        sizes: torch.Tensor | None,
+        rate: float,
+        weights: torch.Tensor | None,
     ) -> torch.Tensor:
         """Take one step of the first len(X) members, and return their losses before it."""
         if len(X) < self.n_training:
             self._keep(len(X))
         if self.optimizer is None and isinstance(self.bound, BoundLinearStack):
-            return self.bound.descend(X, y, sizes, rate)
-        losses, grads = self.bound.gradients(X, y, sizes)
+            return self.bound.descend(X, y, sizes, rate, weights)
+        losses, grads = self.bound.gradients(X, y, sizes, weights)
         for name, parameter in self.params.items():
             parameter.grad = self._corrected(name, grads[name])
         assert self.optimizer is not None

@@ -5,7 +5,7 @@ minibatches, the same steps. Small models leave a machine idle when clients are 
 since most of a step is then the dispatch of its operations.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from skfed._nets import Workbench
 from skfed.engines._chunks import cut, make_chunk
-from skfed.engines._draws import Draws, numbered
+from skfed.engines._draws import Draws, Polled, chosen, numbered
 from skfed.engines._held import ClientRows, Share
 from skfed.engines._memory import MemoryPool
 from skfed.engines._minibatches import count_steps
@@ -105,11 +105,23 @@ class StackedEngine:
         same = self.bench, self.pool, model, self.plan.rowwise
         answers = list(self.workers.side_by_side(poll_work(*same, *poll) for poll in polls))
         n_samples = np.array([len(polled) for polled in asked])
+        totals = n_samples if self.rows.weights is None else self._totals(clients, asked)
         sums = [np.bincount(owners, weights=[a[i] for a in answers]) for i in (0, 1)]
         raised = {int(owners[b]): a[2] for b, a in enumerate(answers) if a[2] is not None}
         for i, error in raised.items():
             error.add_note(f"while polling {self.draws.name(clients[i], t)}")
-        return Evaluation(sums[0] / n_samples, sums[1] / n_samples, n_samples, raised)
+        return Evaluation(sums[0] / totals, sums[1] / totals, n_samples, raised)
+
+    def _totals(self, clients: np.ndarray, asked: Sequence[Polled]) -> np.ndarray:
+        """Return the weight of the rows asked of each client; 1 where there is none to divide by.
+
+        Then the sums are 0 too.
+        """
+        assert self.rows.weights is not None
+        mine = map(self.draws.federation.rows, clients)
+        pairs = zip(mine, asked, strict=True)
+        totals = np.array([self.rows.weights[chosen(*pair)].sum() for pair in pairs])
+        return np.where(totals > 0, totals, 1.0)
 
     def _works(self, order: Order) -> Iterator[Work]:
         """Yield the training of a cohort, chunk by chunk."""

@@ -7,12 +7,14 @@ from sklearn.pipeline import Pipeline, _name_estimators
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 from sklearn.utils._repr_html.estimator import _VisualBlock as VisualBlock
+from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 
 __all__ = [
     "Interval",
     "OpenPipeline",
     "StrOptions",
     "VisualBlock",
+    "check_sample_weight",
     "name_steps",
     "safe_indexing",
     "validate_params",
