@@ -194,7 +194,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         net.check_data(None, np.arange(len(self.classes_)))  # tells the net its classes_
         return net
 
-    def partial_fit(self, X, y, classes=None, clients=None):
+    def partial_fit(self, X, y, classes=None, clients=None, sample_weight=None):
         """Train for one more round, from where the estimator stands.
 
         Parameters
@@ -207,6 +207,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             All classes that will ever occur; read by the first call only. None: those in y.
         clients : array-like of shape (n_samples,), default=None
             The id of the client that holds each row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            As ``fit``.
 
         Returns
         -------
@@ -218,7 +220,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ValueError
             As ``fit``.
         """
-        return self._partial_fit(X, y, clients, classes)
+        return self._partial_fit(X, y, clients, sample_weight, classes)
 
     def predict_proba(self, X):
         """Return the class probabilities of each sample.

@@ -31,7 +31,7 @@ from skfed._validation import Validation, make_validation, priority_rows
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
 from skfed.checkpoint import Run, opened
-from skfed.engines import Draws, batch_size, make_engine
+from skfed.engines import Draws, batch_size, make_engine, row_weights
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
@@ -133,7 +133,17 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self.verbose = verbose
 
     @with_callbacks
-    def fit(self, X, y, clients=None, *, X_val=None, y_val=None, clients_val=None) -> Self:
+    def fit(
+        self,
+        X,
+        y,
+        clients=None,
+        *,
+        X_val=None,
+        y_val=None,
+        clients_val=None,
+        sample_weight=None,
+    ) -> Self:
         """Train the global model over the clients' data for ``n_rounds`` rounds.
 
         Parameters
@@ -150,6 +160,12 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             the global model after each round, or every ``validate_every`` rounds.
         clients_val : array-like, default=None
             The client of each validation row; only those of priority clients then count.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight w_i of each row: the loss of a minibatch is the sum of w_i l_i over the sum of
+            w_i, without gradient and 0 where these are all 0; so are the losses F_k and errors that
+            clients are asked for. D_k, p_k and all draws go on counting rows, and validation counts
+            them alike. The net's criterion must be the mean over its rows. With metadata routing
+            on, a search passes it on after ``set_fit_request(sample_weight=True)``.
 
         Returns
         -------
@@ -161,7 +177,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         ValueError
             If a parameter is out of range, ``clients`` does not fit X, or ``priority`` is empty or
             names an unknown client; if every update is not finite in every round; if the run in
-            ``checkpoint`` has been damaged; if ``warm_start`` finds another module.
+            ``checkpoint`` has been damaged; if ``warm_start`` finds another module; if weights of
+            rows are negative, not finite or, in some client, all 0, or the net's loss does not
+            allow them.
         TypeError
             If a parameter cannot be told from others, with ``checkpoint``.
         OSError
@@ -174,17 +192,18 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             with naming("X", "y"):
                 X, y = self._check_training_data(X, y, reset=not resume)
             federation = self._federation(clients, len(X))
+            weights = self._row_weights(sample_weight, X, y, federation)
             server = self._resumed(X) if resume else self._start(X)
             if resume and not self._has_more_rounds(server):
                 return self
             validation = self._validation(X_val, y_val, clients_val, federation, server)
-            with opened(self, server, federation, (X, y), validation) as run:
+            with opened(self, server, federation, (X, y, weights), validation) as run:
                 rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
                     self, given, rounds, lambda: so_far(server, federation, self._output_shape, X)
                 )
                 return self._advance(
-                    server, federation, X, y, self.n_rounds, validation, [callbacks], run
+                    server, federation, X, y, weights, self.n_rounds, validation, [callbacks], run
                 )
 
     def save(self, path) -> None:
@@ -236,7 +255,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             load(self, path)
         return self
 
-    def _partial_fit(self, X, y, clients, classes=None) -> Self:
+    def _partial_fit(self, X, y, clients, sample_weight, classes=None) -> Self:
         """Train for one more round."""
         self._validate_params()
         resume = hasattr(self, "net_")
@@ -244,9 +263,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             with naming("X", "y"):
                 X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
             federation = self._federation(clients, len(X))
+            weights = self._row_weights(sample_weight, X, y, federation)
             server = self._resumed(X) if resume else self._start(X)
             server.stopped = 0  # it is asked for one more
-            return self._advance(server, federation, X, y, server.round + 1)
+            return self._advance(server, federation, X, y, weights, server.round + 1)
 
     @contextmanager
     def _kept_on_failure(self, resume: bool) -> Iterator[None]:
@@ -327,6 +347,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             clients = np.zeros(n_samples, dtype=int)
         return make_federation(clients, n_samples, self.priority)
 
+    def _row_weights(self, sample_weight, X, y, federation: Federation) -> np.ndarray | None:
+        """Return the weights of the rows of X, whose targets are encoded; None: all alike."""
+        return None if sample_weight is None else row_weights(sample_weight, X, federation)
+
     def _start(self, X: np.ndarray) -> Server:
         seed = draw_seed(self.random_state)
         return Server(self._make_net(X, seed), seed, given=settings_of(self.estimator))
@@ -365,6 +389,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         federation: Federation,
         X: np.ndarray,
         y: np.ndarray,
+        weights: np.ndarray | None,
         until: int,
         validation: Validation | None = None,
         more: Sequence[SklearnCallbacks] = (),
@@ -376,7 +401,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         bench = Workbench(server.net, X[:1])
         draws = Draws(federation, server.seed, batch_size(server.net))
         engine, self.engine_ = make_engine(
-            self.engine, bench, X, y, draws, self.memory_budget, self.n_jobs
+            self.engine, bench, X, y, draws, self.memory_budget, self.n_jobs, weights
         )
         train = X, y
         with rounds_of(

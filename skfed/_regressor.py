@@ -109,7 +109,7 @@ feature_names_in_
     def _val_score(self, outputs, y):
         return float(r2_score(y, outputs))
 
-    def partial_fit(self, X, y, clients=None):
+    def partial_fit(self, X, y, clients=None, sample_weight=None):
         """Train for one more round, from where the estimator stands.
 
         Parameters
@@ -120,6 +120,8 @@ feature_names_in_
             Targets.
         clients : array-like of shape (n_samples,), default=None
             The id of the client that holds each row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            As ``fit``.
 
         Returns
         -------
@@ -131,7 +133,7 @@ feature_names_in_
         ValueError
             As ``fit``.
         """
-        return self._partial_fit(X, y, clients)
+        return self._partial_fit(X, y, clients, sample_weight)
 
     def predict(self, X):
         """Return the predictions for each sample.

@@ -147,7 +147,7 @@ def opened(
     model: "BaseFederated",
     server: Server,
     federation: Federation,
-    train: tuple[np.ndarray | None, np.ndarray | None],
+    train: tuple[np.ndarray | None, ...],
     validation: Validation | None,
 ) -> Iterator[Run | None]:
     """Open the run of a fit, if it has ``checkpoint``, and bring the server to where it has come.
@@ -176,7 +176,8 @@ def opened(
     _check_ids(federation.ids)
     root, about = Path(model.checkpoint), describe_parameters(model)
     held_out = (None, None) if validation is None else validation.rows
-    data = dict(zip(("X", "y", "X_val", "y_val"), (*train, *held_out), strict=True))
+    names = "X", "y", "sample_weight", "X_val", "y_val"
+    data = dict(zip(names, (*train, *held_out), strict=True))
     about |= describe_data(data, federation, getattr(model, "classes_", None))
     about = _choose(root, about, server, model.n_rounds)
     run = Run(root / fingerprint(about), model.checkpoint_every)

@@ -17,8 +17,14 @@ from skfed import FedAlignSelector, FederatedRegressor, PowerOfChoice, RandomSel
 EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
 
 
+# float32 rounds to 1e-7, which is the check's tolerance; tests/test_weights.py runs it in float64.
+EXPECTED_FAILURES = {"check_sample_weight_equivalence_on_dense_data": "float32 rounds to 1e-7"}
+
+
 @pytest.mark.filterwarnings("ignore:clients was not given")
-@parametrize_with_checks([FederatedRegressor(n_rounds=30)])
+@parametrize_with_checks(
+    [FederatedRegressor(n_rounds=30)], expected_failed_checks=lambda _: EXPECTED_FAILURES
+)
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 

@@ -14,6 +14,7 @@ from skfed.engines._updates import (
     Question,
     Updates,
 )
+from skfed.engines._weights import row_weights
 
 __all__ = [
     "Draws",
@@ -30,4 +31,5 @@ __all__ = [
     "evaluate",
     "make_engine",
     "numbered",
+    "row_weights",
 ]

@@ -253,10 +253,10 @@ def _checked_clients(clients: Any) -> int | list[str] | None:
     )
 
 
-def _described(card: Card) -> tuple[np.ndarray, np.ndarray]:
-    """Return what stands for X and y in a checkpoint's fingerprint: all but their values."""
+def _described(card: Card) -> tuple[np.ndarray, np.ndarray, None]:
+    """Return what stands for X, y and weights in a checkpoint's fingerprint: not their values."""
     columns = [] if card.columns is None else list(card.columns)
-    return np.array([str(card.shape), card.dtype, *columns]), np.array(str(card.target_shape))
+    return np.array([str(card.shape), card.dtype, *columns]), np.array(str(card.target_shape)), None
 
 
 def _measuring(evaluate_fn: Callable, server: Server, model: BaseFederated) -> Callable:

@@ -1,0 +1,323 @@
+"""Weights of rows (``sample_weight``) and of classes (``class_weight``)."""
+
+import numpy as np
+import pytest
+import sklearn
+import torch
+from sklearn.exceptions import UnsetMetadataPassedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data
+from skorch import NeuralNetClassifier, NeuralNetRegressor
+from torch import nn
+
+from skfed import (
+    FedAlignSelector,
+    FederatedClassifier,
+    FederatedRegressor,
+    PowerOfChoice,
+    RandomSelector,
+)
+from skfed._federation import make_federation
+from skfed.aggregation import Scaffold
+from skfed.engines._held import ClientRows, Share, serve
+from skfed.engines._rows import Rows
+
+EVERYBODY = RandomSelector(1.0, "uniform", False)
+ENGINES = pytest.mark.parametrize("engine", ["stacked", "loop"])
+
+
+@pytest.fixture(scope="module")
+def weights(blobs):
+    rng = np.random.default_rng(1)
+    return rng.integers(0, 4, len(blobs[1])).astype(float)
+
+
+def fit(blobs, net=None, kind=FederatedClassifier, sample_weight=None, **params):
+    X, y, clients = blobs
+    given = {"selector": EVERYBODY, "n_rounds": 3, "random_state": 0} | params
+    return kind(net, **given).fit(X, y, clients=clients, sample_weight=sample_weight)
+
+
+def assert_close(one, other, atol=1e-6):
+    for name, tensor in one.net_.module_.state_dict().items():
+        torch.testing.assert_close(
+            tensor, other.net_.module_.state_dict()[name], rtol=1e-4, atol=atol
+        )
+
+
+@ENGINES
+def test_weights_multiply_the_losses_of_rows_and_divide_by_their_sum(engine):
+    """From w = 0, x = 1, targets 2 and 4, weights 3 and 1: the loss is (3 * 4 + 1 * 16) / 4 = 7.
+
+    Its slope is -2 (3 * 2 + 1 * 4) / 4 = -5.
+    """
+    net = NeuralNetRegressor(nn.Linear(1, 1, bias=False), lr=0.5)
+    with torch.no_grad():
+        net.module.weight.zero_()
+    model = FederatedRegressor(net, n_rounds=1, selector=EVERYBODY, engine=engine)
+    model.fit([[1.0], [1.0]], [2.0, 4.0], clients=["a", "a"], sample_weight=[3, 1])
+    assert model.history_["train_loss"].tolist() == [7.0]
+    assert model.net_.module_.weight.item() == 2.5
+
+
+def test_sizes_and_fractions_count_rows_whatever_their_weights():
+    """Client a has half of the weight in one row of three; its share stays 1 / 3."""
+    net = NeuralNetRegressor(nn.Linear(1, 1, bias=False), lr=0.5)
+    with torch.no_grad():
+        net.module.weight.zero_()
+    model = FederatedRegressor(net, n_rounds=1, selector=EVERYBODY)
+    model.fit(np.ones((3, 1)), [3.0, 6.0, 6.0], clients=["a", "b", "b"], sample_weight=[2, 1, 1])
+    assert model.sizes_.tolist() == [1, 2]
+    np.testing.assert_allclose(model.fractions_, [1 / 3, 2 / 3])
+    assert model.net_.module_.weight.item() == pytest.approx(3 / 3 + 6 * 2 / 3)
+
+
+class Normalised(nn.Module):
+    """Rows influence each other, by the statistics of a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    def forward(self, X):
+        return self.layers(X)
+
+
+def classifier(module, criterion=nn.CrossEntropyLoss, **params):
+    torch.manual_seed(0)
+    return NeuralNetClassifier(
+        module, criterion=criterion, **({"lr": 0.1, "batch_size": 8} | params)
+    )
+
+
+NETS = {
+    "default": lambda: None,
+    "linear layers": lambda: classifier(nn.Linear(5, 3)),
+    "momentum": lambda: classifier(nn.Linear(5, 3), optimizer__momentum=0.9),
+    "softmax": lambda: classifier(nn.Sequential(nn.Linear(5, 3), nn.Softmax(1)), nn.NLLLoss),
+    "smoothed": lambda: classifier(nn.Linear(5, 3), criterion__label_smoothing=0.1),
+    "torch.func": lambda: classifier(nn.Sequential(nn.RMSNorm(5), nn.Linear(5, 3))),
+    "batch statistics": lambda: classifier(Normalised()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
+def test_engines_agree_on_weighted_rows(blobs, weights, net):
+    # Rounding breaks the ties of the default net, whose first losses are all equal.
+    selector = PowerOfChoice(d=5, clients_per_round=2) if net() else EVERYBODY
+    kept = {"selector": selector, "sample_weight": weights}
+    loop, stacked = (fit(blobs, net(), engine=e, **kept) for e in ("loop", "stacked"))
+    assert stacked.engine_.startswith("stacked")
+    assert_close(stacked, loop)
+    for column in ("train_loss", "objective"):
+        np.testing.assert_allclose(loop.history_[column], stacked.history_[column], rtol=1e-4)
+    assert loop.history_["cohort"].tolist() == stacked.history_["cohort"].tolist()
+
+
+def test_engines_agree_on_weighted_rows_of_several_targets(blobs, weights):
+    X, _, clients = blobs
+    data = X, X[:, :2] * 2.0, clients
+    kept = {"kind": FederatedRegressor, "sample_weight": weights}
+    loop, stacked = (fit(data, engine=e, **kept) for e in ("loop", "stacked"))
+    assert_close(stacked, loop)
+
+
+@ENGINES
+@pytest.mark.parametrize("net", [None, "momentum"])
+def test_equal_weights_change_nothing_but_rounding(blobs, engine, net):
+    net = NETS.get(net, lambda: None)
+    kept = {"engine": engine, "aggregator": Scaffold()} if net() is None else {"engine": engine}
+    plain = fit(blobs, net(), **kept)
+    weighted = fit(blobs, net(), sample_weight=np.full(len(blobs[1]), 1e-30), **kept)
+    assert_close(plain, weighted)
+    np.testing.assert_allclose(plain.history_["train_loss"], weighted.history_["train_loss"], 1e-5)
+
+
+@ENGINES
+def test_full_batches_with_whole_weights_are_those_of_repeated_rows(engine):
+    """One client, so that no size matters."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(20, 3)).astype("f"), np.arange(20) % 2
+    repeats = rng.integers(0, 3, 20)
+    weighted = FederatedClassifier(n_rounds=5, engine=engine, random_state=0)
+    weighted.fit(X, y, clients=np.zeros(20), sample_weight=repeats)
+    repeated = FederatedClassifier(n_rounds=5, engine=engine, random_state=0)
+    repeated.fit(X.repeat(repeats, 0), y.repeat(repeats), clients=np.zeros(repeats.sum()))
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:clients was not given")
+def test_scikit_learns_check_of_repeated_rows_holds_in_float64():
+    check_sample_weight_equivalence_on_dense_data(
+        "FederatedClassifier", FederatedClassifier(nn.Linear(30, 3).double(), n_rounds=30)
+    )
+
+
+@ENGINES
+def test_polls_are_weighted_means_over_the_rows_of_a_client(engine):
+    """At w = 0 every row has loss log 2 and is predicted as class 0."""
+    X, y = np.ones((6, 1)), np.array([0, 1, 1, 0, 1, 1])
+    clients, weights = np.array(list("aaabbb")), [2, 1, 1, 1, 0, 0]
+    asked = {}
+
+    class Asking(FedAlignSelector):
+        def _select(self, round):
+            for metric in ("loss", "error"):
+                asked[metric] = round.poll(np.array([0, 1]), metric=metric)
+            return super()._select(round)
+
+    model = FederatedClassifier(selector=Asking(), priority=["a"], n_rounds=1, engine=engine)
+    model.fit(X, y, clients=clients, sample_weight=weights)
+    np.testing.assert_allclose(asked["loss"], np.log(2), rtol=1e-6)
+    assert asked["error"].tolist() == [0.5, 0.0]
+
+
+@ENGINES
+def test_a_batch_without_weight_takes_no_step_and_has_loss_0(engine):
+    model = FederatedRegressor(
+        NeuralNetRegressor(nn.Linear(1, 1, bias=False), lr=0.5, batch_size=1),
+        n_rounds=1, selector=EVERYBODY, engine=engine, random_state=0,
+    )  # fmt: skip
+    with torch.no_grad():
+        model.estimator.module.weight.zero_()
+    model.fit(np.ones((2, 1)), [1.0, 9.0], clients=["a", "a"], sample_weight=[5, 0])
+    assert model.net_.module_.weight.item() == 1.0
+    assert model.history_["train_loss"].tolist() == [0.5]
+
+
+def test_a_poll_of_rows_without_weight_says_0(blobs):
+    _, y, clients = blobs
+    weights = np.zeros(len(y))
+    weights[np.unique(clients, return_index=True)[1]] = 1.0  # the first row of each client
+    selector = PowerOfChoice(d=6, clients_per_round=2, loss="batch")
+    for engine in ("loop", "stacked"):
+        net = classifier(nn.Linear(5, 3), batch_size=2)
+        model = fit(blobs, net, selector=selector, engine=engine, sample_weight=weights)
+        assert model.history_["n_failed"].tolist() == [0, 0, 0]
+
+
+BAD = {
+    "length": (lambda y: np.ones(3), "sample_weight"),
+    "negative": (lambda y: -np.ones(len(y)), "Negative values in data passed to `sample_weight`"),
+    "nan": (lambda y: np.full(len(y), np.nan), "sample_weight.*NaN"),
+    "two columns": (lambda y: np.ones((len(y), 2)), "[Ss]ample.weight"),
+}
+
+
+@pytest.mark.parametrize(("make", "match"), BAD.values(), ids=BAD)
+def test_bad_weights_are_told(blobs, make, match):
+    with pytest.raises(ValueError, match=match):
+        fit(blobs, sample_weight=make(blobs[1]))
+
+
+def test_a_client_whose_weights_are_all_0_is_named(blobs):
+    weights = np.where(blobs[2] == "c", 0.0, 1.0)
+    with pytest.raises(ValueError, match="zero in all rows of client 'c'.*leave its rows out"):
+        fit(blobs, sample_weight=weights)
+
+
+class OwnLoss(NeuralNetClassifier):
+    def get_loss(self, y_pred, y_true, *args, **kwargs):
+        return super().get_loss(y_pred, y_true, *args, **kwargs)
+
+
+class OwnStep(NeuralNetClassifier):
+    def train_step(self, batch, **fit_params):
+        return super().train_step(batch, **fit_params)
+
+
+class Plain(nn.Module):
+    def forward(self, output, target):
+        return nn.functional.cross_entropy(output, target)
+
+
+class Deaf(Plain):
+    """Says that it has a reduction, and heeds none."""
+
+    reduction = "mean"
+
+
+REFUSED = {
+    "get_loss": (OwnLoss(nn.Linear(5, 3), criterion=nn.CrossEntropyLoss), "overrides get_loss"),
+    "train_step": (OwnStep(nn.Linear(5, 3), criterion=nn.CrossEntropyLoss), "overrides train_step"),
+    "no reduction": (classifier(nn.Linear(5, 3), Plain), r"Plain\(\) has no reduction='mean'"),
+    "deaf": (classifier(nn.Linear(5, 3), Deaf), r"Deaf\(\) returns no loss of each row"),
+    "sum": (classifier(nn.Linear(5, 3), criterion__reduction="sum"), "no reduction='mean'"),
+    "class weights": (
+        classifier(nn.Linear(5, 3), criterion__weight=torch.tensor([1.0, 2.0, 1.0])),
+        "weights of its own: put them into sample_weight",
+    ),
+    "ignored": (classifier(nn.Linear(5, 3), criterion__ignore_index=2), "leaves out rows"),
+}
+
+
+@pytest.mark.parametrize(("net", "match"), REFUSED.values(), ids=REFUSED)
+def test_a_loss_that_is_no_mean_of_rows_is_refused(blobs, weights, net, match):
+    with pytest.raises(ValueError, match=f"sample_weight needs a loss.*{match}"):
+        fit(blobs, net, sample_weight=weights)
+
+
+class Focal(nn.Module):
+    """A criterion of one's own that gives losses of rows."""
+
+    def __init__(self, reduction="mean"):
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, output, target):
+        losses = nn.functional.cross_entropy(output, target, reduction="none")
+        losses = (1 - (-losses).exp()) * losses
+        return losses.mean() if self.reduction == "mean" else losses
+
+
+def test_a_criterion_of_ones_own_with_a_reduction_is_weighted_by_the_loop(blobs, weights):
+    net = classifier(nn.Linear(5, 3), Focal)
+    model = fit(blobs, net, sample_weight=weights)
+    assert model.engine_ == "loop: rows have weights, and the criterion is not one of torch's"
+    assert not np.array_equal(model.coef_, fit(blobs, net).coef_)
+
+
+def test_partial_fit_takes_weights(blobs, weights):
+    X, y, clients = blobs
+    model = FederatedClassifier(selector=EVERYBODY, random_state=0)
+    for _ in range(3):
+        model.partial_fit(X, y, clients=clients, sample_weight=weights)
+    np.testing.assert_array_equal(model.coef_, fit(blobs, sample_weight=weights).coef_)
+
+
+def test_searches_slice_weights_and_routing_asks_for_a_request(blobs, weights):
+    X, y, clients = blobs
+    weights = weights + 1
+    grid = {"local_epochs": [1, 2]}
+    plain = FederatedClassifier(n_rounds=1, random_state=0)
+    search = GridSearchCV(plain, grid, cv=2).fit(X, y, clients=clients, sample_weight=weights)
+    with sklearn.config_context(enable_metadata_routing=True):
+        with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+            GridSearchCV(plain, grid, cv=2).fit(X, y, clients=clients, sample_weight=weights)
+        asking = plain.set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+        routed = GridSearchCV(asking, grid, cv=2)
+        routed.fit(X, y, clients=clients, sample_weight=weights)
+    np.testing.assert_array_equal(search.best_estimator_.coef_, routed.best_estimator_.coef_)
+
+
+def test_weights_travel_to_other_processes():
+    X, y, weights = np.arange(6.0)[:, None], np.arange(6), np.linspace(0, 1, 6)
+    federation = make_federation(["a", "b", "a", "b", "a", "b"], 6)
+    names = set()
+    for given in (weights, None):
+        held = ClientRows(Rows(X, y, weights=given), federation, budget=10**6)
+        share = Share(held, [1, 0], lambda rows, mine: [rows.weigh(i) for i in mine])
+        told = serve(list, (), share.complete().parcel())
+        expected = [None] * 2 if given is None else [weights[1::2].tolist(), weights[::2].tolist()]
+        assert [w if w is None else w.tolist() for w in told] == expected
+        names |= {held.name(0)}
+    assert len(names) == 2  # so that rows with weights are not taken for those without
+
+
+def test_a_checkpoint_tells_weights_apart(blobs, weights, tmp_path):
+    fit(blobs, checkpoint=tmp_path)
+    weighted = fit(blobs, checkpoint=tmp_path, sample_weight=weights)
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
+    np.testing.assert_array_equal(weighted.coef_, fit(blobs, sample_weight=weights).coef_)
+    fit(blobs, checkpoint=tmp_path, sample_weight=weights)  # goes on with the second
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
