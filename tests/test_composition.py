@@ -62,10 +62,10 @@ fits = []  # of each fit since the last call: whether each client has its own ro
 class Watched(FederatedClassifier):
     """Notes whether the rows that come with a client are that client's: X's last column says."""
 
-    def fit(self, X, y, clients=None, **given):
+    def fit(self, X, y, clients=None, *, sample_weight=None, **given):
         own = pd.Series(np.asarray(X)[:, -1]).groupby(np.asarray(clients))
         fits.append(own.nunique().eq(1).all() and own.ngroups == 4)
-        return super().fit(X, y, clients, **given)
+        return super().fit(X, y, clients, sample_weight=sample_weight, **given)
 
 
 def by_row(model, X, y):
@@ -91,6 +91,7 @@ def names():
         "X": X,
         "y": y,
         "ids": IDS,
+        "weights": 1.0 + CODES,
         "frame": pd.DataFrame(X).add_prefix("x"),
         "model": model,
         "pipeline": pipeline,

@@ -76,7 +76,8 @@ def client_app(
         ``torch.autocast`` does not reach a client: a net that wants it says so in ``infer``.
     load_data : callable
         Takes Flower's ``Context`` (``node_config`` says what this node was started with) and
-        returns X and y. It is called for each message, as Flower may run each in a new process.
+        returns X and y; rows have no weights here. It is called for each message, as Flower may run
+        each in a new process.
 
     Returns
     -------
