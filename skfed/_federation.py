@@ -1,5 +1,6 @@
 """Who the clients are: their ids, their rows, their sizes and who of them has priority."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def rows_of(
 ) -> np.ndarray:
     """Return a mask of the rows whose client is, among ``ids``, in the mask ``wanted``."""
     given, codes = encode_ids(clients, n_samples, name)
-    found = _find(ids, given)
+    found = find_ids(ids, given)
     return ((found >= 0) & wanted[found])[codes]
 
 
@@ -222,7 +223,7 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
         return np.ones(len(ids))
     clients, given = named(priority)
     try:
-        found = _find(ids, clients)
+        found = find_ids(ids, clients)
     except TypeError as error:
         raise TypeError(f"priority holds an id that is not hashable: {error}.") from error
     unknown = [client for client, k in zip(clients, found, strict=True) if k < 0]
@@ -266,11 +267,24 @@ def named(priority: Any) -> tuple[list, list]:
     return clients, given
 
 
-def _find(ids: np.ndarray, clients: Iterable) -> np.ndarray:
-    """Return each client's index in ``ids``, by type and value, else by equality; -1 if unknown."""
-    exact = {canonical(client): k for k, client in enumerate(ids)}
-    equal = {native(client): k for k, client in enumerate(ids)}
-    found = (exact.get(canonical(c), equal.get(native(c), -1)) for c in clients)
+def find_ids(ids: np.ndarray, clients: Iterable) -> np.ndarray:
+    """Return each client's index in ``ids``, by type and value, else by equality; -1 if unknown.
+
+    Equality counts where it leaves no doubt: where 1, 1.0 and True are told apart, it does not.
+    """
+    place = {canonical(client): k for k, client in enumerate(ids)}
+    keys = [(canonical(client), native(client)) for client in clients]
+    wanted = dict(keys)
+    equal: dict[Hashable, int] = {}
+    for key, k in place.items():
+        if key not in wanted:
+            client = native(ids[k])
+            equal[client] = -1 if client in equal else k
+    unmatched = Counter(client for key, client in wanted.items() if key not in place)
+    found = (
+        place[key] if key in place else equal.get(client, -1) if unmatched[client] == 1 else -1
+        for key, client in keys
+    )
     return np.fromiter(found, dtype=np.intp)
 
 

@@ -3,17 +3,19 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from sklearn.base import is_classifier
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, r2_score
 from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 from sklearn.utils.validation import check_is_fitted
 
 from skfed._estimator import BaseFederated
-from skfed._federation import make_federation
-from skfed.utils._checks import labels_of, naming
+from skfed._federation import make_federation, rows_of
+from skfed.utils._checks import labels_of, naming, numbers
+from skfed.utils._sklearn import safe_indexing
 
-Score = Callable[[Any, BaseFederated, Any, Any, Any], float]
+Score = Callable[["ClientScorer", Any, BaseFederated, Any, Any, Any], float]
 
 
 class ClientScorer:
@@ -23,18 +25,20 @@ class ClientScorer:
 
     Parameters
     ----------
-    name : str
-        Its name in :mod:`skfed.metrics`.
+    who : {"priority", "free", "mean_client", "worst_client"}
+        Whose rows count, and how.
+    measure : {"accuracy", "r2", "neg_log_loss"}
+        What is measured; R^2 of regressors, the others of classifiers.
     meaning : str
         What it says; the docstring of this one scorer.
     score : callable
-        (model, its federated step, X, y, clients) to a number, larger is better.
+        (scorer, model, its federated step, X, y, clients) to a number, larger is better.
     """
 
-    def __init__(self, name: str, meaning: str, score: Score):
-        self.name = name
+    def __init__(self, who: str, measure: str, meaning: str, score: Score):
+        self.name = f"{who}_{measure}"
         self.__doc__ = meaning
-        self._score_of = score
+        self.who, self.measure, self._score_of = who, measure, score
 
     def __call__(self, estimator: Any, X: Any, y: Any, clients: Any = None) -> float:
         """Return the score of a fitted model.
@@ -45,8 +49,8 @@ class ClientScorer:
             A fitted model.
         X : array-like of shape (n_samples, ...)
             Samples.
-        y : array-like of shape (n_samples,)
-            Their labels.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Their labels or targets.
         clients : array-like of shape (n_samples,)
             The client of each row.
 
@@ -58,10 +62,11 @@ class ClientScorer:
         Raises
         ------
         ValueError
-            If ``clients`` is missing, it or y does not fit X, or no row belongs to a priority
-            client.
+            If ``clients`` is missing, it or y does not fit X, or no row belongs to a client that
+            counts; the message says which scorer to use instead.
         TypeError
-            If the model has no federated step, or that is a regressor.
+            If the model has no federated step, or a classifier where R^2 is measured, or a
+            regressor where it is not.
         """
         if clients is None:
             raise ValueError(
@@ -71,8 +76,14 @@ class ClientScorer:
                 "scorers no metadata; then score by hand: "
                 f"{self.name}(model, X, y, clients=...)."
             )
-        step = federated_classifier(estimator, self.name)
-        return self._score_of(estimator, step, X, y, clients)
+        step = federated_step(estimator)
+        if is_classifier(step) == (self.measure == "r2"):
+            scored = "regressors" if self.measure == "r2" else "classifiers"
+            raise TypeError(
+                f"{self.name} scores {scored}, and this is a {type(step).__name__}: use "
+                f"{self.who}_{measure_of(step)}."
+            )
+        return self._score_of(self, estimator, step, X, y, clients)
 
     def get_metadata_routing(self) -> MetadataRequest:
         """Return the request for ``clients``.
@@ -97,18 +108,6 @@ def federated_step(model: Any) -> BaseFederated:
     """Return the fitted federated estimator in a Pipeline, a search, or nested ones."""
     *_, step = _nested(model)
     check_is_fitted(step)
-    return step
-
-
-def federated_classifier(model: Any, name: str) -> BaseFederated:
-    """Return the federated step of a model that ``name`` scores; it has to be a classifier."""
-    step = federated_step(model)
-    if not is_classifier(step):
-        raise TypeError(
-            f"{name} scores classifiers, and this is a {type(step).__name__}: score it by "
-            "its own score(X, y, clients=...), R^2 over the priority clients' rows; in a "
-            "search, set_score_request(clients=True) and no scoring."
-        )
     return step
 
 
@@ -139,45 +138,145 @@ def _nested(model: Any) -> Iterator[Any]:
         yield step
 
 
-def _of_priority(step: BaseFederated, X: Any, y: Any, clients: Any) -> tuple[Any, Any]:
-    X, y, _ = step._scored(X, labels_of(y, "y"), None, clients)
-    return X, y
+def measure_of(step: BaseFederated) -> str:
+    """Return what a federated step is measured by."""
+    return "accuracy" if is_classifier(step) else "r2"
 
 
-def _priority_accuracy(model, step, X, y, clients):
-    X, y = _of_priority(step, X, y, clients)
-    return float((model.predict(X) == y).mean())
+def measured(true: np.ndarray, predicted: np.ndarray, by: str) -> float:
+    """Return the accuracy, or scikit-learn's R^2: NaN of less than two different rows."""
+    if by == "accuracy":
+        return float((predicted == true).mean())
+    return float(r2_score(true, predicted)) if (true != true[0]).any() else float("nan")
 
 
-def _worst_client_accuracy(model, step, X, y, clients):
-    predicted, y = model.predict(X), labels_of(y, "y")
+def targets_of(step: BaseFederated, y: Any) -> np.ndarray:
+    """Return labels of a classifier, finite targets in the shape of fit of a regressor."""
+    if is_classifier(step):
+        return labels_of(y, "y")
+    targets = numbers(y, "y")
+    with naming("y"):
+        step._encode(targets)  # checks their shape
+    return targets
+
+
+def _counted(
+    scorer: ClientScorer, step: BaseFederated, X: Any, y: Any, clients: Any
+) -> tuple[Any, np.ndarray]:
+    """Return the rows of the clients that a scorer counts, those with or without priority."""
+    y = targets_of(step, y)
+    with naming("X", "y"):
+        check_consistent_length(X, y)
+    mask = rows_of(clients, len(y), step.clients_, step.priority_)
+    rows = np.flatnonzero(mask if scorer.who == "priority" else ~mask)
+    if not len(rows):
+        left_out = ", as where LeaveClientsOut holds out the others" * (scorer.who == "priority")
+        other, by = "free" if scorer.who == "priority" else "priority", measure_of(step)
+        raise ValueError(
+            f"{scorer.name}: clients has no row of a {scorer.who} client{left_out}: use "
+            f"{other}_{by} or mean_client_{by}."
+        )
+    with naming("X"):
+        return safe_indexing(X, rows), y[rows]
+
+
+def _of_rows(scorer, model, step, X, y, clients):
+    """Measure all rows that count together."""
+    X, y = _counted(scorer, step, X, y, clients)
+    score = measured(y, model.predict(X), scorer.measure)
+    return float(_defined(scorer, [score])[0])
+
+
+def _of_clients(scorer, model, step, X, y, clients):
+    """Measure client by client."""
+    y, predicted = targets_of(step, y), model.predict(X)
     with naming("X", "y"):
         check_consistent_length(predicted, y)
     federation = make_federation(clients, len(y))
-    right = predicted == y
-    return float(min(right[federation.rows(k)].mean() for k in range(len(federation))))
+    rows = [federation.rows(k) for k in range(len(federation))]
+    scores = _defined(scorer, [measured(y[own], predicted[own], scorer.measure) for own in rows])
+    return float(scores.mean() if scorer.who == "mean_client" else scores.min())
 
 
-def _priority_neg_log_loss(model, step, X, y, clients):
-    X, y = _of_priority(step, X, y, clients)
+def _defined(scorer: ClientScorer, scores: list[float]) -> np.ndarray:
+    """Return the scores that are defined; at least one."""
+    defined = np.array(scores)[~np.isnan(scores)]
+    if not len(defined):
+        raise ValueError(
+            f"{scorer.name} compares with the mean of y, which takes two rows of different y, and "
+            "no client that counts has them: pass more rows."
+        )
+    return defined
+
+
+def _neg_log_loss(scorer, model, step, X, y, clients):
+    X, y = _counted(scorer, step, X, y, clients)
     probabilities = model.predict_proba(X)
     with naming("y"):
         return -float(log_loss(y, probabilities, labels=step.classes_))
 
 
+_LEFT_OUT = (
+    " Each client counts alike; those with fewer than two rows, or all of whose targets are equal, "
+    "have no R^2 and are left out."
+)
+
 priority_accuracy = ClientScorer(
-    "priority_accuracy",
+    "priority",
+    "accuracy",
     "Accuracy over the rows of the priority clients, a scorer for ``scoring=``.",
-    _priority_accuracy,
+    _of_rows,
+)
+free_accuracy = ClientScorer(
+    "free",
+    "accuracy",
+    "Accuracy over the rows of the clients without priority, those that the model has not seen "
+    "among them, a scorer for ``scoring=``.",
+    _of_rows,
+)
+mean_client_accuracy = ClientScorer(
+    "mean_client",
+    "accuracy",
+    "The mean over clients of the accuracy that each has on its own rows, a scorer for "
+    "``scoring=``. Each client counts alike.",
+    _of_clients,
 )
 worst_client_accuracy = ClientScorer(
-    "worst_client_accuracy",
+    "worst_client",
+    "accuracy",
     "The lowest accuracy that any client has on its own rows, a scorer for ``scoring=``.",
-    _worst_client_accuracy,
+    _of_clients,
 )
 priority_neg_log_loss = ClientScorer(
-    "priority_neg_log_loss",
+    "priority",
+    "neg_log_loss",
     "Minus the mean cross-entropy over the rows of the priority clients, F up to its sign, a "
     "scorer for ``scoring=``.",
-    _priority_neg_log_loss,
+    _neg_log_loss,
+)
+priority_r2 = ClientScorer(
+    "priority",
+    "r2",
+    "R^2 over the rows of the priority clients, a scorer for ``scoring=``.",
+    _of_rows,
+)
+free_r2 = ClientScorer(
+    "free",
+    "r2",
+    "R^2 over the rows of the clients without priority, those that the model has not seen among "
+    "them, a scorer for ``scoring=``.",
+    _of_rows,
+)
+mean_client_r2 = ClientScorer(
+    "mean_client",
+    "r2",
+    "The mean over clients of the R^2 that each has on its own rows, a scorer for ``scoring=``."
+    + _LEFT_OUT,
+    _of_clients,
+)
+worst_client_r2 = ClientScorer(
+    "worst_client",
+    "r2",
+    "The lowest R^2 that any client has on its own rows, a scorer for ``scoring=``." + _LEFT_OUT,
+    _of_clients,
 )

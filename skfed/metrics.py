@@ -1,10 +1,14 @@
 """How a model does client by client: worst clients, and for whom it is useful.
 
+Classifiers are measured by accuracy, regressors by R^2.
+
 A fair federation, in the sense of FedALIGN (its introduction and Figure 3), is one whose model is
 useful to many of all clients: better than what they could train alone.
 
-``priority_accuracy``, ``worst_client_accuracy`` and ``priority_neg_log_loss`` are scorers for
-``scoring=`` in a search or a cross-validation.
+The scorers for ``scoring=`` in a search or a cross-validation are, for accuracy and for R^2,
+that of the priority clients' rows (``priority_accuracy``, ``priority_r2``), that of the other
+clients' rows (``free_``), and the mean (``mean_client_``) and the lowest (``worst_client_``) over
+clients; ``priority_neg_log_loss`` is minus the objective.
 """
 
 from typing import Any
@@ -12,86 +16,125 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.utils import check_consistent_length
+from skorch import NeuralNet
+from skorch.callbacks import LRScheduler
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from skfed._federation import encode_ids, make_federation, rows_of
+from skfed._callbacks import acts_on_batches
+from skfed._estimator import BaseFederated
+from skfed._federation import find_ids, make_federation, rows_of
 from skfed._scorers import (
     as_step_sees,
-    federated_classifier,
+    federated_step,
+    free_accuracy,
+    free_r2,
+    mean_client_accuracy,
+    mean_client_r2,
+    measure_of,
+    measured,
     priority_accuracy,
     priority_neg_log_loss,
+    priority_r2,
+    targets_of,
     worst_client_accuracy,
+    worst_client_r2,
 )
+from skfed.schedules import BaseSchedule
 from skfed.selection import RandomSelector
-from skfed.utils._checks import check_columns, labels_of, naming, validated
+from skfed.utils._checks import check_columns, naming, validated
+from skfed.utils._ids import client_index
 from skfed.utils._sklearn import safe_indexing
 
 __all__ = [
     "client_scores",
+    "free_accuracy",
+    "free_r2",
+    "mean_client_accuracy",
+    "mean_client_r2",
     "priority_accuracy",
     "priority_neg_log_loss",
+    "priority_r2",
     "summarise_clients",
     "usefulness",
     "worst_client_accuracy",
+    "worst_client_r2",
 ]
 
+# The parameters that say what a client does by itself; the others are the federation's.
+_ITS_OWN = (
+    "local_epochs",
+    "local_steps",
+    "on_client_error",
+    "engine",
+    "memory_budget",
+    "random_state",
+)
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFrame:
-    """Return each client's loss and accuracy under the global model.
+    """Return each client's loss and accuracy, or R^2, under the global model.
 
     Parameters
     ----------
-    model : FederatedClassifier, or a Pipeline or a search that ends in one
+    model : FederatedClassifier, FederatedRegressor, or a Pipeline or a search that ends in one
         A fitted model.
     X : array-like of shape (n_samples, n_features, ...)
         Samples, held out ones for an honest score.
-    y : array-like of shape (n_samples,)
-        Their labels.
+    y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Their labels or targets.
     clients : array-like of shape (n_samples,)
         The client of each row.
 
     Returns
     -------
     DataFrame of shape (n_clients, 4)
-        ``n_samples``, ``priority`` (False for clients that the model has not seen), ``loss`` (the
-        mean cross-entropy of the predicted probabilities) and ``accuracy``.
+        ``n_samples``, ``priority`` (False for clients that the model has not seen) and, of a
+        classifier, ``loss`` (the mean cross-entropy of the predicted probabilities) and
+        ``accuracy``; of a regressor, ``loss`` (the mean squared error) and ``r2``: NaN for a client
+        of fewer than two rows, or whose targets are all equal.
 
     Raises
     ------
     TypeError
-        If the model has no federated step, or that is a regressor.
+        If the model has no federated step.
     ValueError
         If ``clients`` or y does not fit X, or y has labels that the model does not know.
     """
-    step = federated_classifier(model, "client_scores")
-    probabilities = model.predict_proba(X)
-    federation = make_federation(clients, len(probabilities))
-    with naming("y"):
-        encoded = step._encode(labels_of(y, "y"))
-    if len(encoded) != len(probabilities):
-        raise ValueError(
-            f"y has {len(encoded)} entries, but X has {len(probabilities)} rows: pass one label a "
-            "row."
-        )
-    tiny = np.finfo(probabilities.dtype).tiny
-    losses = -np.log(probabilities[np.arange(len(encoded)), encoded].clip(min=tiny))
-    correct = probabilities.argmax(axis=1) == encoded
-    priority = rows_of(federation.ids, len(federation), step.clients_, step.priority_)
+    step = federated_step(model)
+    losses, true, predicted = _of_each_row(model, step, X, y)
+    federation = make_federation(clients, len(predicted))
+    measure = measure_of(step)
     rows = [federation.rows(k) for k in range(len(federation))]
     return pd.DataFrame(
         {
             "n_samples": federation.sizes,
-            "priority": priority,
+            "priority": rows_of(federation.ids, len(federation), step.clients_, step.priority_),
             "loss": [losses[own].mean() for own in rows],
-            "accuracy": [correct[own].mean() for own in rows],
+            measure: [measured(true[own], predicted[own], measure) for own in rows],
         },
-        index=pd.Index(
-            federation.names(range(len(federation))), name="client", tupleize_cols=False
-        ),
+        index=client_index(federation.ids),
     )
+
+
+def _of_each_row(model: Any, step: BaseFederated, X: Any, y: Any) -> tuple[np.ndarray, ...]:
+    """Return each row's loss, target and prediction; of a classifier, positions of classes."""
+    targets = targets_of(step, y)
+    output = model.predict_proba(X) if is_classifier(step) else model.predict(X)
+    if len(targets) != len(output):
+        raise ValueError(
+            f"y has {len(targets)} entries, but X has {len(output)} rows: pass one label or target "
+            "a row."
+        )
+    if not is_classifier(step):
+        return ((output - targets) ** 2).reshape(len(output), -1).mean(axis=1), targets, output
+    with naming("y"):
+        encoded = step._encode(targets)
+    likelihoods = output[np.arange(len(encoded)), encoded]
+    losses = -np.log(likelihoods.clip(min=np.finfo(output.dtype).tiny))
+    return losses, encoded, output.argmax(axis=1)
 
 
 @validated(scores=[pd.DataFrame])
@@ -144,80 +187,144 @@ def usefulness(
     """Return for which clients the global model beats the best model they can train alone.
 
     Each client trains the same net alone, for as many rounds as ``model`` had, and its best
-    accuracy on its own test rows over all these rounds counts: an upper estimate of what it can
-    do alone, so that the answer is on the safe side. FedALIGN's Figure 3 and its notion of
-    fairness: the share of clients to whom the common model is of use.
+    accuracy (R^2 of a regressor) on its own test rows over all these rounds counts: an upper
+    estimate of what it can do alone, so that the answer is on the safe side. FedALIGN's Figure 3
+    and its notion of fairness: the share of clients to whom the common model is of use.
+
+    A client alone has the model's net, its local epochs or steps, its learning rates and their
+    schedule, and its seed. What belongs to the federation plays no part: selection, availability,
+    ``min_clients``, proximal term, aggregator and server optimizer, clipping and noise, and the
+    checkpoint; nor do the net's callbacks that act on the global net, but for LRSchedulers other
+    than ReduceLROnPlateau.
 
     Parameters
     ----------
-    model : FederatedClassifier, or a Pipeline or a search that ends in one
+    model : FederatedClassifier, FederatedRegressor, or a Pipeline or a search that ends in one
         A fitted model. The earlier steps of a Pipeline are not fitted again for each client.
     X, y, clients
         The training data of all clients.
     X_test, y_test, clients_test
-        Their test data; clients without training or test rows are left out.
+        Their test data. Clients without training or test rows are left out, and of a regressor
+        those without an R^2, as :func:`client_scores` says.
 
     Returns
     -------
     DataFrame of shape (n_clients, 4)
-        ``priority``, ``global_accuracy``, ``local_accuracy`` and ``useful``: whether the first is
-        larger. Its mean over a group of clients is the share of them that is served.
+        ``priority``, ``global_accuracy``, ``local_accuracy`` (``global_r2``, ``local_r2``) and
+        ``useful``: whether the first is larger. Its mean over a group of clients is the share of
+        them that is served.
 
     Raises
     ------
     TypeError, ValueError
         As :func:`client_scores`.
     """
-    step = federated_classifier(model, "usefulness")
+    step = federated_step(model)
     with naming("X_test", "y_test", "clients_test"):
         scores = client_scores(model, X_test, y_test, clients_test)
-    y, y_test = labels_of(y, "y"), labels_of(y_test, "y_test").astype(step.classes_.dtype)
+    y = targets_of(step, y)
+    with naming("y_test"):
+        y_test = targets_of(step, y_test)
     with naming("X", "y"):
         X, X_test = as_step_sees(model, X), as_step_sees(model, X_test)
         check_consistent_length(X, y)
-    trained, _ = encode_ids(clients, len(y))
-    for known in (step.clients_, trained):
-        scores = scores[scores.index.isin(known.tolist())]
-    alone = clone(step).set_params(
-        selector=RandomSelector(clients_per_round=1),
-        priority=None,
-        n_rounds=step.n_rounds_,
-        proximal_mu=0.0,
-        aggregator=None,
-        server_optimizer=None,
-        availability=None,
-        validate_every=1,  # the best of all rounds counts
-    )
-    local = []
-    for client in scores.index:
-        own = _rows_of_client(X, y, clients, client)
-        test = _rows_of_client(X_test, y_test, clients_test, client)
-        local.append(_best_alone(alone, step.classes_, own, test))
+    train, test = make_federation(clients, len(y)), make_federation(clients_test, len(y_test))
+    places, measure = find_ids(train.ids, test.ids), measure_of(step)
+    seen = (places >= 0) & (find_ids(step.clients_, test.ids) >= 0)
+    compared = np.flatnonzero(seen & scores[measure].notna().to_numpy()).tolist()
+    alone = _alone(step)
+    local = [
+        _best_alone(
+            alone,
+            step,
+            _taken(X, y, train.rows(places[k])),
+            _taken(X_test, y_test, test.rows(k)),
+            test.names([k])[0],
+        )
+        for k in compared
+    ]
+    scores = scores.iloc[compared]
     return pd.DataFrame(
         {
             "priority": scores["priority"],
-            "global_accuracy": scores["accuracy"],
-            "local_accuracy": local,
-            "useful": scores["accuracy"] > local,
+            f"global_{measure}": scores[measure],
+            f"local_{measure}": local,
+            "useful": scores[measure] > local,
         }
     )
 
 
-def _rows_of_client(X, y, clients, client) -> tuple:
-    """Return the rows of X and y that one client holds."""
-    ids = np.fromiter([client], dtype=object, count=1)
-    rows = np.flatnonzero(rows_of(clients, len(y), ids, np.ones(1, bool)))
+def _taken(X: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
     with naming("X", "y"):
         return safe_indexing(X, rows), safe_indexing(y, rows)
 
 
-def _best_alone(alone, classes, own: tuple, test: tuple) -> float:
-    """Train one client by itself; return its best test accuracy over the rounds."""
-    alone = clone(alone).set_params(warm_start=True)
+class _AsPlanned(BaseSchedule):
+    """A schedule over the rounds that were planned, also where fewer are run."""
+
+    def __init__(self, schedule, n_rounds):
+        self.schedule = schedule
+        self.n_rounds = n_rounds
+
+    def _at(self, round, n_rounds, step, n_steps):
+        return self.schedule.at(round, self.n_rounds, step, n_steps)
+
+
+def _alone(step: BaseFederated) -> BaseFederated:
+    """Return what one client trains by itself: built from what is its own, not the federation's."""
+    schedule = step.lr_schedule
+    if isinstance(schedule, BaseSchedule):
+        schedule = _AsPlanned(schedule, step.n_rounds)
+    return type(step)(
+        estimator=_net_alone(step),
+        selector=RandomSelector(clients_per_round=1),
+        n_rounds=step.n_rounds_,
+        lr_schedule=schedule,
+        validate_every=1,  # the best of all rounds counts
+        warm_start=True,
+        **{name: getattr(step, name) for name in _ITS_OWN},
+    )
+
+
+def _net_alone(step: BaseFederated) -> Any:
+    """Return the estimator without callbacks that act on the global net.
+
+    They stop the training, print, or write to files that are the federation's.
+    """
+    net = step.estimator
+    if not isinstance(net, NeuralNet):
+        return net
+    params = net.get_params(deep=False)
+    own = {name: value for name, value in params.items() if not name.startswith("callbacks")}
+    defaults = {name for name, _ in net.get_default_callbacks()}
+    callbacks = [
+        (name, callback)
+        for name, callback in step.net_.callbacks_  # with the net's parameters for them
+        if name not in defaults and (acts_on_batches(callback) or _sets_rates(callback))
+    ]
+    return type(net)(**own, callbacks=callbacks)
+
+
+def _sets_rates(callback: Any) -> bool:
+    """Tell whether a callback schedules the learning rate, whatever the losses."""
+    plateau = "ReduceLROnPlateau", ReduceLROnPlateau
+    return isinstance(callback, LRScheduler) and callback.policy not in plateau
+
+
+def _best_alone(
+    alone: BaseFederated, step: BaseFederated, own: tuple, test: tuple, name: Any
+) -> float:
+    """Train one client by itself; return its best score on its test rows over the rounds."""
+    alone = clone(alone)
     clients = np.zeros(len(own[1]), int)
-    # The first round by itself, since only partial_fit is told of classes that the client lacks.
-    best = alone.partial_fit(*own, classes=classes, clients=clients).score(*test)
-    if alone.n_rounds > 1:
-        alone.fit(*own, clients=clients, X_val=test[0], y_val=test[1])
-        best = max(best, alone.history_["val_score"].max())
+    classes = {"classes": step.classes_} if is_classifier(step) else {}
+    try:
+        # The first round by itself, since only partial_fit is told of classes that it lacks.
+        best = alone.partial_fit(*own, clients=clients, **classes).score(*test)
+        if alone.n_rounds > 1:
+            alone.fit(*own, clients=clients, X_val=test[0], y_val=test[1])
+            best = max(best, alone.history_["val_score"].max())
+    except Exception as error:
+        error.add_note(f"usefulness: client {name!r} cannot train alone")
+        raise
     return best

@@ -141,7 +141,9 @@ class WithinClientKFold(_FederatedSplitter):
 class LeaveClientsOut(_FederatedSplitter):
     """Hold out whole clients, never one that has priority.
 
-    It tells how a model does for clients that it has not seen.
+    It tells how a model does for clients that it has not seen. Scorers that fit are
+    ``free_accuracy``, ``mean_client_accuracy`` and ``worst_client_accuracy`` (``_r2`` of a
+    regressor) of :mod:`skfed.metrics`: no test fold has rows of a priority client.
 
     Parameters
     ----------

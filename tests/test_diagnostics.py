@@ -47,6 +47,41 @@ def test_the_inclusion_trace_and_the_frequencies(blobs):
     assert table["priority"].tolist() == [True, False, False, False, False, True]
 
 
+MIXED = [1, 1.0, True, "1", (1,), (1.0,)]
+
+
+def test_clients_are_told_apart_by_type_and_value(blobs):
+    """1, 1.0 and True are three clients, as they are in the federation."""
+    X, y, _ = blobs
+    rows = np.arange(len(y)) % 6
+    clients = [MIXED[row] for row in rows]
+    everyone = fit((X, y, clients), selector=FedAlignSelector(), priority=[True], n_rounds=4)
+    model = fit((X, y, clients), selector=RandomSelector(1), n_rounds=12)
+    names = [*map(repr, model.clients_)]
+    assert sorted(names) == sorted(map(repr, MIXED))
+
+    trace = inclusion_trace(model)
+    assert [*map(repr, trace.columns)] == names
+    expected = [[repr(cohort[0]) == name for name in names] for cohort in model.history_["cohort"]]
+    assert trace.to_numpy().tolist() == expected
+
+    table = selection_frequency(model)
+    assert [*map(repr, table.index)] == names
+    assert table["n_selected"].tolist() == np.sum(expected, axis=0).tolist()
+    assert table["selected_share"].sum() == pytest.approx(1)
+    assert selection_frequency(everyone)["n_polled"].tolist() == [4] * 6
+    found = optima(model, X, y, clients, l2=0.1, tol=1e-4)
+    assert [*map(repr, found.index)] == names
+
+
+def test_clients_who_are_gone_are_not_counted(blobs):
+    X, y, clients = blobs
+    model = fit(blobs, selector=ALL, n_rounds=1)
+    model.partial_fit(X[:30], y[:30], clients=clients[:30])
+    assert inclusion_trace(model).to_numpy().tolist() == [[True] * 2] * 2
+    assert selection_frequency(model)["n_selected"].tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("E", [1, 5])
 def test_theta_with_nobody_included_is_as_the_formula_says(blobs, E):
     model = fit(

@@ -1,18 +1,24 @@
+from typing import ClassVar
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, mean_squared_error, r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback, GradientNormClipping, LRScheduler
 from torch import nn
 
-from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector, metrics
+from skfed.availability import IndependentAvailability
 from skfed.metrics import client_scores, summarise_clients, usefulness
+from skfed.privacy import GaussianMechanism
+from skfed.schedules import LinearDecay
 
 ALL = RandomSelector(1.0, probability="uniform", replace=False, ignore_priority=True)
 
@@ -71,12 +77,9 @@ def test_x_passes_through_the_earlier_steps_of_a_pipeline(piped, blobs):
     pd.testing.assert_frame_equal(client_scores(nested, X, y, clients), expected)
 
 
-def test_what_is_no_federated_classifier_is_told(blobs):
+def test_what_is_not_federated_is_told(blobs):
     X, y, clients = blobs
-    regressor = FederatedRegressor(n_rounds=1, engine="loop").fit(X, X[:, 0], clients=clients)
     for score, data in ((client_scores, (X, y, clients)), (usefulness, (X, y, clients) * 2)):
-        with pytest.raises(TypeError, match=f"{score.__name__} scores classifiers.*Regressor"):
-            score(regressor, *data)
         with pytest.raises(TypeError, match=r"LogisticRegression\(\) has no.*pass a fitted Fed"):
             score(LogisticRegression().fit(X, y), *data)
         with pytest.raises(NotFittedError):
@@ -155,3 +158,187 @@ def test_alone_a_clients_best_round_counts(blobs):
         assert table.loc[client, "local_accuracy"] == pytest.approx(curve.max())
         falls_back += curve.max() > curve.iloc[-1]
     assert falls_back
+
+
+def test_who_trains_alone_inherits_nothing_of_the_federation(blobs, tmp_path):
+    """min_clients=2 would keep the untrained model, noise would ruin it."""
+    X, y, clients = blobs
+    own = {"n_rounds": 3, "random_state": 0, "local_epochs": 2, "lr_schedule": 0.1}
+    plain = FederatedClassifier(selector=ALL, **own).fit(X, y, clients=clients)
+    federated = FederatedClassifier(
+        selector=ALL,
+        priority=["a"],
+        min_clients=2,
+        update_privacy=GaussianMechanism(0.1, 100.0),
+        loss_privacy=GaussianMechanism(1.0, 10.0),
+        availability=IndependentAvailability(0.9),
+        checkpoint=tmp_path,
+        verbose=1,
+        **own,
+    ).fit(X, y, clients=clients)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    tables = [usefulness(model, X, y, clients, X, y, clients) for model in (plain, federated)]
+    assert tables[0]["local_accuracy"].tolist() == tables[1]["local_accuracy"].tolist()
+    assert tables[1]["local_accuracy"].min() > 0.5
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert after == before
+
+
+class Watch(Callback):
+    """Notes each round, on a list that copies share, and stops after the second."""
+
+    rounds: ClassVar[list] = []
+
+    def on_epoch_end(self, net, **kwargs):
+        self.rounds.append(len(net.history))
+        if len(self.rounds) == 2:
+            raise KeyboardInterrupt
+
+
+class Clip(GradientNormClipping):
+    """Notes that it has been at work."""
+
+    n_steps: ClassVar[list] = []
+
+    def on_grad_computed(self, net, named_parameters, **kwargs):
+        self.n_steps.append(1)
+        super().on_grad_computed(net, named_parameters, **kwargs)
+
+
+def test_who_trains_alone_has_the_callbacks_of_batches_and_rates_only(blobs):
+    X, y, clients = blobs
+    Watch.rounds.clear(), Clip.n_steps.clear()
+    net = NeuralNetClassifier(
+        nn.Linear,
+        module__in_features=5,
+        module__out_features=3,
+        criterion=nn.CrossEntropyLoss,
+        callbacks=[
+            ("watch", Watch),
+            ("clip", Clip()),
+            ("rates", LRScheduler("StepLR", step_size=1)),
+            ("plateau", LRScheduler("ReduceLROnPlateau", monitor="train_loss")),
+        ],
+        callbacks__clip__gradient_clip_value=0.0,  # nobody moves
+    )
+    # Stopped after 2 of 9 rounds: the rates are those of 9 rounds all the same.
+    model = FederatedClassifier(
+        net, selector=ALL, n_rounds=9, lr_schedule=LinearDecay(0.9, 0.1), random_state=0
+    ).fit(X, y, clients=clients)
+    assert model.n_rounds_ == 2
+    n_steps = len(Clip.n_steps)
+    alone = metrics._alone(model)
+    assert [name for name, _ in alone.estimator.callbacks] == ["clip", "rates"]
+    table = usefulness(model, X, y, clients, X, y, clients)
+    assert Watch.rounds == [1, 2]
+    assert len(Clip.n_steps) == 2 * n_steps
+    assert table["local_accuracy"].tolist() == table["global_accuracy"].tolist()
+    alone.fit(X, y, clients=clients)
+    assert alone.history_["lr"].tolist() == model.history_["lr"].tolist()
+
+
+def test_who_cannot_train_alone_is_named(blobs):
+    X, y, _ = blobs
+    clients = np.array(["lone"] + ["more"] * 139)
+    normed = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))  # takes no batch of one row
+    model = FederatedClassifier(normed, selector=ALL, n_rounds=1).fit(X, y, clients=clients)
+    with pytest.raises(ValueError, match="more than 1 value per channel") as raised:
+        usefulness(model, X, y, clients, X, y, clients)
+    assert "usefulness: client 'lone' cannot train alone" in raised.value.__notes__
+
+
+def test_clients_are_told_apart_by_type_and_value(blobs):
+    X, y, _ = blobs
+    ids = [1, 1.0, True, "1", (1,)]
+    clients = [ids[row] for row in np.arange(len(y)) % 5]
+    model = FederatedClassifier(selector=ALL, priority=[1.0, "1"], n_rounds=2, random_state=0)
+    model.fit(X, y, clients=clients)
+    scores = client_scores(model, X, y, clients)
+    assert [*map(repr, scores.index)] == ["True", "1.0", "1", "'1'", "(1,)"]
+    assert scores["priority"].tolist() == [False, True, False, True, False]
+    table = usefulness(model, X, y, clients, X, y, clients)
+    assert [*map(repr, table.index)] == ["True", "1.0", "1", "'1'", "(1,)"]
+    plain = list("cbade")  # the same clients by names of their own
+    named = [dict(zip(map(repr, ids), plain, strict=True))[repr(client)] for client in clients]
+    right = model.predict(X) == y
+    for position, client in enumerate("abcde"):
+        own = np.array(named) == client
+        assert scores["accuracy"].iloc[position] == right[own].mean()
+        alone = metrics._alone(model).fit(X[own], y[own], clients=np.zeros(own.sum(), int))
+        assert table["local_accuracy"].iloc[position] >= alone.score(X[own], y[own])
+    # 1.0 has no training rows of its own; equality is no match where types tell ids apart.
+    some = [client for client in clients if type(client) is not float]
+    rows = [row for row, client in enumerate(clients) if type(client) is not float]
+    model.set_params(priority=None).fit(X[rows], y[rows], clients=some)
+    table = usefulness(model, X[rows], y[rows], some, X, y, clients)
+    assert [*map(repr, table.index)] == ["True", "1", "'1'", "(1,)"]
+
+
+# Regressors
+
+
+@pytest.fixture(scope="module")
+def numbers(blobs):
+    """Return a fitted regressor, its priority clients "a" and "b", and its data."""
+    X, _, clients = blobs
+    y = (X @ [1.0, -1.0, 0.5, 0.0, 0.0] + 1).astype(float)
+    model = FederatedRegressor(
+        selector=ALL, priority=["a", "b"], n_rounds=10, lr_schedule=0.05, random_state=0
+    )
+    return model.fit(X, y, clients=clients), X, y, clients
+
+
+def test_scores_of_each_client_of_a_regressor(numbers):
+    model, X, y, clients = numbers
+    scores = client_scores(model, X, y, clients)
+    assert scores.columns.tolist() == ["n_samples", "priority", "loss", "r2"]
+    assert scores["priority"].tolist() == [True, True, False, False, False, False]
+    for client, row in scores.iterrows():
+        own = clients == client
+        assert row["r2"] == pytest.approx(model.score(X[own], y[own]))
+        assert row["loss"] == pytest.approx(mean_squared_error(y[own], model.predict(X[own])))
+    assert summarise_clients(scores).loc["all", ("r2", 0.0)] == scores["r2"].min()
+
+
+def test_without_two_different_targets_a_client_has_no_r2(numbers):
+    model, X, y, _ = numbers
+    clients = ["one"] + ["equal"] * 3 + ["more"] * 136
+    y = np.where(np.array(clients) == "equal", 2.0, y)
+    scores = client_scores(model, X, y, clients)
+    assert scores["r2"].isna().to_dict() == {"equal": True, "more": False, "one": True}
+    assert np.isfinite(scores["loss"]).all()
+    table = usefulness(
+        model.set_params(priority=None).fit(X, y, clients=clients), X, y, clients, X, y, clients
+    )
+    assert table.index.tolist() == ["more"]
+    model.set_params(priority=["a", "b"])
+
+
+def test_several_targets_count_alike(blobs):
+    X, _, clients = blobs
+    model = FederatedRegressor(n_rounds=2, random_state=0).fit(X, X[:, :2], clients=clients)
+    scores = client_scores(model, X, X[:, :2], clients)
+    own = clients == "c"
+    expected = r2_score(X[own, :2], model.predict(X[own]))
+    assert scores.loc["c", "r2"] == pytest.approx(expected, rel=1e-6)
+    error = mean_squared_error(X[own, :2], model.predict(X[own]))
+    assert scores.loc["c", "loss"] == pytest.approx(error)
+    with pytest.raises(ValueError, match=r"y has targets of shape \(\), but"):
+        client_scores(model, X, X[:, 0], clients)
+
+
+def test_for_whom_a_regressor_is_useful(numbers):
+    """A client of 3 rows learns little from them; one whose targets are turned is better alone."""
+    model, X, y, _ = numbers
+    clients = np.repeat(["few", "many", "turned"], [3, 97, 40])
+    y = np.where(clients == "turned", -y, y)
+    X_test, y_test, clients_test = X[60:], y[60:], np.array(["few"] * 40 + [*clients[100:]])
+    model = clone(model).set_params(priority=["many"], selector=FedAlignSelector(warmup=1.0))
+    for piped in (model, make_pipeline(StandardScaler(), model)):
+        step = "" if piped is model else "federatedregressor__"
+        piped.fit(X, y, **{f"{step}clients": clients})
+        table = usefulness(piped, X, y, clients, X_test, y_test, clients_test)
+        assert table.columns.tolist() == ["priority", "global_r2", "local_r2", "useful"]
+        assert table["useful"].to_dict() == {"few": True, "turned": False}
+    scores = client_scores(piped, X_test, y_test, clients_test)
+    assert table["global_r2"].tolist() == scores["r2"].tolist()

@@ -176,6 +176,39 @@ class TestPrivacySpent:
         assert (epsilon < bound).all()
         assert (epsilon > 0.75 * bound).all()
 
+    @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.01, 0.3, 0.99])
+    def test_epsilon_of_heavy_noise_is_not_negative(self, blobs, delta):
+        """Balle et al.'s conversion finds about log(1 - delta) where hardly anything is told."""
+        spent = []
+        for multiplier in (20.0, 1e3, 1e5, 1e9):
+            mechanism = GaussianMechanism(1.0, multiplier)
+            model = fit(blobs, n_rounds=1, update_privacy=mechanism, loss_privacy=mechanism)
+            spent.append(privacy_spent(model, delta=delta)["epsilon"].max())
+        assert spent == sorted(spent, reverse=True)
+        assert spent[0] > spent[-1] or delta > 0.2
+        assert min(spent) >= 0
+        assert delta < 0.01 or spent[1:] == [0.0, 0.0, 0.0]
+
+    def test_epsilon_is_the_least_over_all_orders(self, blobs):
+        """Against Opacus at many orders, for noise so light or heavy that the best is far out."""
+        from opacus.accountants.analysis import rdp
+
+        orders = 1 + np.geomspace(1e-6, 1e12, 100_000)
+        for multiplier in (1e-3, 1.0, 1e6):
+            mechanism = GaussianMechanism(1.0, multiplier)
+            model = fit(blobs, n_rounds=1, update_privacy=mechanism, loss_privacy=mechanism)
+            cost = sum(rdp.compute_rdp(q=1.0, noise_multiplier=multiplier / reach, steps=1,
+                                       orders=orders) for reach in (1.0, 2.0))  # fmt: skip
+            least, _ = rdp.get_privacy_spent(orders=orders, rdp=cost, delta=1e-6)
+            assert privacy_spent(model, delta=1e-6)["epsilon"].max() == pytest.approx(least, 1e-6)
+
+    def test_clients_are_told_apart_by_type_and_value(self, blobs):
+        X, y, _ = blobs
+        model = fit((X, y, [1, 1.0, True, (2, 3)] * 35), selector=RandomSelector(1), n_rounds=3)
+        spent = privacy_spent(model)
+        assert [*map(repr, spent.index)] == ["True", "1.0", "1", "(2, 3)"]
+        assert spent["n_updates"].sum() == 3
+
     def test_unprotected_messages_have_no_bound(self, blobs):
         mechanism = GaussianMechanism()
         for params in ({}, {"update_privacy": mechanism}, {"loss_privacy": mechanism}):

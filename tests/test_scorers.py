@@ -7,17 +7,29 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, KFold, cross_validate
+from sklearn.metrics import log_loss, r2_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, PowerOfChoice
-from skfed.metrics import priority_accuracy, priority_neg_log_loss, worst_client_accuracy
+from skfed.metrics import (
+    free_accuracy,
+    free_r2,
+    mean_client_accuracy,
+    mean_client_r2,
+    priority_accuracy,
+    priority_neg_log_loss,
+    priority_r2,
+    worst_client_accuracy,
+    worst_client_r2,
+)
 from skfed.model_selection import LeaveClientsOut, WithinClientKFold
 
 FOLDS = KFold(2, shuffle=True, random_state=0)
 SCORERS = [priority_accuracy, worst_client_accuracy, priority_neg_log_loss]
+SCORERS += [free_accuracy, mean_client_accuracy]
+R2 = [priority_r2, free_r2, mean_client_r2, worst_client_r2]
 
 
 @pytest.fixture
@@ -38,8 +50,10 @@ def test_scores_by_hand(blobs, model):
     own = np.isin(clients, ["b", "d"])
     assert priority_accuracy(model, X, y, clients=clients) == right[own].mean()
     assert priority_accuracy(model, X, y, clients=clients) == model.score(X, y, clients=clients)
-    worst = min(right[clients == k].mean() for k in "abcdef")
-    assert worst_client_accuracy(model, X, y, clients=clients) == worst
+    assert free_accuracy(model, X, y, clients=clients) == right[~own].mean()
+    each = [right[clients == k].mean() for k in "abcdef"]
+    assert worst_client_accuracy(model, X, y, clients=clients) == min(each)
+    assert mean_client_accuracy(model, X, y, clients=clients) == pytest.approx(np.mean(each))
     loss = log_loss(y[own], model.predict_proba(X[own]), labels=model.classes_)
     assert priority_neg_log_loss(model, X, y, clients=clients) == pytest.approx(-loss)
 
@@ -128,11 +142,93 @@ def test_a_fold_without_priority_rows_is_told(blobs, model):
         priority_accuracy(model, X[others], y[others], clients=clients[others])
 
 
-@pytest.mark.parametrize("scorer", SCORERS, ids=repr)
+@pytest.mark.parametrize("scorer", SCORERS + R2, ids=repr)
 def test_scorers_are_single_objects(scorer):
     assert pickle.loads(pickle.dumps(scorer)) is scorer
     assert repr(scorer).startswith("skfed.metrics.")
     assert scorer.get_metadata_routing().score.requests == {"clients": True}
+
+
+def test_folds_without_priority_rows_say_in_one_line_what_to_use(blobs, model, routing):
+    """LeaveClientsOut holds out free clients, so that no priority client is tested."""
+    X, y, clients = blobs
+    leave_out = LeaveClientsOut(2, priority=["b", "d"], random_state=0)
+    given = {"params": {"clients": clients}, "cv": leave_out}
+    for scorer in (priority_accuracy, priority_neg_log_loss):
+        with pytest.warns(UserWarning, match="Scoring failed") as caught:
+            scores = cross_val_score(model, X, y, scoring=scorer, **given)
+        assert np.isnan(scores).all()
+        for warning in caught:
+            assert str(warning.message).strip().splitlines()[-1] == (
+                f"ValueError: {scorer.name}: clients has no row of a priority client, as where "
+                "LeaveClientsOut holds out the others: use free_accuracy or mean_client_accuracy."
+            )
+    # As it says:
+    for scorer in (free_accuracy, mean_client_accuracy, worst_client_accuracy):
+        assert (cross_val_score(model, X, y, scoring=scorer, **given) > 0.5).all()
+
+
+def test_without_free_clients_it_is_said_what_to_use(blobs, model):
+    X, y, clients = blobs
+    model.set_params(priority=None).fit(X, y, clients=clients)
+    message = "^free_accuracy: clients has no row of a free client: use priority_accuracy or mean_"
+    with pytest.raises(ValueError, match=message):
+        free_accuracy(model, X, y, clients=clients)
+    unseen = np.where(clients == "c", "new", clients)  # whom the model does not know is free
+    expected = model.score(X[clients == "c"], y[clients == "c"])
+    assert free_accuracy(model, X, y, clients=unseen) == expected
+
+
+def test_scores_of_a_regressor_by_hand(blobs):
+    X, _, clients = blobs
+    y = X @ [1.0, -1.0, 0.5, 0.0, 0.0] + 1
+    selector = FedAlignSelector(eps=np.inf)
+    model = FederatedRegressor(selector=selector, priority=["b", "d"], n_rounds=5, random_state=0)
+    model.fit(X, y, clients=clients)
+    own, predicted = np.isin(clients, ["b", "d"]), model.predict(X)
+    assert priority_r2(model, X, y, clients) == pytest.approx(r2_score(y[own], predicted[own]))
+    assert free_r2(model, X, y, clients) == pytest.approx(r2_score(y[~own], predicted[~own]))
+    each = [r2_score(y[clients == k], predicted[clients == k]) for k in "abcdef"]
+    assert mean_client_r2(model, X, y, clients) == pytest.approx(np.mean(each))
+    assert worst_client_r2(model, X, y, clients) == pytest.approx(min(each))
+    assert priority_r2(model, X, y, clients) == pytest.approx(model.score(X, y, clients=clients))
+
+
+def test_clients_without_an_r2_are_left_out(blobs):
+    """A client of one row, and one all of whose targets are equal."""
+    X, _, _ = blobs
+    clients = np.array(["equal"] * 3 + ["one"] + ["more"] * 136)
+    y = np.where(clients == "equal", 2.0, X[:, 0])
+    model = FederatedRegressor(n_rounds=2, random_state=0).fit(X, y, clients=clients)
+    more = clients == "more"
+    expected = pytest.approx(r2_score(y[more], model.predict(X[more])))
+    assert worst_client_r2(model, X, y, clients) == expected
+    assert mean_client_r2(model, X, y, clients) == expected
+    for scorer in (worst_client_r2, mean_client_r2, priority_r2):
+        with pytest.raises(ValueError, match=f"^{scorer.name} compares with the mean.*more rows"):
+            scorer(model, X[:3], y[:3], clients[:3])
+
+
+def test_scorers_of_a_regressor_in_pipelines_and_searches(blobs, routing):
+    X, _, clients = blobs
+    y = X[:, 0] - X[:, 1]
+    selector = FedAlignSelector(eps=np.inf)
+    model = FederatedRegressor(selector=selector, priority=["b", "d"], n_rounds=2, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), model)
+    scoring = {scorer.name: scorer for scorer in R2}
+    search = GridSearchCV(
+        pipeline,
+        {"federatedregressor__n_rounds": [1, 3]},
+        scoring=scoring,
+        refit="worst_client_r2",
+        cv=WithinClientKFold(2, random_state=0),
+    ).fit(X, y, clients=clients)
+    for name, scorer in scoring.items():
+        assert np.isfinite(search.cv_results_[f"mean_test_{name}"]).all()
+        best = scorer(search.best_estimator_, X, y, clients)
+        assert scorer(search, X, y, clients) == best
+    leave_out = {"params": {"clients": clients}, "cv": LeaveClientsOut(2, priority=["b", "d"])}
+    assert np.isfinite(cross_val_score(model, X, y, scoring=free_r2, **leave_out)).all()
 
 
 @pytest.mark.parametrize("scorer", SCORERS, ids=repr)
@@ -142,13 +238,25 @@ def test_a_regressor_is_told_what_to_use(blobs, scorer, routing):
     model = FederatedRegressor(selector=selector, priority=["b", "d"], n_rounds=2, random_state=0)
     model.set_params(engine="loop")
     pipeline = make_pipeline(StandardScaler(), model).fit(X, y, clients=clients)
-    with pytest.raises(TypeError, match=r"a FederatedRegressor: score.*set_score_request\(clients"):
+    with pytest.raises(TypeError, match=r"a FederatedRegressor: use \w+_r2\.$") as told:
         scorer(pipeline, X, y, clients=clients)
     # As it says:
+    instead = {other.name: other for other in R2}[str(told.value).split()[-1].strip(".")]
+    assert np.isfinite(instead(pipeline, X, y, clients=clients))
+    # Or by its own score:
     model.set_score_request(clients=True)
     search = GridSearchCV(model, {"n_rounds": [1, 2]}, cv=FOLDS).fit(X, y, clients=clients)
     own = np.isin(clients, ["b", "d"])
     assert search.score(X, y, clients=clients) == search.best_estimator_.score(X[own], y[own])
+
+
+@pytest.mark.parametrize("scorer", R2, ids=repr)
+def test_a_classifier_is_told_what_to_use(blobs, model, scorer):
+    X, y, clients = blobs
+    model.fit(X, y, clients=clients)
+    expected = rf"^{scorer.name} scores regressors.*Classifier: use {scorer.who}_accuracy\.$"
+    with pytest.raises(TypeError, match=expected):
+        scorer(model, X, y, clients=clients)
 
 
 def test_scoring_in_parallel(blobs, model, routing):

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from skfed.utils._checks import computed_from, numbers, validated
+from skfed.utils._ids import canonical, client_index
 from skfed.utils._sklearn import Interval
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -31,10 +32,11 @@ def inclusion_trace(model: Any) -> pd.DataFrame:
         One column a client, in the order of ``clients_``.
     """
     check_is_fitted(model)
-    names = model.clients_.tolist()
-    cohorts = [set(cohort) for cohort in model.history_["cohort"]]
-    rows = [[name in cohort for name in names] for cohort in cohorts]
-    return pd.DataFrame(rows, columns=pd.Index(names, name="client", tupleize_cols=False))
+    cohorts = _places(model, "cohort")
+    included = np.zeros((len(cohorts), len(model.clients_)), dtype=bool)
+    for row, cohort in zip(included, cohorts, strict=True):
+        row[cohort] = True
+    return pd.DataFrame(included, columns=client_index(model.clients_))
 
 
 def selection_frequency(model: Any) -> pd.DataFrame:
@@ -52,22 +54,30 @@ def selection_frequency(model: Any) -> pd.DataFrame:
         draw counts twice) and ``selected_share`` (of all updates).
     """
     check_is_fitted(model)
-    names = model.clients_.tolist()
-    counts = {}
-    for column in ("polled", "cohort"):
-        flat = [name for names in model.history_[column] for name in names]
-        counts[column] = pd.Series(flat, dtype=object).value_counts()
-    selected = counts["cohort"].reindex(names, fill_value=0).to_numpy()
+    polled, selected = (
+        np.bincount(np.concatenate(_places(model, column)), minlength=len(model.clients_))
+        for column in ("polled", "cohort")
+    )
     return pd.DataFrame(
         {
             "priority": model.priority_,
             "data_share": model.sizes_ / model.sizes_.sum(),
-            "n_polled": counts["polled"].reindex(names, fill_value=0).to_numpy(),
+            "n_polled": polled,
             "n_selected": selected,
             "selected_share": selected / max(selected.sum(), 1),
         },
-        index=pd.Index(names, name="client", tupleize_cols=False),
+        index=client_index(model.clients_),
     )
+
+
+def _places(model: Any, column: str) -> list[np.ndarray]:
+    """Return the positions in ``clients_`` of those that a column names, round by round."""
+    place = {canonical(client): k for k, client in enumerate(model.clients_)}
+    # Clients of earlier calls of partial_fit may be gone.
+    return [
+        np.array([place[key] for key in map(canonical, named) if key in place], dtype=np.intp)
+        for named in model.history_[column]
+    ]
 
 
 @validated(L=[_POSITIVE], mu=[_POSITIVE], gamma=[_POSITIVE, None])

@@ -17,6 +17,7 @@ from skorch import NeuralNet
 from skfed._federation import make_federation
 from skfed._nets import Workbench, to_tensors
 from skfed.utils._checks import check_columns, naming, numbers, validated
+from skfed.utils._ids import client_index
 from skfed.utils._sklearn import Interval
 from skfed.utils._warnings import warn
 
@@ -88,7 +89,7 @@ def optima(
     for k in everyone:
         _, minimum, attained = objective.minimise([(1.0, federation.rows(k))])
         rows.append((weights[k], objective.value(w_star, federation.rows(k)), minimum, attained))
-    index = pd.Index(federation.names(everyone), name="client", tupleize_cols=False)
+    index = client_index(federation.ids)
     frame = pd.DataFrame(rows, columns=["weight", "loss", "minimum", "attained"], index=index)
     frame.insert(3, "gap", frame["loss"] - frame["minimum"])
     return frame

@@ -11,12 +11,13 @@ from skfed._federation import make_federation
 from skfed.inspection._axes import COLOURS, FREE, PRIORITY, axes_of, legend, name_clients, tidy
 from skfed.metrics import client_scores
 from skfed.utils._checks import labels_of, naming
+from skfed.utils._ids import client_index
 
 _HATCHES = ["", "//", "..", "xx", "--"]
 
 
 class ClientsDisplay:
-    """A bar a client: its labels, or the model's accuracy on its rows.
+    """A bar a client: its labels, or the model's accuracy or R^2 on its rows.
 
     Use :meth:`from_data` or :meth:`from_estimator`.
 
@@ -78,7 +79,7 @@ class ClientsDisplay:
         ]
         bars = pd.DataFrame(
             counts,
-            index=pd.Index(federation.names(range(len(federation))), tupleize_cols=False),
+            index=client_index(federation.ids),
             columns=classes,
         )
         order = np.lexsort([-federation.sizes, ~federation.priority])
@@ -88,16 +89,19 @@ class ClientsDisplay:
     def from_estimator(
         cls, estimator: Any, X: Any, y: ArrayLike, clients: ArrayLike, *, ax: Any = None
     ) -> Self:
-        """Draw a model's accuracy on the rows of each client, the best first.
+        """Draw a model's accuracy, or R^2, on the rows of each client, the best first.
+
+        Clients without an R^2 come last in their group, without a bar.
 
         Parameters
         ----------
-        estimator : FederatedClassifier, or a Pipeline or a search that ends in one
+        estimator : FederatedClassifier, FederatedRegressor, or a Pipeline or a search that ends \
+in one
             A fitted model.
         X : array-like of shape (n_samples, ...)
             Samples, held out ones for an honest picture.
-        y : array-like of shape (n_samples,)
-            Their labels.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Their labels or targets.
         clients : array-like of shape (n_samples,)
             The client of each row.
         ax : matplotlib axes, default=None
@@ -114,9 +118,11 @@ class ClientsDisplay:
             As :func:`skfed.metrics.client_scores`.
         """
         scores = client_scores(estimator, X, y, clients)
-        order = np.lexsort([-scores["accuracy"], ~scores["priority"]])
+        measure = scores.columns[-1]
+        order = np.lexsort([-scores[measure], ~scores["priority"]])
         scores = scores.iloc[order]
-        return cls(scores[["accuracy"]], scores["priority"].to_numpy(), "accuracy").plot(ax)
+        label = {"accuracy": "accuracy", "r2": "R²"}[measure]
+        return cls(scores[[measure]], scores["priority"].to_numpy(), label).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw.

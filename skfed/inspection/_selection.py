@@ -16,7 +16,7 @@ from skfed.inspection._axes import (
     name_clients,
     tidy,
 )
-from skfed.utils._ids import canonical
+from skfed.utils._ids import canonical, client_index
 from skfed.utils._sklearn import StrOptions
 
 _KINDS = StrOptions({"frequency", "rounds"})
@@ -80,7 +80,8 @@ class SelectionDisplay:
         counts = np.zeros((len(cohorts), len(ids)), dtype=int)
         for t, cohort in enumerate(cohorts):
             np.add.at(counts[t], [place[canonical(client)] for client in cohort], 1)
-        table = pd.DataFrame(counts, columns=pd.Index([*ids.values()], tupleize_cols=False))
+        names = np.fromiter(ids.values(), dtype=object, count=len(ids))
+        table = pd.DataFrame(counts, columns=client_index(names))
         n_gone = len(ids) - len(step.clients_)
         shares = np.append(step.sizes_ / step.sizes_.sum(), np.full(n_gone, np.nan))
         # Who has priority by name is among the clients of every call.

@@ -54,3 +54,9 @@ def digest(client: Hashable) -> bytes:
             "and so changes from run to run: use strings, numbers or tuples of them as ids."
         )
     return blake2b(repr(canonical(client)).encode(), digest_size=16).digest()
+
+
+def client_index(ids: np.ndarray) -> pd.Index:
+    """Return an index of client ids; pandas would turn 1, 1.0 and True into one number."""
+    dtype = object if ids.dtype == object else None
+    return pd.Index(ids.tolist(), dtype=dtype, name="client", tupleize_cols=False)

@@ -24,6 +24,7 @@ from skfed.inspection import (  # noqa: E402
     ConvergenceDisplay,
     SelectionDisplay,
 )
+from skfed.metrics import client_scores  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -254,11 +255,36 @@ def test_what_is_not_federated_is_told(data, display):
         display(make_pipeline(FederatedClassifier()), X, y, clients)
 
 
-def test_accuracy_is_of_classifiers(data):
+def test_a_regressors_r2_is_drawn(data, check_texts):
     X, _, clients = data
-    model = FederatedRegressor(n_rounds=1, engine="loop").fit(X, X[:, 0], clients=clients)
-    with pytest.raises(TypeError, match=r"scores classifiers, and this is a FederatedRegressor"):
-        ClientsDisplay.from_estimator(model, X, X[:, 0], clients)
+    clients = np.where(np.arange(len(X)) == 0, "of one row", clients)
+    selector = FedAlignSelector(eps=np.inf)
+    model = FederatedRegressor(selector=selector, priority=["user 1"], n_rounds=3, engine="loop")
+    model.fit(X, X[:, 0], clients=clients)
+    display = ClientsDisplay.from_estimator(model, X, X[:, 0], clients)
+    assert display.ax_.get_ylabel() == "R²"
+    scores = client_scores(model, X, X[:, 0], clients)
+    heights = display.bars["r2"]
+    assert heights.index[0] == "user 1" and heights.index[-1] == "of one row"  # without a bar
+    assert heights.iloc[1:-1].is_monotonic_decreasing
+    assert heights.to_dict() == pytest.approx(scores["r2"].to_dict(), nan_ok=True)
+    check_texts(display)
+
+
+def test_clients_are_told_apart_by_type_and_value(data):
+    X, y, _ = data
+    clients = [[1, 1.0, True][row % 3] for row in range(len(X))]
+    model = FederatedClassifier(n_rounds=2, random_state=0)
+    model.fit(X, y, clients=clients)
+    counted = SelectionDisplay.from_estimator(model)
+    assert [*map(repr, counted.counts.columns)] == ["True", "1.0", "1"]
+    for drawn in (
+        ClientsDisplay.from_data(y, clients),
+        ClientsDisplay.from_estimator(model, X, y, clients),
+        counted,
+    ):
+        labels = {label.get_text() for label in drawn.ax_.get_xticklabels()}
+        assert labels == {"True", "1.0", "1"}
 
 
 def test_they_draw_on_given_axes(model):

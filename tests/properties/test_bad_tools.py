@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from strategies import CLIENTS, INF, NAN, REFUSED, X, Y, junk, make, outcome
 
-from skfed import PowerOfChoice, datasets, diagnostics, metrics
+from skfed import FederatedRegressor, PowerOfChoice, datasets, diagnostics, metrics
 from skfed.inspection import ClientsDisplay, ConvergenceDisplay, SelectionDisplay
 from skfed.model_selection import LeaveClientsOut, WithinClientKFold
 from skfed.privacy import privacy_spent
 
 LABELS = np.arange(40) % 4
 FITTED = make(priority=["a"]).fit(X, Y, CLIENTS)
+REGRESSOR = FederatedRegressor(priority=["a"], n_rounds=2, engine="loop", random_state=0)
+REGRESSOR.fit(X, X[:, 0], clients=CLIENTS)
 BOUND = {"L": 2.0, "mu": 0.5, "sigma": 1.0, "G": 1.0, "Gamma": 0.1}
 CHOICE = {"tau": 2, "m": 3, "rho_bar": 1.0, "rho_tilde": 1.5}
 LOSSES = [0.1, 0.5, 0.3, 0.2]
@@ -49,6 +51,26 @@ def worst_client_accuracy(X, y, clients):
 
 def priority_neg_log_loss(X, y, clients):
     return metrics.priority_neg_log_loss(FITTED, X, y, clients)
+
+
+def free_accuracy(X, y, clients):
+    return metrics.free_accuracy(FITTED, X, y, clients)
+
+
+def mean_client_accuracy(X, y, clients):
+    return metrics.mean_client_accuracy(FITTED, X, y, clients)
+
+
+def regressor_scores(X, y, clients):
+    return metrics.client_scores(REGRESSOR, X, y, clients)
+
+
+def worst_client_r2(X, y, clients):
+    return metrics.worst_client_r2(REGRESSOR, X, y, clients)
+
+
+def priority_r2(X, y, clients):
+    return metrics.priority_r2(REGRESSOR, X, y, clients)
 
 
 def clients_from_data(**given):
@@ -109,6 +131,11 @@ FUNCTIONS = {
     priority_accuracy: SOME,
     worst_client_accuracy: SOME,
     priority_neg_log_loss: SOME,
+    free_accuracy: SOME,
+    mean_client_accuracy: SOME,
+    regressor_scores: SOME | {"y": X[:, 0]},
+    worst_client_r2: SOME | {"y": X[:, 0]},
+    priority_r2: SOME | {"y": X[:, 0]},
     clients_from_data: {"y": Y, "clients": CLIENTS, "priority": ["a"]},
     clients_from_estimator: SOME,
     convergence: {"estimators": {"a": FITTED}, "x": "round", "y": "train_loss"},
@@ -139,7 +166,8 @@ def test_wrong_arguments(drawn):
 
 
 SCORES = [clients_from_data, clients_from_estimator, client_scores, usefulness, priority_accuracy]
-SCORES += [worst_client_accuracy, priority_neg_log_loss]
+SCORES += [worst_client_accuracy, priority_neg_log_loss, free_accuracy, mean_client_accuracy]
+SCORES += [regressor_scores, worst_client_r2, priority_r2]
 few = st.integers(0, 3)
 wrong_shape = st.one_of(
     st.lists(few, max_size=4).map(tuple),
