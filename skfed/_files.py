@@ -6,6 +6,7 @@ A file is replaced as a whole, so that a crash at any instant leaves the one bef
 import json
 import os
 from collections import OrderedDict
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,7 @@ def to_json(value: Any, tensors: Tensors) -> Any:
     if isinstance(value, torch.Tensor) or _is_array(value):
         return _array_to_json(value, tensors)
     if isinstance(value, pd.Timestamp):
-        zone = None if value.tz is None else str(value.tz)
-        return {"timestamp": [value.isoformat(), value.unit, zone]}
+        return {"timestamp": [value.isoformat(), value.unit, _zone_of(value)]}
     if isinstance(value, pd.Timedelta):
         return {"timedelta": [value.isoformat(), value.unit]}
     raise TypeError(
@@ -174,26 +174,47 @@ def _from_kind(kind: str, content: Any, tensors: Tensors) -> Any:
         return tensors[content].numpy()
     if kind == "strings":
         return np.array(content, dtype=np.str_)
+    if kind == "bytestrings":
+        return np.char.encode(np.array(content, dtype=np.str_), "latin-1")
     if kind == "objects":
         members = from_json(content, tensors)
         return np.fromiter(members, dtype=object, count=len(members))
     if kind == "timestamp":
-        text, unit, zone = content
-        stamp = pd.Timestamp(text).as_unit(unit)
-        return stamp if zone is None else stamp.tz_convert(zone)
+        return _timestamp(*content)
     if kind == "timedelta":
         text, unit = content
         return pd.Timedelta(text).as_unit(unit)
     raise KeyError(kind)
 
 
+def _timestamp(text: str, unit: Any, zone: str | None) -> pd.Timestamp:
+    stamp = pd.Timestamp(text).as_unit(unit)
+    return stamp if zone is None else stamp.tz_convert(zone)
+
+
+def _zone_of(value: pd.Timestamp) -> str | None:
+    """Return the name by which pandas finds a timestamp's zone again, as pandas shows it."""
+    if value.tz is None:
+        return None
+    zone = repr(value).partition(", tz='")[2].removesuffix("')")
+    with suppress(ValueError, LookupError):  # no zone has this name
+        if repr(_timestamp(value.isoformat(), value.unit, zone)) == repr(value):
+            return zone
+    raise TypeError(
+        f"{value!r} has a time zone that cannot be found by its name, {zone!r}, and so is not "
+        "written to files: use one of zoneinfo."
+    )
+
+
 def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "biufUO"
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biufUSO"
 
 
 def _array_to_json(value: torch.Tensor | np.ndarray, tensors: Tensors) -> dict[str, Any]:
     if isinstance(value, np.ndarray) and value.dtype.kind == "U":
         return {"strings": value.tolist()}
+    if isinstance(value, np.ndarray) and value.dtype.kind == "S":
+        return {"bytestrings": np.char.decode(value, "latin-1").tolist()}
     if isinstance(value, np.ndarray) and value.dtype.kind == "O":
         return {"objects": [to_json(one, tensors) for one in value]}
     kind = "tensor" if isinstance(value, torch.Tensor) else "array"

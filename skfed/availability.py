@@ -9,7 +9,6 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from sklearn.base import BaseEstimator
 
 from skfed._federation import Federation
@@ -144,7 +143,7 @@ class IndependentAvailability(BaseAvailability):
     def _probabilities(self, federation: Federation) -> np.ndarray:
         if not isinstance(self.probability, Mapping):
             return np.full(len(federation), self.probability, float)
-        names = federation.names(range(len(federation)))
+        names = _names(federation, "probability")
         missing = [name for name in names if name not in self.probability]
         if missing:
             raise ValueError(
@@ -162,9 +161,9 @@ class TraceAvailability(BaseAvailability):
     Parameters
     ----------
     trace : DataFrame or array-like of bool, of shape (n_recorded, n_clients)
-        One row a round. The columns of a DataFrame are client ids, in any order, and may name
-        others; those of an array are the clients in the order of ``clients_``. After the last row
-        it starts again.
+        One row a round. The columns of a DataFrame, of pandas or another library, are client ids,
+        in any order, and may name others; those of an array are the clients in the order of
+        ``clients_``. After the last row it starts again.
     """
 
     _parameter_constraints = {"trace": ["array-like"]}
@@ -177,17 +176,8 @@ class TraceAvailability(BaseAvailability):
         return trace[round % len(trace)]
 
     def _mask(self, federation: Federation) -> np.ndarray:
-        trace: Any = self.trace
-        if isinstance(trace, pd.DataFrame):
-            names = list(federation.names(range(len(federation))))
-            missing = [name for name in names if name not in trace.columns]
-            if missing:
-                raise ValueError(
-                    f"trace has no column for {len(missing)} client(s), {missing[0]!r} among "
-                    "them: its columns must be client ids."
-                )
-            trace = trace[names]
-        mask = np.asarray(trace)
+        columns = _columns(self.trace)
+        mask = np.asarray(self.trace if columns is None else self._chosen(federation, columns))
         if mask.ndim != 2 or mask.shape[1] != len(federation) or not len(mask):
             raise ValueError(
                 f"trace has shape {mask.shape}, but there are {len(federation)} clients: pass one "
@@ -199,6 +189,17 @@ class TraceAvailability(BaseAvailability):
                 "truth values."
             )
         return mask.astype(bool)
+
+    def _chosen(self, federation: Federation, columns: list) -> np.ndarray:
+        """Return the columns of a frame that are the clients', in their order."""
+        names = _names(federation, "trace")
+        missing = [name for name in names if name not in columns]
+        if missing:
+            raise ValueError(
+                f"trace has no column for {len(missing)} client(s), {missing[0]!r} among "
+                "them: its columns must be client ids."
+            )
+        return np.column_stack([np.asarray(self.trace[name]) for name in names])
 
 
 class Dropout(BaseAvailability):
@@ -229,3 +230,22 @@ class Dropout(BaseAvailability):
 
     def _base(self) -> BaseAvailability:
         return Always() if self.availability is None else self.availability
+
+
+def _columns(trace: Any) -> list | None:
+    """Return the names of a frame's columns; None for an array, which has none."""
+    names = getattr(trace, "column_names", getattr(trace, "columns", None))  # pyarrow's, others'
+    return None if names is None else list(names)
+
+
+def _names(federation: Federation, parameter: str) -> list:
+    """Return the clients' ids, by which they are looked up where 1, 1.0 and True are the same."""
+    names = list(federation.names(range(len(federation))))
+    first: dict[Any, Any] = {}
+    for name in names:
+        if first.setdefault(name, name) is not name:
+            raise ValueError(
+                f"{parameter} is ambiguous: the clients {first[name]!r} and {name!r} are equal but "
+                "for their type, so it cannot tell them apart: give ids of one type."
+            )
+    return names

@@ -206,8 +206,7 @@ def _check_ids(ids: np.ndarray) -> None:
             _files.to_json(client, {})
         except TypeError as error:
             raise TypeError(
-                f"clients has the id {client!r}, and checkpoint cannot write a "
-                f"{type(client).__name__}: use strings, numbers, timestamps or tuples of them."
+                f"clients has the id {client!r}, which checkpoint cannot write: {error}"
             ) from error
 
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 
@@ -70,6 +71,38 @@ def test_a_trace_by_id_or_by_index_starts_again_at_its_end():
     frame = TraceAvailability(pd.DataFrame({"z": [1, 1], "b": [0, 1], "a": [1, 0]}))
     assert masks(array, 3, federation).tolist() == expected
     assert masks(frame, 3, federation).tolist() == expected
+
+
+class Table(dict):
+    """Names its columns as pyarrow's tables do."""
+
+    column_names = property(dict.keys)
+
+
+@pytest.mark.parametrize("frame", [pl.DataFrame, pd.DataFrame, Table])
+def test_a_trace_in_any_frame_is_read_by_its_columns_names(frame):
+    trace = TraceAvailability(frame({"d": [True, False], "a": [False, True], "z": [True, True]}))
+    federation = make_federation(["a", "d"], 2)
+    assert masks(trace, 2, federation).tolist() == [[False, True], [True, False]]
+    with pytest.raises(ValueError, match=r"trace has no column for 1 client\(s\), 'b'"):
+        masks(trace, 1, make_federation(["a", "b"], 2))
+
+
+@pytest.mark.parametrize(
+    "availability",
+    [
+        IndependentAvailability({1: 0.5, "a": 0.5}),
+        TraceAvailability(pd.DataFrame({1: [True], "a": [True]})),
+        Dropout(0.1, IndependentAvailability({1: 0.5, "a": 0.5})),
+    ],
+)
+@pytest.mark.parametrize("other", [True, 1.0])
+def test_a_mapping_that_cannot_tell_ids_apart_is_refused_as_ambiguous(availability, other):
+    federation = make_federation([1, other, "a"], 3)
+    with pytest.raises(ValueError, match=r"(probability|trace) is ambiguous: .*\b1\b.* equal but"):
+        masks(availability, 1, federation)
+    assert masks(IndependentAvailability(0.5), 1, federation).shape == (1, 3)
+    assert masks(availability, 1, make_federation([other, "a"], 2)).shape == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
+import dateutil.tz
 import numpy as np
 import pandas as pd
 import pytest
@@ -245,6 +246,14 @@ def test_ids_of_many_types_come_back(blobs, tmp_path, monkeypatch):
     assert same_run(fit((X, y, clients), tmp_path), fit((X, y, clients)))
     with pytest.raises(TypeError, match=r"clients has the id Decimal"):
         fit((X, y, [Decimal(str(client)) for client in np.arange(len(y)) % 3]), tmp_path)
+
+
+def test_timestamps_with_zones_of_dateutil_go_on(blobs, tmp_path, monkeypatch):
+    X, y, clients = blobs
+    zone = dateutil.tz.gettz("Europe/Berlin")
+    ids = [pd.Timestamp(2026, 1, "abcdef".index(client) + 1, tz=zone) for client in clients]
+    stop_after(3, monkeypatch, lambda: fit((X, y, ids), tmp_path))
+    assert same_run(fit((X, y, ids), tmp_path), fit((X, y, ids)))
 
 
 def test_what_lies_behind_the_last_checkpoint_is_cut_off(blobs, tmp_path, monkeypatch):

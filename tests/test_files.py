@@ -1,6 +1,9 @@
+import datetime
 import json
 import pickle
+import zoneinfo
 
+import dateutil.tz
 import numpy as np
 import pandas as pd
 import pytest
@@ -38,6 +41,37 @@ def test_what_is_written_is_read(tmp_path):
 def test_numpy_scalars_become_python_ones(tmp_path):
     _files.write(tmp_path / "x", [np.float64(0.1), np.int8(3), np.datetime64("2026-01-01")])
     assert _files.read(tmp_path / "x") == [0.1, 3, pd.Timestamp("2026-01-01")]
+
+
+ZONES = [
+    *("Europe/Berlin", zoneinfo.ZoneInfo("Asia/Tokyo"), dateutil.tz.gettz("Europe/Berlin")),
+    *(dateutil.tz.tzlocal(), datetime.timezone(datetime.timedelta(hours=2)), "UTC"),
+]
+
+
+@pytest.mark.parametrize("zone", ZONES, ids=str)
+def test_timestamps_of_every_named_zone_are_read(tmp_path, zone):
+    stamp = pd.Timestamp("2026-07-01 12:00:00.123456789", tz=zone)
+    _files.write(tmp_path / "x", stamp)
+    read = _files.read(tmp_path / "x")
+    assert repr(read) == repr(stamp)
+    assert type(read.tz) is type(stamp.tz)
+
+
+@pytest.mark.parametrize("zone", [dateutil.tz.tzoffset("x", 7200), dateutil.tz.tzutc()], ids=str)
+def test_timestamps_of_other_zones_are_refused_before_they_are_written(tmp_path, zone):
+    with pytest.raises(TypeError, match="time zone that cannot be found by its name, .tz"):
+        _files.write(tmp_path / "x", [pd.Timestamp("2026-07-01", tz=zone)])
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("array", [[b"a", b"\xff\0b"], [[b"a"], [b"bc"]], []], ids=str)
+def test_arrays_of_bytes_are_read(tmp_path, array):
+    array = np.array(array, dtype=np.bytes_)
+    _files.write(tmp_path / "x", array)
+    read = _files.read(tmp_path / "x")
+    np.testing.assert_array_equal(read, array)
+    assert read.dtype == array.dtype
 
 
 def test_other_objects_are_refused_and_the_file_stays(tmp_path):

@@ -69,6 +69,15 @@ def test_training_goes_on_from_a_loaded_model(blobs, tmp_path, aggregator):
     np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
 
 
+def test_ids_and_labels_of_bytes_are_saved(blobs, tmp_path):
+    X, y, clients = blobs
+    model = classifier().fit(X, y, np.char.encode(clients))
+    model.save(tmp_path / "m")
+    loaded = clone(model).load(tmp_path / "m")
+    assert loaded.clients_.dtype == model.clients_.dtype == np.dtype("S1")
+    assert loaded.clients_.tolist() == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
 def test_regressors(blobs, tmp_path):
     X, y, clients = blobs
     for target in (y, np.column_stack([y, -y])):
