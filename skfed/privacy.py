@@ -37,11 +37,14 @@ class GaussianMechanism(BaseEstimator):
     answer to a poll, and the training loss that travels with an update. A client that compares its
     loss with a bound, as FedALIGN lets it, compares the noisy one.
 
-    What this guarantees: with both set, all that a client sends is (epsilon, delta)-differentially
-    private for its whole data, as much as :func:`privacy_spent` says. What it does not: sizes D_k,
-    who takes part and who fails are not hidden; noise here comes from a seeded generator that is
-    not fit for secrets, so a simulation shows what privacy costs but protects nobody; floating
-    point is not accounted for.
+    What this guarantees: with both set, the updates and losses that a client sends are (epsilon,
+    delta)-differentially private for its whole data, as much as :func:`privacy_spent` says. What
+    it does not: a client's name, its size D_k, the number of rows that it trained on, the shape
+    and dtype of a row, the names of its columns, who takes part and who fails are not hidden. The
+    labels in its data are not sent: a simulation takes the set of all labels from the data of all,
+    :class:`skfed.flower.FederatedStrategy` wants it as ``classes``. Noise here comes from a seeded
+    generator that is not fit for secrets, so a simulation shows what privacy costs but protects
+    nobody; floating point is not accounted for.
 
     Parameters
     ----------

@@ -158,6 +158,40 @@ def test_a_warm_start_takes_the_servers_new_learning_rate_and_optimizer(blobs):
     assert weights(model.fit(X, y, clients=clients)).isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "before", "after"),
+    [
+        (torch.optim.Adam, {}, {"amsgrad": True}),
+        (torch.optim.RMSprop, {}, {"momentum": 0.5}),
+        (torch.optim.RMSprop, {"momentum": 0.5}, {"momentum": 0.5, "centered": True}),
+    ],
+)
+def test_a_warm_start_with_options_that_remember_more_begins_anew(
+    blobs, same_model, optimizer, before, after
+):
+    """As a server optimizer that has remembered nothing."""
+    X, y, clients = blobs
+    server = ServerOptimizer(optimizer, lr=0.01, options=before)
+    model = fit(blobs, server_optimizer=server, warm_start=True, n_rounds=2)
+    other = pickle.loads(pickle.dumps(model))
+    other._server.optimizer_state = None
+    changed = {"server_optimizer__options": after, "n_rounds": 4}
+    for one in (model, other):
+        one.set_params(**changed).fit(X, y, clients=clients)
+    assert same_model(model, other)
+
+
+def test_a_warm_start_with_options_that_remember_as_much_goes_on(blobs, same_model):
+    X, y, clients = blobs
+    server = ServerOptimizer(torch.optim.Adam, lr=0.01, options={"amsgrad": True})
+    model = fit(blobs, server_optimizer=server, warm_start=True, n_rounds=2)
+    other = pickle.loads(pickle.dumps(model))
+    other._server.optimizer_state = None
+    for one in (model, other):
+        one.set_params(server_optimizer__options={}, n_rounds=3).fit(X, y, clients=clients)
+    assert not same_model(model, other)
+
+
 # SCAFFOLD
 
 

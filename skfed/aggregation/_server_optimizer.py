@@ -63,7 +63,7 @@ class ServerOptimizer(BaseEstimator):
             Names of the trained parameters; the other tensors are buffers.
         state : dict or None
             The optimizer's state after the last round; None before the first. That of another
-            optimizer is not used.
+            optimizer is not used, nor one that lacks what the options now need, as ``amsgrad``.
 
         Returns
         -------
@@ -81,7 +81,7 @@ class ServerOptimizer(BaseEstimator):
         moved = {name: model[name].clone().requires_grad_() for name in parameters}
         optimizer = self._build(list(moved.values()))
         kind = self.optimizer.__qualname__
-        if state is not None and state["optimizer"] == kind:
+        if state is not None and state["optimizer"] == kind and self._fits(state["state"], moved):
             # Only what it remembers: lr and options are those of now.
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state["state"]})
         for name, parameter in moved.items():
@@ -89,6 +89,18 @@ class ServerOptimizer(BaseEstimator):
         optimizer.step()
         result = aggregate | {name: p.detach() for name, p in moved.items()}
         return result, {"optimizer": kind, "state": optimizer.state_dict()["state"]}
+
+    def _fits(self, state: dict[Any, dict[str, Any]], moved: Model) -> bool:
+        """Tell whether a state has all that these options remember, by a step that moves nothing.
+
+        torch adds to a state only in its first step.
+        """
+        parameter = next(iter(moved.values())).detach().clone().requires_grad_()
+        parameter.grad = torch.zeros_like(parameter)
+        optimizer = self._build([parameter])
+        optimizer.step()
+        needed = optimizer.state[parameter].keys()
+        return all(needed <= remembered.keys() for remembered in state.values())
 
     def _build(self, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
         if not issubclass(self.optimizer, torch.optim.Optimizer):

@@ -61,7 +61,8 @@ def client_app(
     names it.
 
     What leaves a client: its name, number of rows, shape of a row of X and of y, dtype and column
-    names of X; the classes in its data, unless the server names them; for a poll its loss or
+    names of X; the classes in its data, unless the server names them or this ``estimator`` has
+    ``update_privacy`` or ``loss_privacy`` (then it refuses to say them); for a poll its loss or
     error, unless that is above the bound asked (FedALIGN's F + eps) or not finite; for a training
     its model and training loss. A client that has kept silent in what the server calls a round
     neither trains in it nor answers a poll with a higher bound. ``update_privacy`` and
@@ -102,6 +103,11 @@ def checked_estimator(estimator: Any) -> BaseFederated:
             f"{type(estimator).__name__}."
         )
     return estimator
+
+
+def has_privacy(estimator: BaseFederated) -> bool:
+    """Tell whether anything that clients send is private."""
+    return estimator.update_privacy is not None or estimator.loss_privacy is not None
 
 
 def _telling_failures(answer: Callable[[RecordDict, Context], RecordDict]) -> Callable:
@@ -151,6 +157,11 @@ class _Client:
         columns = getattr(model, "feature_names_in_", None)
         labels = None
         if isinstance(self.estimator, FederatedClassifier) and asked["asked"].get("classes"):
+            if has_privacy(self.estimator):
+                raise Refusal(
+                    "its estimator has privacy, which does not cover the labels in its data: name "
+                    "all labels by FederatedStrategy(classes=...)."
+                )
             labels = to_text(np.unique(y).tolist())
         card = to_config(
             name=name,

@@ -23,7 +23,7 @@ from skfed.availability import BaseAvailability
 from skfed.checkpoint import opened
 from skfed.engines import Draws, batch_size
 from skfed.flower._cards import Card
-from skfed.flower._client import checked_estimator
+from skfed.flower._client import checked_estimator, has_privacy
 from skfed.flower._engine import MessageEngine
 from skfed.flower._nodes import Nodes
 from skfed.flower._wire import to_arrays, to_text
@@ -60,7 +60,9 @@ class FederatedStrategy(Strategy):
         begins. Unless names are given, those that ``priority`` names are waited for too. Who
         connects later may come back, but not join.
     classes : array-like, default=None
-        All labels, so that clients need not say which they have. None: they are asked.
+        All labels, so that clients need not say which they have. None: they are asked, unless a
+        classifier has ``update_privacy`` or ``loss_privacy``: no noise covers this answer, so then
+        the labels must be given.
     timeout : float, default=600
         Seconds to wait for the clients at the beginning, and for each of their answers.
 
@@ -72,7 +74,7 @@ class FederatedStrategy(Strategy):
     Raises
     ------
     ValueError
-        If a parameter is out of range.
+        If a parameter is out of range, or ``classes`` is lacking where clients have privacy.
 
     Examples
     --------
@@ -96,6 +98,11 @@ class FederatedStrategy(Strategy):
         self.estimator = _without_dropouts(checked_estimator(estimator))
         self.clients = _checked_clients(clients)
         self.classes = None if classes is None else np.unique(classes).tolist()
+        if self._asks_classes(estimator) and has_privacy(estimator):
+            raise ValueError(
+                "classes=None asks each client which labels it has, and update_privacy and "
+                "loss_privacy do not cover the answer: pass all labels as classes."
+            )
         is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if not (is_number and 0 < timeout < np.inf):
             raise ValueError(f"timeout={timeout!r} must be a positive number of seconds.")
@@ -202,12 +209,14 @@ class FederatedStrategy(Strategy):
             self.estimator,
         )
 
+    def _asks_classes(self, model: BaseFederated) -> bool:
+        return isinstance(model, FederatedClassifier) and self.classes is None
+
     def _gather(self, grid: Grid, model: BaseFederated) -> dict[str, Card]:
         """Wait for the clients, if the parameters are right; return their cards."""
         model._validate_params()
         priority = [] if model.priority is None else named(model.priority)[0]
-        asks = isinstance(model, FederatedClassifier) and self.classes is None
-        self._nodes = Nodes(grid, asks, self.timeout)
+        self._nodes = Nodes(grid, self._asks_classes(model), self.timeout)
         return self._nodes.gather(self.clients, [str(name) for name in priority])
 
     def _begin(self, model: BaseFederated, cards: dict[str, Card]) -> tuple[Server, Any]:

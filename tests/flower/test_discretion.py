@@ -6,7 +6,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from local_grid import contents
 
-from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.aggregation import Scaffold
 from skfed.privacy import GaussianMechanism, privacy_spent
 
@@ -71,7 +71,7 @@ def test_noise_is_added_at_the_client_and_is_its_own(federate):
     )
     models, losses = [], []
     for _ in range(2):
-        strategy, grid = federate(private)
+        strategy, grid = federate(private, classes=[0, 1, 2])
         strategy.start(grid)
         models.append(
             [m["module.linear.weight"].numpy() for m in contents(grid.received, "model-0")]
@@ -95,7 +95,7 @@ def test_the_clients_own_noise_counts_whatever_the_server_says(federate):
     own = FederatedClassifier(update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
     sent = {}
     for name, at_client in (("plain", plain), ("noisy", own)):
-        strategy, grid = federate(plain, at_client=at_client)
+        strategy, grid = federate(plain, at_client=at_client, classes=[0, 1, 2])
         strategy.start(grid)
         received = contents(grid.received, "model-0")
         sent[name] = torch.tensor(
@@ -108,11 +108,35 @@ def test_a_client_with_noise_sends_no_variate_whatever_the_server_asks(federate)
     """It would tell the model without the noise."""
     scaffold = FederatedClassifier(aggregator=Scaffold(), n_rounds=1, random_state=0)
     own = FederatedClassifier(update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
-    strategy, grid = federate(scaffold, at_client=own)
+    strategy, grid = federate(scaffold, at_client=own, classes=[0, 1, 2])
     with pytest.raises(RuntimeError, match="update_privacy does not cover SCAFFOLD's variates"):
         strategy.start(grid)
     assert contents(grid.sent, "correction")
     assert not contents(grid.received, "model-0") + contents(grid.received, "variate-0")
+
+
+@pytest.mark.parametrize("name", ["update_privacy", "loss_privacy"])
+def test_labels_are_not_sent_without_noise(federate, name):
+    """The server is told to name them; a client with privacy of its own does not say them."""
+    params = {"n_rounds": 1, "random_state": 0}
+    private = FederatedClassifier(**params, **{name: GaussianMechanism()})
+    with pytest.raises(ValueError, match="classes=None asks each client which labels it has"):
+        federate(private)
+    strategy, grid = federate(FederatedClassifier(**params), at_client=private, timeout=0.1)
+    with pytest.raises(TimeoutError, match=r"does not cover the labels.*classes="):
+        strategy.start(grid)
+    assert not contents(grid.received, "card")
+    strategy, grid = federate(private, classes=[0, 1, 2])
+    strategy.start(grid)
+    cards = contents(grid.received, "card")
+    assert len(cards) == 6 and not any("classes" in card for card in cards)
+
+
+def test_a_regressor_with_privacy_has_no_labels_to_name(federate):
+    private = FederatedRegressor(n_rounds=1, loss_privacy=GaussianMechanism(), random_state=0)
+    strategy, grid = federate(private)
+    strategy.start(grid)
+    assert strategy.model_.n_rounds_ == 1
 
 
 def test_the_servers_noise_is_not_added_to_the_clients(federate):
@@ -124,7 +148,7 @@ def test_the_servers_noise_is_not_added_to_the_clients(federate):
         n_rounds=1,
         random_state=0,
     )
-    strategy, grid = federate(private)
+    strategy, grid = federate(private, classes=[0, 1, 2])
     strategy.start(grid)
     sent = contents(grid.received, "model-0")
     names = [m.content["order"]["client"] for m in grid.sent if "order" in m.content]
