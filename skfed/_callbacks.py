@@ -4,29 +4,29 @@ Batch-level hooks act on every client's batches instead (``_nets.Workbench``).
 """
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from inspect import signature
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from skorch import NeuralNet
-from skorch.callbacks import Callback, EpochScoring, LRScheduler
+from skorch.callbacks import BatchScoring, Callback, EpochScoring, LRScheduler, PrintLog
 from skorch.history import History
 
 from skfed._files import to_json
+from skfed._monitors import SHOWN, Named, check_monitors, end_round, monitor_of
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._warnings import warn
 
 Rows = tuple[np.ndarray, np.ndarray]
-Named = list[tuple[str, Callback]]
 
 _BATCH_HOOKS = "on_batch_begin", "on_batch_end", "on_grad_computed"
 _ROUND_HOOKS = "on_epoch_end", "on_train_end"
-# Columns of history_ that the net's history gets, for TensorBoard, PrintLog and monitors.
-_SHOWN = "objective", "val_loss", "val_score", "n_aggregated", "bytes_down", "bytes_up"
+_BEGINNINGS = "on_train_begin", "on_epoch_begin"
 
 
-def hooks(callback: Callback, *names: str) -> list[str]:
+def _hooks(callback: Callback, *names: str) -> list[str]:
     """Return those of the hooks that the callback implements."""
     return [name for name in names if getattr(type(callback), name) != getattr(Callback, name)]
 
@@ -35,14 +35,49 @@ def acts_on_batches(callback: Callback) -> bool:
     """Tell whether a callback is for the clients' batches."""
     if isinstance(callback, EpochScoring):  # only to cache predictions
         return False
+    if isinstance(callback, BatchScoring):
+        return callback.on_train
     if isinstance(callback, LRScheduler) and callback.step_every != "batch":
         return False
-    return bool(hooks(callback, *_BATCH_HOOKS))
+    return bool(_hooks(callback, *_BATCH_HOOKS))
 
 
 def acts_on_rounds(callback: Callback) -> bool:
     """Tell whether a callback is for the global net after each round."""
-    return bool(hooks(callback, *_ROUND_HOOKS))
+    if isinstance(callback, BatchScoring):  # it has no batches of its own
+        return False
+    return bool(_hooks(callback, *_ROUND_HOOKS))
+
+
+def idle_callbacks(net: NeuralNet) -> list[str]:
+    """Name those of the user's callbacks that have no effect, with what they would have done."""
+    own = {name for name, _ in net.get_default_callbacks()}
+    given = [(name, callback) for name, callback in net.callbacks_ if name not in own]
+    of_clients = [callback for _, callback in given if acts_on_batches(callback)]
+    only_scores = all(isinstance(callback, BatchScoring) for callback in of_clients)
+    idle = []
+    for name, callback in given:
+        if isinstance(callback, BatchScoring) and not callback.on_train:
+            idle.append(f"{name} (no client has validation batches: use EpochScoring)")
+        elif isinstance(callback, BatchScoring) and only_scores:
+            idle.append(
+                f"{name} (its scores stay with the clients, where no other callback sees them: "
+                "use EpochScoring)"
+            )
+        elif not (acts_on_batches(callback) or acts_on_rounds(callback)):
+            idle += [f"{name}.{hook}" for hook in _hooks(callback, *_BEGINNINGS)]
+    return idle
+
+
+class HeldOut(Protocol):
+    """What callbacks need to know of validation data."""
+
+    @property
+    def rows(self) -> Rows | None:
+        """X and y as the net takes them; None shows callbacks none."""
+
+    def is_due(self, t: int) -> bool:
+        """Tell whether the net is measured on them after round t."""
 
 
 class RoundCallbacks:
@@ -52,14 +87,30 @@ class RoundCallbacks:
     ----------
     net : NeuralNet
         Holds the global model.
-    train, valid : tuple of ndarray, or None
+    train : tuple of ndarray, or None
         X and y as the net takes them.
+    validation : HeldOut or None
+        The validation data, and the rounds after which the net is measured on them.
+
+    Raises
+    ------
+    ValueError
+        If a callback monitors what no round can have.
     """
 
-    def __init__(self, net: NeuralNet, train: Rows | None, valid: Rows | None):
+    def __init__(
+        self,
+        net: NeuralNet,
+        train: Rows | None,
+        validation: HeldOut | None,
+    ):
         self.net = net
         self.callbacks = _of_rounds(net)
+        valid = None if validation is None else validation.rows
         self.n_valid = 0 if valid is None else len(valid[1])
+        self.validation = validation
+        self.known = check_monitors(self.callbacks, train is not None, valid is not None)
+        self.blind: dict[str, bool] = {}  # who has seen no round that has what it monitors
         if self.callbacks:
             datasets = [None if rows is None else net.get_dataset(*rows) for rows in (train, valid)]
             self.data = {"dataset_train": datasets[0], "dataset_valid": datasets[1]}
@@ -103,29 +154,67 @@ class RoundCallbacks:
             return False
         history = self.net.history
         history.record("dur", row["round_seconds"])
-        for name in _SHOWN:
-            if np.isfinite(row.get(name, np.nan)):
+        validated = self._is_validated(row["round"])
+        measured = {"val_loss", "val_score"} if validated else set()
+        for name in SHOWN:  # a loss that was measured may be infinite
+            if name in measured or np.isfinite(row.get(name, np.nan)):
                 history.record(name, row[name])
         history.new_batch()
-        history.record_batch("train_loss", row["train_loss"])
+        if np.isfinite(row["train_loss"]):
+            history.record_batch("train_loss", row["train_loss"])
         history.record_batch("train_batch_size", max(row["samples_trained"], 1))
-        if self.n_valid:
+        if validated:
             history.record_batch("valid_loss", row["val_loss"])
             history.record_batch("valid_batch_size", self.n_valid)
+        data = self.data if validated else self.data | {"dataset_valid": None}
         try:
-            self._notify("on_epoch_end", **self.data)
+            with self._apart():
+                for name, callback in self.callbacks:
+                    self._show(name, callback, data)
         except KeyboardInterrupt:  # how skorch's EarlyStopping stops
             return True
         return False
 
-    def end(self) -> None:
-        """End a fit."""
+    def _is_validated(self, t: int) -> bool:
+        """Tell whether callbacks see what was measured on validation data after round t."""
+        return self.validation is not None and self.n_valid > 0 and self.validation.is_due(t)
+
+    def _show(self, name: str, callback: Callback, data: dict[str, Any]) -> None:
+        """Show a callback a round, if this has what it monitors."""
+        history = self.net.history
+        if isinstance(callback, PrintLog) and len(history) > 1:
+            # Its columns are those of the round: another header where they are others.
+            callback.first_iteration_ |= history[-1].keys() != history[-2].keys()
+        shown = end_round(callback, self.net, self.known, **data)
+        self.blind[name] = self.blind.get(name, True) and not shown
+
+    def end(self, complete: bool) -> None:
+        """End a fit; if all its rounds were run, say which callbacks had nothing to monitor."""
         self._notify("on_train_end", X=None, y=None)
+        blind = [(name, monitor_of(cb)) for name, cb in self.callbacks if self.blind.get(name)]
+        told = [
+            f"{name} (monitor={monitor!r})"
+            for name, monitor in blind
+            if not any(monitor in row for row in self.net.history)
+        ]
+        if told and complete:
+            warn(
+                "estimator's callbacks monitor what no round of this fit had, and so did nothing: "
+                f"{', '.join(told)}. history_ shows what the rounds have; the objective takes "
+                "a selector that polls all priority clients in reach, as FedAlignSelector does "
+                "after its warm-up."
+            )
 
     def _notify(self, hook: str, callbacks: Named | None = None, **given: Any) -> None:
         callbacks = self.callbacks if callbacks is None else callbacks
-        if not callbacks:
-            return
+        if callbacks:
+            with self._apart():
+                for _, callback in callbacks:
+                    getattr(callback, hook)(self.net, **given)
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Keep what callbacks do from the rest: draws, and warnings that mean nothing here."""
         caching, self.net.use_caching = self.net.use_caching, False  # there are no batches
         try:
             # Seeded, since a DataLoader draws from torch's global generator.
@@ -135,8 +224,7 @@ class RoundCallbacks:
             ):
                 # Clients take the optimizer's steps, not the global net.
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
-                for _, callback in callbacks:
-                    getattr(callback, hook)(self.net, **given)
+                yield
         finally:
             self.net.use_caching = caching
 

@@ -28,7 +28,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         callbacks act on every client's batches, from ``on_train_begin`` and ``on_epoch_begin`` at
         the start of the client's training; those with an ``on_epoch_end`` or ``on_train_end``
         (EpochScoring, Checkpoint, EarlyStopping, PrintLog, LRScheduler, TensorBoard) act on the
-        global net, an epoch being a round. A warning names callbacks that do neither, and datasets
+        global net, an epoch being a round; those that monitor a value see the rounds that have
+        it. A warning names callbacks that do neither, and datasets
         and iterators of its own, which are not used. A torch module returns logits and is
         trained with cross-entropy, SGD, learning rate 0.01 and batch size 128; a class is built
         without arguments, an instance is copied. None: zero-initialised softmax regression,

@@ -33,7 +33,5 @@ def so_far(
     """Return the attributes for an estimator of its own, with the model as it is now."""
     net = Workbench(server.net, cast(server.net, X[:1])).set_up()
     set_model(net, get_model(server.net))
-    if hasattr(server.net, "classes_inferred_"):
-        net.classes_inferred_ = server.net.classes_inferred_
     alone = replace(server, net=net, rows=list(server.rows))
     return fitted(alone, federation, output_shape)

@@ -42,8 +42,7 @@ def rounds_of(
     """
     rules = make_rules(model, server.net)
     warn_of_ignored_priority(rules.selector, federation, server.told)
-    valid = None if validation is None else validation.rows
-    round_callbacks = RoundCallbacks(server.net, train, valid)
+    round_callbacks = RoundCallbacks(server.net, train, validation)
     progress = Progress(server.round, until, shown=bool(model.verbose))
     try:
         weights = get_model(server.net)
@@ -64,7 +63,7 @@ def rounds_of(
                 watchers=[progress, round_callbacks, *more],
                 keep=None if run is None else partial(run.keep, server),
             )
-        round_callbacks.end()
+        round_callbacks.end(complete=server.round >= model.n_rounds)
         for one in more:
             one.end()
     finally:

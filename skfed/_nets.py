@@ -17,7 +17,7 @@ from skorch.dataset import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 
-from skfed._callbacks import acts_on_batches, acts_on_rounds, hooks
+from skfed._callbacks import acts_on_batches, idle_callbacks
 from skfed._reset import ResetPoint
 from skfed.modules import LinearRegression, SoftmaxRegression
 from skfed.utils._ambient import Ambient
@@ -27,7 +27,6 @@ from skfed.utils._warnings import warn
 Model = dict[str, torch.Tensor]
 
 _PREDICT_ROWS = 4096
-_BEGINNINGS = "on_train_begin", "on_epoch_begin"
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,7 @@ class Workbench:
 
     def __init__(self, net: NeuralNet, row: np.ndarray):
         self._settings = _cloned(net, keep=False)
+        self._classes = getattr(net, "classes_inferred_", None)  # which a scorer asks for
         self._row = row
         self._idle: list[tuple[NeuralNet, ResetPoint]] = []
         self.ambient = Ambient.here(net.device)
@@ -125,6 +125,8 @@ class Workbench:
         with torch_seeded(np.random.default_rng(0), net.device):
             net.initialize()
             net.evaluation_step((*to_tensors(net, self._row), None))
+        if self._classes is not None:
+            net.classes_inferred_ = self._classes
         defaults = {name for name, _ in net.get_default_callbacks()}
         net.callbacks_ = [
             (name, callback)
@@ -214,11 +216,7 @@ def _check_trained(net: NeuralNet) -> None:
 
 def _warn_of_idle_settings(net: NeuralNet) -> None:
     """Say what of the user's net is not used."""
-    defaults = {name for name, _ in net.get_default_callbacks()}
-    idle = []
-    for name, callback in net.callbacks_:
-        if name not in defaults and not (acts_on_batches(callback) or acts_on_rounds(callback)):
-            idle += [f"{name}.{hook}" for hook in hooks(callback, *_BEGINNINGS)]
+    idle = idle_callbacks(net)
     if net.dataset is not Dataset:
         idle.append("dataset")
     for iterator in ("iterator_train", "iterator_valid"):
