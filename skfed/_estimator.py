@@ -27,6 +27,7 @@ from skfed._sklearn_callbacks import (
     of_the_fit,
     with_callbacks,
 )
+from skfed._standardize import all_moments, layers_of, standardize
 from skfed._validation import Validation, make_validation, priority_rows
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
@@ -40,6 +41,7 @@ from skfed.utils._seeding import draw_seed
 from skfed.utils._sklearn import Interval, StrOptions, VisualBlock, safe_indexing
 from skfed.utils._warnings import warn
 
+_LARGE = 100.0  # values of X that want scaling
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
 
 
@@ -398,6 +400,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Run rounds up to ``until`` and publish the result."""
         X = cast(server.net, X)
         y = self._targets(server.net, X, y)
+        if not server.round and layers_of(server.net):
+            self._standardize(server, federation, X)
         bench = Workbench(server.net, X[:1])
         draws = Draws(federation, server.seed, batch_size(server.net))
         engine, self.engine_ = make_engine(
@@ -409,6 +413,17 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         ) as rounds:
             rounds.run(engine.train)
         return self
+
+    def _standardize(self, server: Server, federation: Federation, X: np.ndarray) -> None:
+        """Set the layers of a new net that standardise X, unless clients may not say how."""
+        if self.update_privacy is None:
+            standardize(server, federation, all_moments(X, federation))
+        elif np.abs(X).max() > _LARGE:
+            warn(
+                f"update_privacy is set, so clients do not send the means and variances of their "
+                f"columns, and the net takes X as it is; but X has values above {_LARGE:g}: scale "
+                "its columns by bounds that are known without a look at the data."
+            )
 
     def _sk_visual_block_(self) -> VisualBlock:
         return visual_block(self)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from skfed._callbacks import acts_on_batches, idle_callbacks
 from skfed._reset import ResetPoint
-from skfed.modules import LinearRegression, SoftmaxRegression
+from skfed.modules import LinearRegression, SoftmaxRegression, Standardize
 from skfed.utils._ambient import Ambient
 from skfed.utils._seeding import Purpose, stream, torch_seeded
 from skfed.utils._warnings import warn
@@ -36,6 +36,7 @@ class Kind:
     net: type[NeuralNet]  # skorch's class
     default: type[nn.Module]  # takes n_features and n_outputs
     criterion: type[nn.Module]  # of a bare module
+    rate: Callable[[int], float]  # learning rate of the default, by its number of features
     outputs: str  # "classes" or "targets"
     remedy: str  # what else to do about a module with another number of outputs
 
@@ -44,10 +45,23 @@ CLASSIFIER = Kind(
     NeuralNetClassifier,
     SoftmaxRegression,
     nn.CrossEntropyLoss,
+    # Larger rates gain nothing on standardised columns, smaller ones need more rounds. The
+    # gradient of the cross-entropy is bounded, so it needs no regard to the number of columns.
+    lambda n_features: 0.2,
     "classes",
     ", or name all classes with partial_fit(X, y, classes=...)",
 )
-REGRESSOR = Kind(NeuralNetRegressor, LinearRegression, nn.MSELoss, "targets", "")
+REGRESSOR = Kind(
+    NeuralNetRegressor,
+    LinearRegression,
+    nn.MSELoss,
+    # Gradient descent on squared error diverges above 1 / (the largest eigenvalue of the mean of
+    # x x'), which is at most the mean of |x|^2: n_features + 1 for standardised columns and a bias.
+    lambda n_features: 0.5 / (n_features + 1),
+    "targets",
+    "",
+)
+_BATCH_SIZE = 16  # of the default nets
 
 
 def make_net(kind: Kind, estimator: Any, X: np.ndarray, n_outputs: int, seed: int) -> NeuralNet:
@@ -143,7 +157,13 @@ def _unfitted(kind: Kind, estimator: Any, n_features: int, n_outputs: int) -> Ne
         return _cloned(estimator, keep=True).set_params(train_split=None)
     if estimator is None:
         module: Any = kind.default
-        params = {"module__n_features": n_features, f"module__n_{kind.outputs}": n_outputs}
+        params = {
+            "module__n_features": n_features,
+            f"module__n_{kind.outputs}": n_outputs,
+            "module__standardize": True,
+            "lr": kind.rate(n_features),
+            "batch_size": _BATCH_SIZE,
+        }
     elif isinstance(estimator, nn.Module) or (
         isinstance(estimator, type) and issubclass(estimator, nn.Module)
     ):
@@ -327,8 +347,15 @@ def group_of_parameters(net: NeuralNet) -> dict[str, int]:
 
 
 def buffer_names(net: NeuralNet) -> list[str]:
-    """Name what training changes without gradients, as running statistics."""
-    return [name for name, w in _tensors(net).items() if not isinstance(w, nn.Parameter)]
+    """Name what training may change without gradients, as running statistics."""
+    constants = {
+        id(buffer)
+        for layer in net.module_.modules()
+        if isinstance(layer, Standardize)
+        for buffer in layer.buffers()
+    }
+    tensors = _tensors(net).items()
+    return [n for n, w in tensors if not isinstance(w, nn.Parameter) and id(w) not in constants]
 
 
 def add_to_gradients(net: NeuralNet, extra: Callable[[str, torch.Tensor], torch.Tensor]):

@@ -22,7 +22,9 @@ class FederatedRegressor(RegressorMixin, BaseFederated):
         What every client trains. A torch module returns predictions of shape (n_samples,
         n_targets), or (n_samples,) for one target, and is trained with squared error, SGD,
         learning rate 0.01 and batch size 128; a class is built without arguments, an instance is
-        copied. None: zero-initialised linear regression, trained likewise.
+        copied. None: zero-initialised linear regression on columns standardised as
+        in :class:`FederatedClassifier`, with learning rate 0.5 / (n_features + 1), at which
+        gradient descent on such columns does not diverge, and batch size 16.
     selector, priority, n_rounds, local_epochs, local_steps, lr_schedule, proximal_mu, aggregator, \
 server_optimizer, availability, on_client_error, min_clients, \
 update_privacy, loss_privacy, validate_every, engine, memory_budget, n_jobs, \

@@ -106,7 +106,7 @@ class Rounds:
             watcher.begin_round()
         started = perf_counter()
         model, t = get_model(server.net), server.round
-        ledger = Ledger(model_bytes(server.net))
+        ledger = Ledger(model_bytes(server.net), scalars_up=0 if t else server.first_scalars)
         failures = Failures(federation, t, server.told, fatal=not rules.drop_failing)
         noise = None if self.polls.discreet else rules.loss_privacy
         discretion = Discretion(noise, partial(noise_of, server, federation))

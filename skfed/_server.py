@@ -32,6 +32,7 @@ class Server:
     # What clients have sent under noise: by digest, "update" or "loss", and noise multiplier.
     messages: Counter[tuple[bytes, str, float]] = field(default_factory=Counter)
     private_rounds: tuple[int, ...] = ()  # which these were
+    first_scalars: int = 0  # sent by clients before round 0, and charged to it
     stopped: int = 0  # the number of rounds that were planned when a callback stopped them
     succeeded: bool = False  # some client, in some round of this fit
     reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file

@@ -13,11 +13,71 @@ __all__ = [
     "MeanOutput",
     "Quadratic",
     "SoftmaxRegression",
+    "Standardize",
 ]
 
 
-class SoftmaxRegression(nn.Module):
+class Standardize(nn.Module):
+    """Subtract a mean from each column and divide by its standard deviation.
+
+    To be a module's first layer. An estimator that trains a module with this layer asks each
+    priority client, before the first round, for the mean and the variance of its columns, and
+    charges these numbers to the first round. Pooled, they become the buffers ``mean`` and
+    ``scale``, which no training changes. With ``update_privacy`` clients are not asked, and the
+    layer passes X on as it is.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of values in a sample; samples of more dimensions (images) are flattened.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from skfed.modules import Standardize
+    >>> mlp = nn.Sequential(Standardize(43), nn.Linear(43, 64), nn.ReLU(), nn.Linear(64, 6))
+    """
+
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, n_features: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(n_features))
+        self.register_buffer("scale", torch.ones(n_features))
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        """Map samples (n_samples, ...) to standardised ones (n_samples, n_features)."""
+        return (X.flatten(1) - self.mean) / self.scale
+
+
+class _ZeroLinear(nn.Module):
+    """One linear layer, zero-initialised, on columns that may be standardised."""
+
+    def __init__(self, n_features: int, n_outputs: int, standardize: bool):
+        super().__init__()
+        self.standardize = Standardize(n_features) if standardize else nn.Flatten()
+        self.linear = nn.Linear(n_features, n_outputs)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        """Map samples (n_samples, ...) to outputs (n_samples, n_outputs)."""
+        return self.linear(self.standardize(X))
+
+    def coefficients(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return weights (n_outputs, n_features) and intercepts (n_outputs,), in units of X."""
+        weight, bias = self.linear.weight.double(), self.linear.bias.double()
+        if isinstance(self.standardize, Standardize):
+            weight = weight / self.standardize.scale
+            bias = bias - weight @ self.standardize.mean.double()
+        return weight, bias
+
+
+class SoftmaxRegression(_ZeroLinear):
     """One linear layer, zero-initialised: multinomial logistic regression.
+
+    It maps samples (n_samples, ...) to logits (n_samples, n_classes).
 
     Parameters
     ----------
@@ -25,25 +85,18 @@ class SoftmaxRegression(nn.Module):
         Number of values in a sample; samples of more dimensions (images) are flattened.
     n_classes : int
         Number of classes.
+    standardize : bool, default=False
+        Whether a layer :class:`Standardize` comes first.
     """
 
-    def __init__(self, n_features: int, n_classes: int):
-        super().__init__()
-        self.linear = nn.Linear(n_features, n_classes)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, X: torch.Tensor) -> torch.Tensor:
-        """Map samples (n_samples, ...) to logits (n_samples, n_classes)."""
-        return self.linear(X.flatten(1))
-
-    def coefficients(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return weights (n_classes, n_features) and intercepts (n_classes,), in units of X."""
-        return self.linear.weight, self.linear.bias
+    def __init__(self, n_features: int, n_classes: int, standardize: bool = False):
+        super().__init__(n_features, n_classes, standardize)
 
 
-class LinearRegression(nn.Module):
+class LinearRegression(_ZeroLinear):
     """One linear layer, zero-initialised: least squares.
+
+    It maps samples (n_samples, ...) to predictions (n_samples, n_targets).
 
     Parameters
     ----------
@@ -51,21 +104,12 @@ class LinearRegression(nn.Module):
         Number of values in a sample; samples of more dimensions are flattened.
     n_targets : int, default=1
         Number of targets.
+    standardize : bool, default=False
+        Whether a layer :class:`Standardize` comes first.
     """
 
-    def __init__(self, n_features: int, n_targets: int = 1):
-        super().__init__()
-        self.linear = nn.Linear(n_features, n_targets)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, X: torch.Tensor) -> torch.Tensor:
-        """Map samples (n_samples, ...) to predictions (n_samples, n_targets)."""
-        return self.linear(X.flatten(1))
-
-    def coefficients(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return weights (n_targets, n_features) and intercepts (n_targets,), in units of X."""
-        return self.linear.weight, self.linear.bias
+    def __init__(self, n_features: int, n_targets: int = 1, standardize: bool = False):
+        super().__init__(n_features, n_targets, standardize)
 
 
 class MLP(nn.Module):

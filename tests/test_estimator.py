@@ -356,7 +356,8 @@ def test_an_error_in_training_names_the_client(blobs):
     X, y, clients = blobs
     net = NeuralNetClassifier(MLP, criterion=nn.CrossEntropyLoss, batch_size=9)  # 10 = 9 + 1 rows
     with pytest.raises(ValueError, match="more than 1 value") as error:
-        FederatedClassifier(net, selector=PowerOfChoice(d=6), n_rounds=9, random_state=0).fit(
+        selector = PowerOfChoice(d=6, clients_per_round=1)
+        FederatedClassifier(net, selector=selector, n_rounds=9, random_state=0).fit(
             X, y, clients=clients
         )
     assert "while training client 'a' in round" in error.value.__notes__[0]

@@ -17,6 +17,7 @@ from skfed import (
     RandomSelector,
 )
 from skfed.aggregation import BaseAggregator, CoordinateMedian, NormClipping, Scaffold
+from skfed.modules import SoftmaxRegression
 from skfed.privacy import GaussianMechanism, privacy_spent
 from skfed.selection import BaseSelector, Cohort
 
@@ -57,9 +58,11 @@ def test_a_loss_by_hand():
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_without_noise_it_is_norm_clipping(blobs, engine, same_model):
     mechanism = GaussianMechanism(clip=0.05, noise_multiplier=0)
-    one = fit(blobs, update_privacy=mechanism, engine=engine)
-    assert same_model(one, fit(blobs, aggregator=NormClipping(0.05), engine=engine))
-    assert not same_model(one, fit(blobs, engine=engine))
+    net = SoftmaxRegression(5, 3)  # the default net does not standardise X with privacy
+    one = fit(blobs, estimator=net, update_privacy=mechanism, engine=engine)
+    two = fit(blobs, estimator=net, aggregator=NormClipping(0.05), engine=engine)
+    assert same_model(one, two)
+    assert not same_model(one, fit(blobs, estimator=net, engine=engine))
 
 
 def test_noise_is_the_same_whatever_the_engine_and_the_jobs(blobs, same_model):

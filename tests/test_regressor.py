@@ -39,9 +39,12 @@ def test_one_full_batch_step_is_least_squares_gradient_by_hand():
     X, y = np.array([[1.0], [2.0]]), np.array([2.0, 4.0])
     net = NeuralNetRegressor(nn.Linear, module__in_features=1, module__out_features=1, lr=0.1)
     linear = FederatedRegressor(n_rounds=1, random_state=0).fit(X, y, clients=[0, 0])
-    # From zero: w = lr * 2 * mean(x y) = 0.01 * 2 * 5, b = 0.01 * 2 * 3.
+    # Standardised by mean 1.5 and deviation 0.5, x is -1 and 1; the rate is 0.5 / (1 + 1).
+    # From zero: w = lr * 2 * mean(x y) = 0.25 * 2 * 1, b = lr * 2 * mean(y) = 0.25 * 2 * 3.
     weight, bias = (p.detach().numpy().ravel() for p in linear.net_.module_.parameters())
-    np.testing.assert_allclose([weight[0], bias[0]], [0.1, 0.06], rtol=1e-6)
+    np.testing.assert_allclose([weight[0], bias[0]], [0.5, 1.5], rtol=1e-6)
+    # In units of X: 0.5 / 0.5, and 1.5 - 1 * 1.5.
+    np.testing.assert_allclose([linear.coef_[0], linear.intercept_], [1.0, 0.0], atol=1e-6)
     assert FederatedRegressor(net, n_rounds=3, random_state=0).fit(X, y, clients=[0, 1]).n_rounds_
 
 

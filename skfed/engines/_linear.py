@@ -6,7 +6,7 @@ product reads and writes memory in order, and is the fastest of the layouts meas
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from skorch import NeuralNet
@@ -32,26 +32,34 @@ class Linear:
 
 
 @dataclass(frozen=True)
+class WithBuffer:
+    """A function of the activations and a buffer that has one value a column."""
+
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    buffer: str  # its name in the model
+
+
+@dataclass(frozen=True)
 class LinearStack:
     """A module that is a stack of linear layers and elementwise functions.
 
     Parameters
     ----------
-    layers : sequence of Linear or callable
+    layers : sequence of Linear, WithBuffer or callable
         From the rows of X to logits; a callable acts on each element.
     loss : callable
         See ``LogitLoss``.
     """
 
-    layers: Sequence[Linear | Callable[[torch.Tensor], torch.Tensor]]
+    layers: Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
     loss: LogitLoss
 
     #: Bytes of models and rows that are worth stacking on a CPU: what stays near a core.
     cache_bytes: ClassVar[int] = 5 * 2**20
 
     def bind(self, net: NeuralNet, params: Model, buffers: Model) -> "BoundLinearStack":
-        """Return the stack with the parameters of some clients; it has no buffers."""
-        return BoundLinearStack(self, net, params)
+        """Return the stack with the parameters and buffers of some clients."""
+        return BoundLinearStack(self, net, params, buffers)
 
 
 class _BoundLinear:
@@ -90,16 +98,13 @@ class BoundLinearStack:
         The layers.
     net : NeuralNet
         Whose criterion it is.
-    params : dict of str to Tensor of shape (n_clients, ...)
-        The clients' parameters.
+    params, buffers : dict of str to Tensor of shape (n_clients, ...)
+        The clients' parameters and buffers.
     """
 
-    def __init__(self, stack: LinearStack, net: NeuralNet, params: Model):
+    def __init__(self, stack: LinearStack, net: NeuralNet, params: Model, buffers: Model):
         self.loss, self.net = stack.loss, net
-        self.layers = [
-            _BoundLinear(layer, params) if isinstance(layer, Linear) else layer
-            for layer in stack.layers
-        ]
+        self.layers = [_bound(layer, params, buffers) for layer in stack.layers]
         self.first = next(i for i, layer in enumerate(stack.layers) if isinstance(layer, Linear))
 
     def gradients(
@@ -161,10 +166,14 @@ class BoundLinearStack:
         tape: list[tuple[torch.Tensor, ...]] = []  # what each layer needs for the way back
         h_t = X.flatten(2) if X.dim() > 3 else X
         h = h_t.mT
-        for layer in self.layers:
+        for i, layer in enumerate(self.layers):
             if isinstance(layer, _BoundLinear):
                 tape.append((h_t,))
                 h, h_t = layer.forward(h, h_t)
+            elif i < self.first:  # no weight before it wants a gradient
+                tape.append(())
+                h = layer(h)
+                h_t = h.mT
             elif layer is F.relu:
                 h = h.relu()
                 h_t = h.mT
@@ -192,6 +201,16 @@ class BoundLinearStack:
                 slope = torch.ops.aten.threshold_backward(slope, kept[0], 0)
             else:
                 (slope,) = torch.autograd.grad(kept[1], kept[0], slope)
+
+
+def _bound(layer: Any, params: Model, buffers: Model) -> Any:
+    """Return a layer with the tensors of some clients, for activations (client, in, row)."""
+    if isinstance(layer, Linear):
+        return _BoundLinear(layer, params)
+    if isinstance(layer, WithBuffer):
+        column = buffers[layer.buffer].unsqueeze(2)
+        return lambda h: layer.function(h, column)
+    return layer
 
 
 def _product(plus: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

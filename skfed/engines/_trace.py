@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from skfed.engines._linear import Linear
+from skfed.engines._linear import Linear, WithBuffer
 
-Layers = list[Linear | Callable]
+Layers = list[Linear | WithBuffer | Callable]
 
 _ELEMENTWISE = {
     F.alpha_dropout, F.celu, F.dropout, F.elu, F.gelu, F.hardsigmoid, F.hardswish, F.hardtanh,
@@ -25,6 +25,7 @@ _ELEMENTWISE = {
 }  # fmt: skip
 _RELU = {F.relu, F.relu_, torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_}
 _FLATTEN = {torch.flatten, torch.Tensor.flatten, torch.Tensor.view, torch.Tensor.reshape}
+_WITH_BUFFER: dict[Any, Callable] = {torch.Tensor.sub: torch.sub, torch.Tensor.div: torch.div}
 _HEADS = {
     F.softmax, F.log_softmax, torch.softmax, torch.log_softmax, torch.Tensor.softmax,
     torch.Tensor.log_softmax,
@@ -65,6 +66,7 @@ def layers_of(module: nn.Module, X: torch.Tensor) -> tuple[Layers, Callable | No
     with _Watch() as watch:
         output = module(X)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
+    buffers = {id(buffer): name for name, buffer in module.named_buffers() if buffer.dim() == 1}
     layers: Layers = []
     head = None
     current = X
@@ -76,7 +78,9 @@ def layers_of(module: nn.Module, X: torch.Tensor) -> tuple[Layers, Callable | No
             continue
         if function in _HEADS:
             head = _call(function, args, kwargs)
-        elif (layer := _layer(function, args, kwargs, names)) is not None:
+        elif (layer := _layer(function, args, kwargs, names)) is not None or (
+            layer := _with_buffer(function, args, buffers)
+        ) is not None:
             layers.append(layer)
         else:
             return None
@@ -99,15 +103,27 @@ def _layer(function: Callable, args: tuple, kwargs: dict, names: dict[int, str])
     return Linear(names[id(args[1])], None if bias is None else names[id(bias)])
 
 
+def _with_buffer(function: Callable, args: tuple, buffers: dict[int, str]) -> WithBuffer | None:
+    """Return the layer that subtracts or divides by a buffer of one value a column, or None."""
+    if function not in _WITH_BUFFER or len(args) != 2 or id(args[1]) not in buffers:
+        return None
+    return WithBuffer(_WITH_BUFFER[function], buffers[id(args[1])])
+
+
 def _call(function: Callable, args: tuple, kwargs: dict) -> Call:
     """Keep a call, not in place."""
     return Call(function, args[1:], tuple((k, v) for k, v in kwargs.items() if k != "inplace"))
 
 
 def _covers(module: nn.Module, layers: Layers) -> bool:
-    """Tell whether the linear layers are all that the module has to train, each used once."""
+    """Tell whether the layers are all that the module has, each weight trained and used once."""
     linear = [layer for layer in layers if isinstance(layer, Linear)]
     used = [name for layer in linear for name in (layer.weight, layer.bias) if name]
     trained = {name for name, p in module.named_parameters() if p.requires_grad}
-    everything = {*dict(module.named_parameters()), *dict(module.named_buffers())}
-    return bool(linear) and len(used) == len(set(used)) and set(used) == trained == everything
+    buffers = {layer.buffer for layer in layers if isinstance(layer, WithBuffer)}
+    return (
+        bool(linear)
+        and len(used) == len(set(used))
+        and set(used) == trained == dict(module.named_parameters()).keys()
+        and buffers == dict(module.named_buffers()).keys()
+    )

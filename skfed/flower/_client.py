@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from sklearn.base import clone
@@ -17,6 +18,7 @@ from skfed._estimator import BaseFederated
 from skfed._federation import make_federation
 from skfed._nets import Model, Workbench, cast, get_model, parameter_names
 from skfed._rules import make_rules
+from skfed._standardize import client_moments, layers_of
 from skfed.aggregation import WeightedMean
 from skfed.engines import (
     Draws,
@@ -34,6 +36,7 @@ from skfed.engines._parallel import Workers
 from skfed.engines._rows import Rows
 from skfed.flower._wire import (
     HELLO,
+    MOMENTS,
     POLL,
     TRAIN,
     Refusal,
@@ -62,13 +65,15 @@ def client_app(
 
     What leaves a client: its name, number of rows, shape of a row of X and of y, dtype and column
     names of X; the classes in its data, unless the server names them or this ``estimator`` has
-    ``update_privacy`` or ``loss_privacy`` (then it refuses to say them); for a poll its loss or
-    error, unless that is above the bound asked (FedALIGN's F + eps) or not finite; for a training
-    its model and training loss. A client that has kept silent in what the server calls a round
-    neither trains in it nor answers a poll with a higher bound. ``update_privacy`` and
-    ``loss_privacy`` of this ``estimator`` are applied here to each answer, with noise that nobody
-    else can know, so runs with noise are not repeated by a seed; nothing counts the answers. Of an
-    exception only the type is told; all of it is in the log.
+    ``update_privacy`` or ``loss_privacy`` (then it refuses to say them); the mean and variance of
+    each column, if it has priority, the net has a layer :class:`~skfed.modules.Standardize`, as
+    the default net has, and there is no ``update_privacy``; for a poll its loss or error, unless
+    that is above the bound asked (FedALIGN's F + eps) or not finite; for a training its model and
+    training loss. A client that has kept silent in what the server calls a round neither trains in
+    it nor answers a poll with a higher bound. ``update_privacy`` and ``loss_privacy`` of this
+    ``estimator`` are applied here to each answer, with noise that nobody else can know, so runs
+    with noise are not repeated by a seed; nothing counts the answers. Of an exception only the type
+    is told; all of it is in the log.
 
     Parameters
     ----------
@@ -83,12 +88,17 @@ def client_app(
     Returns
     -------
     flwr.clientapp.ClientApp
-        Answers ``query.skfed_hello``, ``query.skfed_poll`` and ``train``.
+        Answers ``query.skfed_hello``, ``query.skfed_moments``, ``query.skfed_poll`` and ``train``.
     """
     checked_estimator(estimator)
     app = ClientApp()
     client = _Client(estimator, load_data)
-    answers = {HELLO: client.greet, POLL: client.say_loss, TRAIN: client.train}
+    answers = {
+        HELLO: client.greet,
+        MOMENTS: client.say_moments,
+        POLL: client.say_loss,
+        TRAIN: client.train,
+    }
     for kind, answer in answers.items():
         category, _, action = kind.partition(".")
         getattr(app, category)(*([action] if action else []))(_telling_failures(answer))
@@ -136,6 +146,8 @@ class _Local:
     weights: Model  # of a new net: names, shapes and dtypes
     parameters: list[str]
     n_groups: int  # of parameters in the optimizer
+    X: np.ndarray  # as the net takes it
+    standardizes: bool  # whether the net has layers that standardise X
 
 
 @dataclass(frozen=True)
@@ -173,6 +185,15 @@ class _Client:
             classes=labels,
         )
         return RecordDict({"card": card})
+
+    def say_moments(self, asked: RecordDict, context: Context) -> RecordDict:
+        """Say the mean and variance of each column, by which the net standardises X."""
+        local = self._prepare(asked["asked"], context)
+        if local.model.update_privacy is not None or not local.standardizes:
+            raise Refusal("its net asks for no means and variances, or update_privacy forbids it.")
+        mean, variance = client_moments(local.X)
+        moments = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
+        return RecordDict({"moments": to_arrays(moments)})
 
     def say_loss(self, asked: RecordDict, context: Context) -> RecordDict:
         """Say the loss or error at a model; nothing above the bound."""
@@ -232,7 +253,8 @@ class _Client:
         engine = LoopEngine(bench, held, draws, Workers(n_jobs=1))
         polls, _ = make_engine(model.engine, bench, X, y, draws, model.memory_budget, 1)
         n_groups = len(net.optimizer_.param_groups)
-        return _Local(model, engine, polls, bench, get_model(net), parameter_names(net), n_groups)
+        weights, names, standardizes = get_model(net), parameter_names(net), bool(layers_of(net))
+        return _Local(model, engine, polls, bench, weights, names, n_groups, X, standardizes)
 
 
 def _name(context: Context) -> str:

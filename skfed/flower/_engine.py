@@ -1,5 +1,6 @@
 """Polls and trains clients by messages."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,23 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from skfed._federation import Federation
 from skfed._nets import Model
+from skfed._standardize import Moments
 from skfed.engines import Draws, Evaluation, LocalTraining, Order, Question, Updates
 from skfed.engines._updates import collect
 from skfed.flower._nodes import Nodes
-from skfed.flower._wire import POLL, TRAIN, number, record, to_arrays, to_config, to_model
+from skfed.flower._wire import (
+    MOMENTS,
+    POLL,
+    TRAIN,
+    number,
+    record,
+    to_arrays,
+    to_config,
+    to_model,
+    to_moments,
+)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -71,6 +85,26 @@ class MessageEngine:
                 values[i] = np.nan if value is None else value
         n_samples = self._n_polled(question)
         return Evaluation(values, values, n_samples, raised, silent)
+
+    def moments(self, n_features: int, drop: bool) -> list[Moments | None]:
+        """Return the mean and variance of each column, of each priority client.
+
+        None from one that fails, if such clients are left out; else its failure is raised.
+        """
+        names = self._names(np.flatnonzero(self.federation.priority))
+        contents = {name: RecordDict({"asked": self._asked(name, 0)}) for name in names}
+        answers = self.nodes.exchange(contents, MOMENTS)
+        found: list[Moments | None] = []
+        for name in names:
+            try:
+                found.append(_moments(answers[name], n_features))
+            except Exception as error:
+                if not drop:
+                    error.add_note(f"client {name!r}, asked for the moments of its columns")
+                    raise
+                logger.warning("client %r sends no means and variances: %s", name, error)
+                found.append(None)
+        return found
 
     def messages(self, order: Order) -> list[Message]:
         """Return the messages that ask a cohort to train; a client that stands twice gets one."""
@@ -162,6 +196,12 @@ class MessageEngine:
         if training.steps is None:
             return training.epochs * size
         return training.steps * self.draws.rows_a_step(size)
+
+
+def _moments(answer: RecordDict | Exception, n_features: int) -> Moments:
+    if isinstance(answer, Exception):
+        raise answer
+    return to_moments(answer, n_features)
 
 
 def _value(answer: RecordDict | Exception, question: Question) -> float | None:

@@ -18,6 +18,7 @@ from skfed._federation import federation_of, named
 from skfed._fitting import rounds_of
 from skfed._nets import get_model
 from skfed._server import Server
+from skfed._standardize import layers_of, standardize
 from skfed._validation import is_due
 from skfed.availability import BaseAvailability
 from skfed.checkpoint import opened
@@ -151,6 +152,10 @@ class FederatedStrategy(Strategy):
             draws = Draws(federation, server.seed, batch_size(server.net))
             fit = uuid4().hex  # a fit that goes on is another, for what clients remember
             self._engine = MessageEngine(self._nodes, federation, draws, to_text(classes), fit)
+            if not server.round and layers_of(server.net) and model.update_privacy is None:
+                n_features = int(np.prod(next(iter(cards.values())).shape))
+                drop = model.on_client_error == "drop"
+                standardize(server, federation, self._engine.moments(n_features, drop))
             until, model.engine_ = model.n_rounds, "flower: clients elsewhere"
             with rounds_of(
                 model, server, federation, self._engine, until, None, None, (), run

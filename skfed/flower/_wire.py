@@ -5,6 +5,8 @@ message                   what is in it, and in its answer
 ========================  ==============================================================
 ``query.skfed_hello``     whether ``classes`` are asked. A card: name, number of rows,
                           shape, classes if asked
+``query.skfed_moments``   nothing. The mean and variance of each column, as the net takes it;
+                          only of nets that standardise X, and before round 0
 ``query.skfed_poll``      the model, round and question. The loss or error; or nothing,
                           above the bound
 ``train``                 the model, unless polled in this round, and how to train. The
@@ -26,7 +28,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from skfed import _files
 from skfed._nets import Model
 
-HELLO, POLL, TRAIN = "query.skfed_hello", "query.skfed_poll", "train"
+HELLO, MOMENTS = "query.skfed_hello", "query.skfed_moments"
+POLL, TRAIN = "query.skfed_poll", "train"
 
 
 class Refusal(ValueError):
@@ -148,6 +151,23 @@ def record(content: RecordDict, name: str, kind: type) -> Any:
     if not isinstance(found, kind):
         raise ValueError(f"its answer has no {kind.__name__} {name!r}.")
     return found
+
+
+def to_moments(content: RecordDict, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means and variances that a client has sent.
+
+    Raises
+    ------
+    ValueError
+        If they are not there, of another length, not finite, or a variance is negative.
+    """
+    arrays = record(content, "moments", ArrayRecord)
+    like = torch.zeros(n_features, dtype=torch.double)
+    sent = to_model(arrays, {"mean": like, "variance": like})
+    mean, variance = sent["mean"].numpy(), sent["variance"].numpy()
+    if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
+        raise ValueError("its means or variances are not finite, or a variance is negative.")
+    return mean, variance
 
 
 def number(metrics: MetricRecord | ConfigRecord, name: str, kind: type = float) -> Any:

@@ -7,7 +7,15 @@ from numbers import Real
 
 import numpy as np
 
-from skfed.selection._base import CLIENT_COUNT, BaseSelector, Cohort, Round, count_clients
+from skfed.selection._base import (
+    CLIENT_COUNT,
+    BaseSelector,
+    Cohort,
+    Round,
+    count_clients,
+    default_count,
+    half_at_most,
+)
 from skfed.utils._sklearn import Interval
 
 
@@ -21,9 +29,10 @@ class ActiveFLSelector(BaseSelector):
 
     Parameters
     ----------
-    clients_per_round : int or float, default=0.1
+    clients_per_round : int, float or None, default=None
         m; a float in (0, 1] is a fraction of all clients, rounded down, at least 1. Capped by the
-        number of available clients.
+        number of available clients. None is a tenth of the clients, but at least ten, and at most
+        half of them: 2 of 4 clients, 10 of 40, 400 of 4,000.
     alpha1 : float, default=0.75
         Share of clients, rounded down, that the draw by value leaves out.
     alpha2 : float, default=0.01
@@ -35,7 +44,7 @@ class ActiveFLSelector(BaseSelector):
     """
 
     _parameter_constraints = {
-        "clients_per_round": CLIENT_COUNT,
+        "clients_per_round": [*CLIENT_COUNT, None],
         "alpha1": [Interval(Real, 0, 1, closed="both")],
         "alpha2": [Interval(Real, 0, None, closed="left")],
         "alpha3": [Interval(Real, 0, 1, closed="both")],
@@ -44,7 +53,7 @@ class ActiveFLSelector(BaseSelector):
     uses_priority = False
 
     def __init__(
-        self, clients_per_round=0.1, alpha1=0.75, alpha2=0.01, alpha3=0.1, ignore_priority=False
+        self, clients_per_round=None, alpha1=0.75, alpha2=0.01, alpha3=0.1, ignore_priority=False
     ):
         self.clients_per_round = clients_per_round
         self.alpha1 = alpha1
@@ -55,12 +64,12 @@ class ActiveFLSelector(BaseSelector):
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
         """Return m / K: clients that reported the same are chosen alike; nobody is polled."""
         n_clients = len(round.sizes)
-        m = min(count_clients(self.clients_per_round, n_clients), n_clients)
+        m = min(self._count(n_clients), n_clients)
         return {"polled": np.zeros(n_clients), "chosen": np.full(n_clients, m / n_clients)}
 
     def _select(self, round: Round) -> Cohort:
         available = np.flatnonzero(round.available)
-        m = min(count_clients(self.clients_per_round, len(round.sizes)), len(available))
+        m = min(self._count(len(round.sizes)), len(available))
         chances = self._chances(round.rng, round.reported[available])
         n_by_value = min(int((1 - self.alpha3) * m + 1e-9), int(np.count_nonzero(chances)))
         chosen = round.rng.choice(len(available), n_by_value, replace=False, p=chances)
@@ -80,3 +89,8 @@ class ActiveFLSelector(BaseSelector):
         odds = np.zeros(len(values))
         odds[valued] = np.exp(self.alpha2 * (values[valued] - values.max()))
         return odds / odds.sum()
+
+    def _count(self, n_clients: int) -> int:
+        if self.clients_per_round is None:
+            return half_at_most(default_count(n_clients), n_clients)
+        return count_clients(self.clients_per_round, n_clients)

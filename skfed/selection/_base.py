@@ -316,6 +316,16 @@ def count_clients(value: Any, n_clients: int) -> int:
     return max(1, int(value * n_clients + 1e-9))
 
 
+def default_count(n_clients: int) -> int:
+    """Return m where a rule is not told: a tenth of the clients, but at least ten, or all."""
+    return min(max(10, n_clients // 10), n_clients)
+
+
+def half_at_most(n: int, of: int) -> int:
+    """Return ``n``, but at most half ``of`` some clients, so that a rule has a choice."""
+    return min(n, max(of // 2, 1))
+
+
 def _client_indices(clients: Any, available: np.ndarray, asker: str) -> np.ndarray:
     """Check that all are indices of clients that can be reached."""
     clients = np.asarray(clients)

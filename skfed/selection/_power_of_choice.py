@@ -13,6 +13,8 @@ from skfed.selection._base import (
     Cohort,
     Round,
     count_clients,
+    default_count,
+    half_at_most,
     inclusion_probabilities,
 )
 from skfed.utils._sklearn import StrOptions
@@ -29,14 +31,17 @@ class PowerOfChoice(BaseSelector):
 
     Parameters
     ----------
-    d : int, float, schedule or callable of the round, default=0.2
+    d : int, float, schedule, callable of the round or None, default=None
         Number of candidates, m <= d <= K; a float in (0, 1] is a fraction of all clients, rounded
-        down, at least 1. Larger d converges faster, to a higher error floor. Scheduled (adapow-d),
+        down, at least 1. Larger d converges faster, to a higher error floor. None is twice m, or
+        all clients: 4 of 4 clients, 20 of 40, 800 of 4,000. Scheduled (adapow-d),
         it is a number of clients, rounded to the nearest integer and not less than m:
         ``StepDecay(K, 0.5, milestones=5000)`` halves it every 5000 rounds, and
         ``StepDecay(K, m / K, milestones=[0.5])`` takes it to m at half of the rounds.
-    clients_per_round : int or float, default=0.1
-        m, the number of clients that train; an int, or a fraction like ``d``.
+    clients_per_round : int, float or None, default=None
+        m, the number of clients that train; an int, or a fraction like ``d``. None is a tenth of
+        the clients, but at least ten, and at most half of the candidates, so that there is a
+        choice: 2 of 4 clients, 10 of 40, 400 of 4,000; 3 with ``d=6``.
     loss : {"full", "batch", "reported"}, default="full"
         "full" polls the loss over all of a candidate's data (pow-d). "batch" polls it over
         min(b, D_k) random rows, for the net's batch size b (cpow-d). "reported" asks nobody and
@@ -59,14 +64,14 @@ class PowerOfChoice(BaseSelector):
     """
 
     _parameter_constraints = {
-        "d": [*CLIENT_COUNT, BaseSchedule, callable],
-        "clients_per_round": CLIENT_COUNT,
+        "d": [*CLIENT_COUNT, BaseSchedule, callable, None],
+        "clients_per_round": [*CLIENT_COUNT, None],
         "loss": [StrOptions({"full", "batch", "reported"})],
         "ignore_priority": ["boolean"],
     }
     uses_priority = False
 
-    def __init__(self, d=0.2, clients_per_round=0.1, loss="full", ignore_priority=False):
+    def __init__(self, d=None, clients_per_round=None, loss="full", ignore_priority=False):
         self.d = d
         self.clients_per_round = clients_per_round
         self.loss = loss
@@ -103,21 +108,31 @@ class PowerOfChoice(BaseSelector):
     def _counts(self, round: Round) -> tuple[int, int]:
         """Return d and m as numbers of clients."""
         n_clients = len(round.sizes)
-        m = count_clients(self.clients_per_round, n_clients)
-        if not (isinstance(self.d, BaseSchedule) or callable(self.d)):
+        if self.d is None:
+            m = self._n_trained(n_clients, n_clients)
+            return min(2 * m, n_clients), m
+        if isinstance(self.d, BaseSchedule) or callable(self.d):
+            m = self._n_trained(n_clients, n_clients)
+            value = value_at(self.d, "d", round.index, round.n_rounds)
+            d = max(int(min(value, n_clients + 1) + 0.5), min(m, n_clients))
+        else:
             d = count_clients(self.d, n_clients)
+            m = self._n_trained(n_clients, d)
             if d < m:
                 raise ValueError(
                     f"d={self.d} gives {d} candidates, fewer than the {m} clients to train "
                     f"(clients_per_round={self.clients_per_round}): raise d or lower "
                     "clients_per_round."
                 )
-        else:
-            value = value_at(self.d, "d", round.index, round.n_rounds)
-            d = max(int(min(value, n_clients + 1) + 0.5), min(m, n_clients))
         if d > n_clients:
             raise ValueError(
                 f"d={self.d} asks for more candidates than the {n_clients} clients there are: "
                 f"pass d <= {n_clients}, or a fraction."
             )
         return d, m
+
+    def _n_trained(self, n_clients: int, n_candidates: int) -> int:
+        """Return m, given the largest number of candidates."""
+        if self.clients_per_round is None:
+            return half_at_most(default_count(n_clients), n_candidates)
+        return count_clients(self.clients_per_round, n_clients)

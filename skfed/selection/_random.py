@@ -12,6 +12,7 @@ from skfed.selection._base import (
     Cohort,
     Round,
     count_clients,
+    default_count,
     inclusion_probabilities,
 )
 from skfed.utils._sklearn import StrOptions
@@ -26,9 +27,12 @@ class RandomSelector(BaseSelector):
 
     Parameters
     ----------
-    clients_per_round : int or float, default=0.1
+    clients_per_round : int, float or None, default=None
         m, the number of draws; a float in (0, 1] is a fraction of all clients, rounded down, at
-        least 1. Capped by the number of available clients.
+        least 1. Capped by the number of available clients. None is a tenth of the clients, but at
+        least ten: 10 draws of 40 clients, 400 of 4,000. Of up to ten clients, None trains each
+        that is available once, with ``weighting="auto"`` by size: a few draws with replacement
+        would leave out half of 4 hospitals.
     probability : {"size", "uniform"}, default="size"
         Draw by the number of samples, or every client alike.
     replace : bool, default=True
@@ -48,7 +52,7 @@ class RandomSelector(BaseSelector):
     """
 
     _parameter_constraints = {
-        "clients_per_round": CLIENT_COUNT,
+        "clients_per_round": [*CLIENT_COUNT, None],
         "probability": [StrOptions({"size", "uniform"})],
         "replace": ["boolean"],
         "weighting": [StrOptions({"auto", "mean", "size", "unbiased"})],
@@ -58,7 +62,7 @@ class RandomSelector(BaseSelector):
 
     def __init__(
         self,
-        clients_per_round=0.1,
+        clients_per_round=None,
         probability="size",
         replace=True,
         weighting="auto",
@@ -73,7 +77,9 @@ class RandomSelector(BaseSelector):
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
         """Return m p_k or m / K, or inclusion by size without replacement; nobody is polled."""
         n_clients = len(round.sizes)
-        m = min(count_clients(self.clients_per_round, n_clients), n_clients)
+        m = min(self._count(n_clients), n_clients)
+        if self._takes_all(n_clients):
+            return {"polled": np.zeros(n_clients), "chosen": np.ones(n_clients)}
         chances = np.full(n_clients, 1 / n_clients)
         if self.probability == "size":
             chances = round.sizes / round.sizes.sum()
@@ -89,14 +95,26 @@ class RandomSelector(BaseSelector):
                 'with weighting="mean".'
             )
         n_available = int(np.count_nonzero(round.available))
-        m = min(count_clients(self.clients_per_round, len(round.sizes)), n_available)
-        clients = round.draw(m, by_size, self.replace)
+        m = min(self._count(len(round.sizes)), n_available)
+        if all_of_them := self._takes_all(len(round.sizes)):
+            clients = np.flatnonzero(round.available)
+        else:
+            clients = round.draw(m, by_size, self.replace)
         weighting = self.weighting
         if weighting == "auto":
-            weighting = "mean" if by_size else "size"
+            weighting = "mean" if by_size and not all_of_them else "size"
         if weighting == "mean":
             return Cohort.mean(clients)
         if weighting == "size":
             return Cohort.by_size(clients, round.sizes)
         shares = round.sizes[clients] / round.sizes[round.available].sum()
         return Cohort(clients, shares * n_available / m, unbiased=True)
+
+    def _count(self, n_clients: int) -> int:
+        if self.clients_per_round is None:
+            return default_count(n_clients)
+        return count_clients(self.clients_per_round, n_clients)
+
+    def _takes_all(self, n_clients: int) -> bool:
+        """Tell whether the default is every client once, and not draws."""
+        return self.clients_per_round is None and default_count(n_clients) == n_clients

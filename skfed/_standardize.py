@@ -1,0 +1,96 @@
+"""Means and variances of columns over the priority clients, for layers that standardise X."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+
+from skfed._federation import Federation
+from skfed._server import Server
+from skfed.modules import Standardize
+
+Moments = tuple[np.ndarray, np.ndarray]  # a client's mean and variance of each column
+
+_CHUNK = 2**24  # bytes of rows that are looked at together
+
+
+def standardize(server: Server, federation: Federation, moments: Iterable[Moments | None]) -> None:
+    """Set a new net's layers from what the priority clients send, and charge it to round 0.
+
+    Parameters
+    ----------
+    server : Server
+        Before its first round.
+    federation : Federation
+        Who the clients are.
+    moments : iterable of (ndarray, ndarray) or None
+        Mean and variance of the columns of each priority client; None from one that has failed.
+    """
+    weights = (federation.priority_weights * federation.sizes)[federation.priority]
+    pooled, n_sent = _pool(moments, weights)
+    _set(server.net, pooled)
+    server.first_scalars = 2 * n_sent * len(pooled[0])
+
+
+def layers_of(net: NeuralNet) -> list[Standardize]:
+    """Return the layers of a net that standardise X."""
+    return [layer for layer in net.module_.modules() if isinstance(layer, Standardize)]
+
+
+def client_moments(X: np.ndarray) -> Moments:
+    """Return the mean and variance of each column of one client's rows."""
+    n_samples, n_features = len(X), int(np.prod(X.shape[1:]))
+    size = max(1, _CHUNK // (8 * n_features))
+    chunks = [slice(start, start + size) for start in range(0, n_samples, size)]
+    mean = sum(_flat(X[rows]).sum(axis=0) for rows in chunks) / n_samples
+    squares = sum(np.square(_flat(X[rows]) - mean).sum(axis=0) for rows in chunks)
+    return mean, squares / n_samples
+
+
+def all_moments(X: np.ndarray, federation: Federation) -> Iterator[Moments]:
+    """Yield the moments of each priority client."""
+    for k in np.flatnonzero(federation.priority).tolist():
+        yield client_moments(X[federation.rows(k)])
+
+
+def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Moments, int]:
+    """Return the mean and variance over all rows of clients, and how many clients there were."""
+    # Added up client by client, around the first one's mean: so columns far from zero lose no
+    # digits, and a million clients need no memory.
+    pivot, shift, squares, total, n_clients = None, 0.0, 0.0, 0.0, 0
+    for one, weight in zip(moments, weights.tolist(), strict=True):
+        if one is None:
+            continue
+        mean, variance = one
+        pivot = mean if pivot is None else pivot
+        shift = shift + weight * (mean - pivot)
+        squares = squares + weight * (variance + np.square(mean - pivot))
+        total, n_clients = total + weight, n_clients + 1
+    if pivot is None:
+        raise ValueError(
+            "no priority client has sent the means and variances of its columns, by which the net "
+            "standardises X: see the clients' logs, or give an estimator without Standardize."
+        )
+    shift, squares = shift / total, squares / total
+    return (pivot + shift, np.maximum(squares - np.square(shift), 0.0)), n_clients
+
+
+def _set(net: NeuralNet, moments: Moments) -> None:
+    """Write the mean and the standard deviation of each column into a net's layers."""
+    mean, variance = moments
+    deviation = np.sqrt(variance)
+    # A column that varies by less than float32 can tell is constant.
+    constant = deviation <= np.finfo(np.float32).eps * np.abs(mean)
+    for layer in layers_of(net):
+        if len(layer.mean) != len(mean):
+            raise ValueError(
+                f"estimator's module has Standardize(n_features={len(layer.mean)}), but X has "
+                f"{len(mean)} values a sample: give it that many, and make it the first layer."
+            )
+        layer.mean.copy_(torch.from_numpy(mean))
+        layer.scale.copy_(torch.from_numpy(np.where(constant, 1.0, deviation)))
+
+
+def _flat(X: np.ndarray) -> np.ndarray:
+    return X.reshape(len(X), -1).astype(np.float64)
