@@ -159,7 +159,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             belong to one client, and a warning says so.
         X_val, y_val : array-like, default=None
             Validation data; ``history_`` then has ``val_loss`` and ``val_score`` (as ``score``) of
-            the global model after each round, or every ``validate_every`` rounds.
+            the global model after each round, or every ``validate_every`` rounds. In a Pipeline
+            ``X_val`` is to be transformed as X is, as by :func:`skfed.make_pipeline`: a warning
+            names columns that are far from those of X.
         clients_val : array-like, default=None
             The client of each validation row; only those of priority clients then count.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -198,7 +200,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             server = self._resumed(X) if resume else self._start(X)
             if resume and not self._has_more_rounds(server):
                 return self
-            validation = self._validation(X_val, y_val, clients_val, federation, server)
+            validation = self._validation(X, X_val, y_val, clients_val, federation, server)
             with opened(self, server, federation, (X, y, weights), validation) as run:
                 rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 from skorch import NeuralNet
 
+from skfed._columns import warn_of_far_columns
 from skfed._federation import Federation, rows_of
 from skfed._nets import cast
 from skfed._server import Server
@@ -77,7 +78,13 @@ class Validation:
 
 
 def make_validation(
-    model: "BaseFederated", X_val, y_val, clients_val, federation: Federation, server: Server
+    model: "BaseFederated",
+    X: np.ndarray,
+    X_val,
+    y_val,
+    clients_val,
+    federation: Federation,
+    server: Server,
 ) -> Validation | None:
     """Check validation data; return what measures a net on the rows that count."""
     if X_val is None and y_val is None and clients_val is None:
@@ -91,6 +98,8 @@ def make_validation(
         )
         model._check_sample_shape(X_val, "X_val")
         y_val = model._encode(y_val, "y_val")
+    if cast(server.net, X_val[:1]).dtype.kind == "f":  # the integers of an embedding have no scale
+        warn_of_far_columns(X, X_val, getattr(model, "feature_names_in_", None))
     if clients_val is not None:
         rows = priority_rows(
             clients_val, len(X_val), federation.ids, federation.priority, "clients_val"
