@@ -170,6 +170,8 @@ def _from_kind(kind: str, content: Any, tensors: Tensors) -> Any:
         return bytes.fromhex(content)
     if kind == "tensor":
         return tensors[content]
+    if kind == "complex":
+        return torch.view_as_complex(tensors[content])
     if kind == "array":
         return tensors[content].numpy()
     if kind == "strings":
@@ -218,6 +220,8 @@ def _array_to_json(value: torch.Tensor | np.ndarray, tensors: Tensors) -> dict[s
     if isinstance(value, np.ndarray) and value.dtype.kind == "O":
         return {"objects": [to_json(one, tensors) for one in value]}
     kind = "tensor" if isinstance(value, torch.Tensor) else "array"
+    if isinstance(value, torch.Tensor) and value.is_complex():  # safetensors has no complex128
+        kind, value = "complex", torch.view_as_real(value.detach().resolve_conj())
     name = str(len(tensors))
     # Cloned, since safetensors refuses tensors that share memory.
     tensors[name] = torch.as_tensor(value).detach().cpu().contiguous().clone()

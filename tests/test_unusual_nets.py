@@ -96,13 +96,15 @@ def test_unusual_nets_are_the_same_on_both_engines(data):
     torch.testing.assert_close(stacked.net_.module_.out.weight, loop.net_.module_.out.weight)
 
 
-def test_unusual_nets_are_saved_and_resumed(data, tmp_path):
-    pytest.importorskip("safetensors")
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_unusual_nets_are_saved_and_resumed(data, tmp_path, dtype):
+    module = Unusual(PHASES.to(dtype)).double()  # which keeps what is complex
     params = {"selector": ALL, "n_rounds": 2, "random_state": 0}
-    model = FederatedClassifier(Unusual, checkpoint=tmp_path / "runs", **params).fit(*data)
-    again = FederatedClassifier(Unusual, checkpoint=tmp_path / "runs", **params).fit(*data)
+    model = FederatedClassifier(module, checkpoint=tmp_path / "runs", **params).fit(*data)
+    again = FederatedClassifier(module, checkpoint=tmp_path / "runs", **params).fit(*data)
     model.save(tmp_path / "model")
-    loaded = FederatedClassifier(Unusual, **params).load(tmp_path / "model")
+    loaded = FederatedClassifier(module, **params).load(tmp_path / "model")
+    assert loaded.net_.module_.f.dtype == dtype
     assert bits(again.net_.module_) == bits(loaded.net_.module_) == bits(model.net_.module_)
 
 
