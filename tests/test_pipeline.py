@@ -36,7 +36,7 @@ def table():
 
 
 def federated(**params):
-    selector = RandomSelector(1.0, "uniform", False)
+    selector = RandomSelector(1.0, "uniform", False, ignore_priority=True)
     params = {"n_rounds": 3, "lr_schedule": 0.3, "random_state": 0, **params}
     return FederatedClassifier(selector=selector, **params)
 
