@@ -12,11 +12,13 @@ clients; ``priority_neg_log_loss`` is minus the objective.
 """
 
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.base import clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_consistent_length
 from skorch import NeuralNet
 from skorch.callbacks import LRScheduler
@@ -195,7 +197,7 @@ def usefulness(
     schedule, and its seed. What belongs to the federation plays no part: selection, availability,
     ``min_clients``, proximal term, aggregator and server optimizer, clipping and noise, and the
     checkpoint; nor do the net's callbacks that act on the global net, but for LRSchedulers other
-    than ReduceLROnPlateau.
+    than ReduceLROnPlateau. All its rows weigh alike.
 
     Parameters
     ----------
@@ -319,11 +321,14 @@ def _best_alone(
     clients = np.zeros(len(own[1]), int)
     classes = {"classes": step.classes_} if is_classifier(step) else {}
     try:
-        # The first round by itself, since only partial_fit is told of classes that it lacks.
-        best = alone.partial_fit(*own, clients=clients, **classes).score(*test)
-        if alone.n_rounds > 1:
-            alone.fit(*own, clients=clients, X_val=test[0], y_val=test[1])
-            best = max(best, alone.history_["val_score"].max())
+        with catch_warnings():
+            # The best round counts; that later ones diverge is of no consequence.
+            simplefilter("ignore", ConvergenceWarning)
+            # The first round by itself, since only partial_fit is told of classes that it lacks.
+            best = alone.partial_fit(*own, clients=clients, **classes).score(*test)
+            if alone.n_rounds > 1:
+                alone.fit(*own, clients=clients, X_val=test[0], y_val=test[1])
+                best = max(best, alone.history_["val_score"].max())
     except Exception as error:
         error.add_note(f"usefulness: client {name!r} cannot train alone")
         raise

@@ -37,14 +37,23 @@ def tidy(ax: Any) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def name_clients(axis: Any, names: Sequence, label: str) -> None:
-    """Name clients beside an axis while there is room, else say how many there are."""
+def name_clients(
+    axis: Any, names: Sequence, label: str, marked: Sequence[bool] | None = None
+) -> None:
+    """Name clients beside an axis while there is room, else say how many there are.
+
+    Those that are ``marked`` get a star.
+    """
     if len(names) > _LABELS:
         axis.set_ticks([])
         axis.set_label_text(f"{len(names)} {label}")
         return
     # Ids are no formulas, whatever dollars they hold.
-    axis.set_ticks(np.arange(len(names)), [_short(name) for name in names], parse_math=False)
+    alike = len({str(name) for name in names}) < len(names)  # as those of 1 and "1" are
+    texts = [_short(repr(name) if alike else name) for name in names]
+    stars = [False] * len(texts) if marked is None else marked
+    texts = [f"{text}*" if star else text for text, star in zip(texts, stars, strict=True)]
+    axis.set_ticks(np.arange(len(names)), texts, parse_math=False)
     axis.set_label_text(label)
     if axis.axis_name == "x":
         axis.set_tick_params(rotation=90)

@@ -165,11 +165,9 @@ in one
             self.ax_.axvline(
                 marked.sum() - 0.5, color="black", linestyle=":", label="priority, left"
             )
-        names = [
-            f"{name}*" if own and some else name
-            for name, own in zip(self.bars.index, marked, strict=True)
-        ]
-        name_clients(self.ax_.xaxis, names, "clients" + " (* priority)" * some)
+        stars = marked.tolist() if some else None
+        label = "clients" + " (* priority)" * some
+        name_clients(self.ax_.xaxis, self.bars.index.tolist(), label, stars)
         self.ax_.set_ylabel(self.ylabel)
         tidy(self.ax_)
         legend(self.ax_)

@@ -273,18 +273,18 @@ def test_a_regressors_r2_is_drawn(data, check_texts):
 
 def test_clients_are_told_apart_by_type_and_value(data):
     X, y, _ = data
-    clients = [[1, 1.0, True][row % 3] for row in range(len(X))]
+    clients = [[1, 1.0, True, "1"][row % 4] for row in range(len(X))]
     model = FederatedClassifier(n_rounds=2, random_state=0)
     model.fit(X, y, clients=clients)
     counted = SelectionDisplay.from_estimator(model)
-    assert [*map(repr, counted.counts.columns)] == ["True", "1.0", "1"]
+    assert [*map(repr, counted.counts.columns)] == ["True", "1.0", "1", "'1'"]
     for drawn in (
         ClientsDisplay.from_data(y, clients),
         ClientsDisplay.from_estimator(model, X, y, clients),
         counted,
     ):
         labels = {label.get_text() for label in drawn.ax_.get_xticklabels()}
-        assert labels == {"True", "1.0", "1"}
+        assert labels == {"True", "1.0", "1", "'1'"}
 
 
 def test_they_draw_on_given_axes(model):
