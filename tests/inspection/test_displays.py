@@ -96,7 +96,7 @@ def test_what_is_not_there_is_told(data):
 
 def test_each_warm_up_says_whose_it_is(data, check_texts):
     X, y, clients = data
-    early, late = FedAlignSelector(warmup=2), FedAlignSelector(warmup=4)
+    early, late = FedAlignSelector(np.inf, warmup=2), FedAlignSelector(np.inf, warmup=4)
     selectors = {
         "early": early,
         "late": late,
