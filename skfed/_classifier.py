@@ -95,7 +95,6 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         to go on, in safetensors and JSON (``skfed.checkpoint``). A fit with the same parameters
         and data goes on from there, bit for bit as if it had not been stopped; n_jobs, verbose and,
         with ``warm_start``, n_rounds may differ. Candidates of a search may share the directory.
-        Needs safetensors (``skfed[save]``).
     checkpoint_every : int, default=1
         Rounds from one checkpoint to the next.
     warm_start : bool, default=False

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 
 VERSION = 1
 
@@ -22,16 +24,6 @@ _MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict}
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "frozenset": frozenset, "set": set}
 
 Tensors = dict[str, torch.Tensor]
-
-
-def check_safetensors() -> None:
-    """Say how to get safetensors, if it is not there."""
-    try:
-        import safetensors  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "checkpoint, save and load need safetensors: pip install 'skfed[save]'."
-        ) from error
 
 
 def write(path: Path, value: Any) -> None:
@@ -57,9 +49,6 @@ def read(path: Path) -> Any:
     ValueError
         If it was not written by ``write``, or has been damaged since.
     """
-    check_safetensors()
-    from safetensors import SafetensorError, safe_open
-
     with open(path, "rb"):  # safetensors' own errors do not name the file
         pass
     try:
@@ -229,9 +218,6 @@ def _array_to_json(value: torch.Tensor | np.ndarray, tensors: Tensors) -> dict[s
 
 
 def _to_bytes(value: Any) -> bytes:
-    check_safetensors()
-    from safetensors.torch import save
-
     tensors: Tensors = {}
     text = json.dumps([VERSION, to_json(value, tensors)])
     return save(tensors, metadata={"skfed": text, "sha256": checksum(text, tensors)})

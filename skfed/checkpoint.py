@@ -172,7 +172,6 @@ def opened(
         raise ValueError(
             f"checkpoint={model.checkpoint!r} names no directory: name one, or pass None."
         )
-    _files.check_safetensors()
     _check_ids(federation.ids)
     root, about = Path(model.checkpoint), describe_parameters(model)
     held_out = (None, None) if validation is None else validation.rows

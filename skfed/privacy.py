@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skfed._nets import Model
 from skfed.aggregation._robust import clipped
+from skfed.utils._extras import needs
 from skfed.utils._ids import client_index, digest, native
 from skfed.utils._sklearn import Interval
 
@@ -184,7 +185,7 @@ def _epsilon(messages: frozenset, delta: float) -> float:
     try:
         from opacus.accountants.analysis import rdp
     except ImportError as error:
-        raise ImportError("privacy_spent needs Opacus: pip install 'skfed[privacy]'.") from error
+        raise ImportError(needs("privacy_spent", "privacy")) from error
     if not messages:
         return 0.0
     if any(multiplier == 0 for (_, multiplier), _ in messages):

@@ -4,6 +4,8 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -76,7 +78,51 @@ def test_a_missing_extra_is_one_line():
     code = "import sys; sys.modules['flwr'] = None; import skfed.flower"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = told.stderr.strip().splitlines()[-1]
-    assert last == "ImportError: skfed.flower needs Flower: pip install 'skfed[flower]'."
+    assert last == 'ImportError: skfed.flower needs flwr: pip install "flwr>=1.41,<1.42".'
+
+
+PROJECT = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = "dask", "flower", "plot", "privacy", "ray"  # of what skfed can do
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_hints_name_the_packages_of_an_extra_so_that_they_work_in_a_clone_too(extra):
+    from skfed.utils._extras import needs
+
+    (package,) = PROJECT["optional-dependencies"][extra]
+    assert needs("it", extra).endswith(f': pip install "{package}".')
+
+
+INSTALLED = re.compile(r"""pip install ["']([^."'][^"']*)["']""")
+
+
+@pytest.mark.parametrize("folder", ["skfed", "doc", "examples", "README.md", "CONTRIBUTING.md"])
+def test_nobody_is_told_to_install_skfed_by_a_name_that_pip_does_not_know(folder):
+    paths = [ROOT.parent / folder, *(ROOT.parent / folder).rglob("*")]
+    texts = [p for p in paths if p.suffix in (".py", ".rst", ".md", ".ipynb")]
+    told = {name for p in texts for name in INSTALLED.findall(p.read_text(encoding="utf-8"))}
+    assert told <= {"{package}", *chain(*PROJECT["optional-dependencies"].values())}
+
+
+NAMES = {"sklearn": "scikit-learn"}
+OF_EXTRAS = {"dask", "flwr", "matplotlib", "opacus", "pytest", "ray"}
+
+
+def imported(source):
+    """Return the packages that a module imports, anywhere in it."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.level == 0]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_what_the_readme_shows_needs_no_package_but_plain_dependencies():
+    """Its first command installs these alone: checkpoint= and save need safetensors."""
+    found = set().union(*(imported(path.read_text(encoding="utf-8")) for path in SOURCES))
+    found -= sys.stdlib_module_names | {"skfed"} | OF_EXTRAS
+    plain = {re.match(r"[\w-]+", one)[0] for one in PROJECT["dependencies"]}
+    assert "safetensors" in plain
+    assert {NAMES.get(name, name) for name in found} <= plain
 
 
 def test_extras_are_not_imported():

@@ -69,7 +69,7 @@ def test_training_goes_on_from_a_loaded_model(blobs, tmp_path, aggregator):
     np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
 
 
-def test_ids_and_labels_of_bytes_are_saved(blobs, tmp_path):
+def test_ids_of_bytes_are_saved(blobs, tmp_path):
     X, y, clients = blobs
     model = classifier().fit(X, y, np.char.encode(clients))
     model.save(tmp_path / "m")

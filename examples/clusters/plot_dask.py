@@ -4,7 +4,7 @@ Clients that train on a Dask cluster
 
 joblib's backend says where clients train; here it is a Dask cluster of two workers on this machine.
 Another would be the address of its scheduler. The model is that of one process, bit for bit. Needs
-``pip install 'skfed[dask]'``.
+``pip install "dask[distributed]>=2025.1"``.
 
 Dask's workers import the script that starts them, so what it does is in a function.
 """

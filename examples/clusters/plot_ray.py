@@ -3,7 +3,7 @@ Clients that train on Ray
 =========================
 
 The same on Ray: two processes on this machine, or those of the cluster whose address ``ray.init``
-is given. ``n_jobs`` says how many. Needs ``pip install 'skfed[ray]'``.
+is given. ``n_jobs`` says how many. Needs ``pip install "ray>=2.49"``.
 """
 
 import joblib

@@ -7,7 +7,7 @@ Then the same in one process, for the same seed: the tables are the same.
 
     python examples/federation/run.py [--rounds 5]
 
-It needs ``pip install 'skfed[flower,save]'`` and WISDM in the folder that ``SKFED_DATA`` names.
+It needs ``pip install "flwr>=1.41,<1.42"`` and WISDM in the folder that ``SKFED_DATA`` names.
 Every message starts a Python process at its node, so on one machine a round takes some 10 seconds
 or more, most of them imports and Flower's waiting.
 """

@@ -75,7 +75,7 @@ print(table.round(3))
 
 # %%
 # Now honest clients that clip their updates and add noise. Epsilon is what all 40 messages of a
-# client give away; it needs Opacus (``pip install "skfed[privacy]"``). With 20 clients who each
+# client give away; it needs Opacus (``pip install "opacus>=1.5.4"``). With 20 clients who each
 # make noise of their own, privacy that deserves the name is out of reach: the noise that a
 # guarantee takes is averaged over too few.
 

@@ -9,13 +9,15 @@ from importlib.util import find_spec
 
 from joblib.parallel import EXTERNAL_BACKENDS
 
+from skfed.utils._extras import needs
+
 
 def _with_extra(extra: str, package: str, register: Callable[[], None]) -> Callable[[], None]:
     """Return ``register``, with an error that names the extra where the package is missing."""
 
     def checked() -> None:
         if find_spec(package) is None:
-            raise ImportError(f"backend={extra!r} needs {package}: pip install 'skfed[{extra}]'.")
+            raise ImportError(needs(f"backend={extra!r}", extra))
         register()
 
     return checked

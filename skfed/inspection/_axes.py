@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from skfed.utils._extras import needs
+
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 STYLES = ["-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1))]
@@ -23,10 +25,7 @@ def axes_of(ax: Any, size: tuple[float, float] = (6.4, 4.0)) -> tuple[Any, Any]:
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
-        raise ImportError(
-            "skfed.inspection draws with matplotlib, which is not installed: "
-            'pip install "skfed[plot]".'
-        ) from error
+        raise ImportError(needs("skfed.inspection", "plot")) from error
     if ax is None:
         _, ax = plt.subplots(figsize=size, layout="constrained")
     return ax, ax.figure

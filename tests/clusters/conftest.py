@@ -6,6 +6,8 @@ import warnings
 import joblib
 import pytest
 
+from skfed.utils._extras import needs
+
 
 def pytest_collection_modifyitems(items):
     for item in items:
@@ -15,7 +17,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def dask():
-    distributed = pytest.importorskip("distributed", reason="needs pip install 'skfed[dask]'")
+    distributed = pytest.importorskip("distributed", reason=needs("it", "dask"))
     cluster = distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
     )
@@ -25,7 +27,7 @@ def dask():
 
 @pytest.fixture(scope="session")
 def ray():
-    ray = pytest.importorskip("ray", reason="needs pip install 'skfed[ray]'")
+    ray = pytest.importorskip("ray", reason=needs("it", "ray"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)

@@ -13,12 +13,15 @@ joblib.parallel_config(backend="{extra}")
 """
 
 
-@pytest.mark.parametrize(("extra", "package"), [("dask", "distributed"), ("ray", "ray")])
-def test_a_missing_extra_is_named_in_one_line(extra, package):
+@pytest.mark.parametrize(
+    ("extra", "package", "required"),
+    [("dask", "distributed", "dask[distributed]>=2025.1"), ("ray", "ray", "ray>=2.49")],
+)
+def test_a_missing_extra_is_named_in_one_line(extra, package, required):
     run = [sys.executable, "-c", SCRIPT.format(extra=extra, package=package)]
     told = subprocess.run(run, capture_output=True, text=True, check=False).stderr
     assert told.splitlines()[-1] == (
-        f"ImportError: backend={extra!r} needs {package}: pip install 'skfed[{extra}]'."
+        f'ImportError: backend={extra!r} needs {extra}: pip install "{required}".'
     )
 
 
