@@ -175,15 +175,26 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         -------
         self
             The fitted estimator. After Ctrl-C it has the model of the last finished round.
+            An update or an aggregate that is not finite is not taken; if in the end no client
+            reaches a finite loss any more, the last model from which one did is kept.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If a loss in ``history_`` has grown a thousandfold, or from some round on every client
+            that was asked failed.
+        UserWarning
+            If ``clients`` was not given; if the selector ignores ``priority``; if FedALIGN matched
+            no free client in any round.
 
         Raises
         ------
         ValueError
             If a parameter is out of range, ``clients`` does not fit X, or ``priority`` is empty or
-            names an unknown client; if every update is not finite in every round; if the run in
-            ``checkpoint`` has been damaged; if ``warm_start`` finds another module; if weights of
-            rows are negative, not finite or, in some client, all 0, or the net's loss does not
-            allow them.
+            names an unknown client; if every update is not finite in every round, or every
+            aggregate; if the run in ``checkpoint`` has been damaged; if ``warm_start`` finds
+            another module; if weights of rows are negative, not finite or, in some client, all 0,
+            or the net's loss does not allow them.
         TypeError
             If a parameter cannot be told from others, with ``checkpoint``.
         OSError

@@ -18,6 +18,9 @@ from skfed.utils._seeding import Purpose
 
 logger = logging.getLogger(__name__)
 
+NO_ANSWER = "no answer"  # the cause of who was silent in the training
+NOT_FINITE = "is not finite"
+
 
 @dataclass
 class Failures:
@@ -96,7 +99,7 @@ class Discretion:
     def not_finite(self, what: str, loss: float) -> ValueError:
         """Say that a loss or update is not finite; the loss itself only where it is no secret."""
         told = f" (loss {loss})" if self.mechanism is None else ""
-        return ValueError(f"its {what} is not finite{told}: lower the learning rate, or scale X.")
+        return ValueError(f"its {what} {NOT_FINITE}{told}: lower the learning rate, or scale X.")
 
 
 @dataclass

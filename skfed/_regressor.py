@@ -109,7 +109,9 @@ feature_names_in_
         return y.reshape(len(y), *output.shape[1:])
 
     def _val_score(self, outputs, y):
-        return float(r2_score(y, outputs))
+        if not np.isfinite(outputs).all():  # of a net that has diverged
+            return float("nan")
+        return float(r2_score(y.astype(float), outputs.astype(float)))
 
     def partial_fit(self, X, y, clients=None, sample_weight=None):
         """Train for one more round, from where the estimator stands.

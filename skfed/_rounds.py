@@ -1,5 +1,6 @@
 """One round after another: poll, select, train, aggregate, record."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from skorch import NeuralNetClassifier
 
-from skfed._exchanges import Discretion, Failures, Poll, Returns, in_words
+from skfed._conclusion import conclude
+from skfed._exchanges import NO_ANSWER, Discretion, Failures, Poll, Returns, in_words
 from skfed._federation import Federation
 from skfed._nets import Model, get_model, model_bytes, set_model
 from skfed._orders import make_order, noise_of
@@ -22,7 +24,6 @@ from skfed.engines import LocalTraining, Order, Polls, Updates
 from skfed.history import Ledger
 from skfed.selection import Cohort, Round
 from skfed.utils._seeding import Purpose, stream
-from skfed.utils._warnings import warn
 
 
 class Watcher(Protocol):
@@ -33,6 +34,9 @@ class Watcher(Protocol):
 
     def end_round(self, row: dict[str, Any]) -> bool:
         """See the row of the history that a round has made; tell whether to stop."""
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -95,6 +99,7 @@ class Rounds:
             for k in range(len(federation)):
                 self._reported[k] = server.reported.get(federation.digest(k), np.inf)
         self._first: tuple[int, Exception] | None = None  # failure of all rounds
+        self._overflows: dict[int, Exception] = {}  # rounds whose aggregate was not finite
         self._begun: _Begun | None = None
 
     def begin(self) -> Order | None:
@@ -144,27 +149,24 @@ class Rounds:
             row["round_seconds"] += perf_counter() - started
         server.stopped = self.until if stops else 0
         self._first = self._first or next(iter(causes.items()), None)
-        server.succeeded = server.succeeded or bool(begun.returns.good.any()) or not causes
+        if row["round"] not in self._overflows:
+            server.succeeded = server.succeeded or bool(begun.returns.good.any()) or not causes
         if self.keep is not None and server.succeeded:
             self.keep(stops or server.round == self.until)
 
     def end(self) -> None:
         """Raise the first cause, if every client failed in every round; nothing is written then.
 
-        Else warn of what the rounds show about the parameters, after all that were planned.
+        So if no aggregate was finite. Else warn of what went wrong.
         """
         if self._first is not None and not self.server.succeeded:
             k, cause = self._first
             name = self.federation.names([k])[0]
             cause.add_note(f"client {name!r}; every client failed in every round")
             raise cause
-        server, federation, rules = self.server, self.federation, self.rules
-        # With partial_fit, each round has its end: the rule has its say when all are through.
-        if server.round == rules.n_rounds or server.stopped:
-            free = federation.names(np.flatnonzero(~federation.priority))
-            text = rules.selector.warning_after(server.rows, free, rules.n_rounds)
-            if text is not None:
-                warn(text)
+        if self._overflows and not self.server.succeeded:
+            raise next(iter(self._overflows.values()))
+        conclude(self.server, self.federation, self.rules, self.until, self._overflows)
 
     def run(self, train: Callable[[Order], Iterable[Updates]]) -> None:
         """Let an engine train the cohorts, to the last round."""
@@ -180,14 +182,20 @@ class Rounds:
         parts = returns.parts(arriving)
         aggregate = rules.aggregator.combine(model, parts, asked, order.parameters)
         aggregate = settled(model, aggregate, returns.changed)
-        cohort = asked.keep(returns.good)
+        cohort, nobody = asked.keep(returns.good), asked.keep(np.zeros_like(returns.good))
         if len(np.unique(cohort.clients)) < rules.min_clients:
-            cohort = asked.keep(np.zeros(len(asked.clients), dtype=bool))
+            cohort = nobody
         _charge(begun, rules)
         trained = perf_counter()
         with _all_or_nothing(server, model):
             if len(cohort.clients):
-                _move(server, federation, rules, order, aggregate, returns)
+                overflow = _move(server, federation, rules, order, aggregate, returns)
+                if overflow is not None:
+                    logger.warning("%s", overflow)
+                    self._overflows[server.round] = overflow
+                    cohort = nobody
+            if returns.good.any():
+                server.proven = model
             measured = {}
             if self.validation is not None:
                 measured = self.validation.after_round(server.net, server.round)
@@ -216,7 +224,7 @@ class Rounds:
 def _all_or_nothing(server: Server, model: Model) -> Iterator[None]:
     """Put back what the server remembers, if a round is interrupted before its row is written."""
     t = server.round
-    names = "optimizer_state", "variates", "reported", "messages", "private_rounds"
+    names = "optimizer_state", "variates", "reported", "messages", "private_rounds", "proven"
     before = {name: getattr(server, name) for name in names}
     try:
         yield
@@ -252,22 +260,28 @@ def _move(
     order: Order,
     aggregate: Model,
     returns: Returns,
-) -> None:
-    """Move the global model, and with it the server optimizer's state and SCAFFOLD's variates."""
+) -> ValueError | None:
+    """Move the global model, and with it the server optimizer's state and SCAFFOLD's variates.
+
+    What would not be finite is not taken; then return what to say of it.
+    """
+    optimizer_state = server.optimizer_state
     if rules.server_optimizer is not None:
-        aggregate, server.optimizer_state = rules.server_optimizer.step(
-            order.model, aggregate, order.parameters, server.optimizer_state
+        aggregate, optimizer_state = rules.server_optimizer.step(
+            order.model, aggregate, order.parameters, optimizer_state
         )
     for name, w in order.model.items():
         if not finite_where_changed(aggregate[name], w):
-            raise ValueError(
+            return ValueError(
                 f"{name} of the global model is not finite after round {server.round}, though the "
                 "updates were: lower the server's learning rate (server_optimizer__lr), or the "
                 "clients'."
             )
     set_model(server.net, aggregate)
+    server.optimizer_state = optimizer_state
     if rules.aggregator.uses_variates:
         server.variates = server.variates.moved(_new_variates(federation, returns), len(federation))
+    return None
 
 
 def _charge(begun: _Begun, rules: Rules) -> None:
@@ -297,7 +311,7 @@ def _who(federation: Federation, begun: _Begun, cohort: Cohort) -> dict[str, Any
         "polled": federation.names(polled),
         "cohort": federation.names(cohort.clients),
         "failed": federation.names([*silent, *causes]),
-        "causes": ("no answer",) * len(silent) + tuple(map(in_words, causes.values())),
+        "causes": (NO_ANSWER,) * len(silent) + tuple(map(in_words, causes.values())),
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from skorch import NeuralNet
 
 from skfed._callbacks import memory_of
+from skfed._nets import Model
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.aggregation._scaffold import Variates
 from skfed.availability import BaseAvailability
@@ -33,6 +34,8 @@ class Server:
     messages: Counter[tuple[bytes, str, float]] = field(default_factory=Counter)
     private_rounds: tuple[int, ...] = ()  # which these were
     first_scalars: int = 0  # sent by clients before round 0, and charged to it
+    # The last model from which a client has trained to a finite loss and update.
+    proven: Model | None = None
     stopped: int = 0  # the number of rounds that were planned when a callback stopped them
     succeeded: bool = False  # some client, in some round of this fit
     reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file

@@ -7,6 +7,7 @@ import torch
 from skorch.history import History
 
 from skfed._callbacks import memory_of, warn_of_lost
+from skfed._divergence import in_doubt
 from skfed._files import checksum
 from skfed._nets import Model, get_model, set_model
 from skfed._server import Server
@@ -17,6 +18,7 @@ _KINDS: dict[str, Any] = {
     "reported": dict,
     "optimizer_state": dict | None,
     "stopped": int,
+    "proven": dict | None,
     "callbacks": dict | None,
 }
 
@@ -33,6 +35,8 @@ def state_of(server: Server) -> dict[str, Any]:
         "messages": dict(server.messages),
         "private_rounds": server.private_rounds,
         "stopped": server.stopped,
+        # It would double the file, and is of use only to a fit that diverges.
+        "proven": server.proven if in_doubt(server.rows) else None,
         # What the wrapped net's callbacks have seen and changed.
         "net_history": server.net.history.to_list(),
         "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
@@ -70,7 +74,8 @@ def restore(server: Server, state: dict[str, Any], rows: list[dict[str, Any]]) -
     """
     try:
         _check_kinds(state, rows)
-        _check_fits(get_model(server.net), state["model"])
+        for model in (state["model"], state["proven"] or state["model"]):
+            _check_fits(get_model(server.net), model)
         variates = Variates(*state["variates"])
         told = set(state["told"])
         groups = zip(server.net.optimizer_.param_groups, state["net_rates"], strict=True)
@@ -84,6 +89,7 @@ def restore(server: Server, state: dict[str, Any], rows: list[dict[str, Any]]) -
         server.messages = Counter(state["messages"])
         server.private_rounds = state["private_rounds"]
         server.stopped, server.reminder = state["stopped"], state["callbacks"]
+        server.proven = state["proven"]
         server.succeeded = True  # else nothing would have been written
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"it is no state of a federation: {error!r}") from error

@@ -1,0 +1,52 @@
+"""What a fit warns of in the end, it warns of over Flower too."""
+
+import numpy as np
+import pytest
+from mishaps import EVERYBODY, estimator
+from sklearn.exceptions import ConvergenceWarning
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skfed import FedAlignSelector, FederatedClassifier
+from skfed.modules import SoftmaxRegression
+
+
+def test_divergence_is_told_and_the_last_model_of_a_finite_loss_kept(federate, blobs):
+    """One step so large leads to finite weights, and to outputs that are not."""
+    net = NeuralNetClassifier(
+        SoftmaxRegression,
+        module__n_features=5,
+        module__n_classes=3,
+        criterion=nn.CrossEntropyLoss,
+    )
+    rates = lambda t: 0.01 if t == 0 else 3e38  # noqa: E731
+    diverging = estimator(estimator=net, lr_schedule=rates, local_epochs=1)
+    strategy, grid = federate(diverging)
+    with pytest.warns(ConvergenceWarning, match="from round 2 to 3 no client succeeded"):
+        strategy.start(grid)
+    assert np.isfinite(strategy.model_.predict_proba(blobs[0])).all()
+
+
+def test_priority_that_has_no_influence_is_told(federate):
+    strategy, grid = federate(estimator(selector=EVERYBODY, priority=["a"], n_rounds=1))
+    with pytest.warns(UserWarning, match="priority has no influence on who trains"):
+        strategy.start(grid)
+
+
+def test_priority_without_a_selector_is_that_of_fedalign(federate, blobs):
+    X, y, clients = blobs
+    strategy, grid = federate(FederatedClassifier(priority=["a", "b"], n_rounds=2, random_state=0))
+    strategy.start(grid)
+    here = FederatedClassifier(priority=["a", "b"], n_rounds=2, random_state=0)
+    here.fit(X, y, clients=clients)
+    cohorts = strategy.model_.history_["cohort"].tolist()
+    assert cohorts == here.history_["cohort"].tolist()
+    assert all({"a", "b"} <= set(cohort) for cohort in cohorts)
+
+
+def test_an_eps_that_matches_nobody_is_told(federate):
+    selector = FedAlignSelector(eps=1e-9, warmup=1)
+    strategy, grid = federate(estimator(selector=selector, priority=["a"], n_rounds=2))
+    with pytest.warns(UserWarning, match="matched no free client in any of the 1 rounds"):
+        strategy.start(grid)
+    assert np.isfinite(strategy.model_.history_["objective"].iloc[-1])
