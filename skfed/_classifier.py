@@ -6,9 +6,12 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from skfed._class_weight import class_weights
 from skfed._estimator import BaseFederated
 from skfed._nets import CLASSIFIER, make_net, predict, predict_log
+from skfed.engines import row_weights
 from skfed.utils._checks import naming
+from skfed.utils._sklearn import StrOptions
 
 
 class FederatedClassifier(ClassifierMixin, BaseFederated):
@@ -38,6 +41,11 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         36 phone users and 1,000 clients of 60 images it comes within 5 points of pooled logistic
         regression (``tests/test_standardize.py``). Each priority client sends the mean and the
         variance of its columns once, before round 0.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the rows of each class in the loss of the default net, by label, 1 for a class
+        that is not named; they multiply ``sample_weight``. "balanced": the number of rows over the
+        number of classes and that of the class's rows, all counted over the priority clients, each
+        of whom sends one count a class before the first round, to which that is charged.
     selector : BaseSelector, default=None
         Who trains in a round; None is ``FedAlignSelector()`` where ``priority`` is given, else
         ``RandomSelector()``. A selector that selects without regard to priority warns where
@@ -157,6 +165,68 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     np.int64(5)
     """
 
+    _parameter_constraints: dict = {
+        **BaseFederated._parameter_constraints,
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    def __init__(
+        self,
+        estimator=None,
+        *,
+        class_weight=None,
+        selector=None,
+        priority=None,
+        n_rounds=100,
+        local_epochs=1,
+        local_steps=None,
+        lr_schedule=None,
+        proximal_mu=0.0,
+        aggregator=None,
+        server_optimizer=None,
+        availability=None,
+        on_client_error="drop",
+        min_clients=1,
+        update_privacy=None,
+        loss_privacy=None,
+        validate_every=1,
+        engine="auto",
+        memory_budget=2**30,
+        n_jobs=None,
+        checkpoint=None,
+        checkpoint_every=1,
+        warm_start=False,
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            estimator,
+            selector=selector,
+            priority=priority,
+            n_rounds=n_rounds,
+            local_epochs=local_epochs,
+            local_steps=local_steps,
+            lr_schedule=lr_schedule,
+            proximal_mu=proximal_mu,
+            aggregator=aggregator,
+            server_optimizer=server_optimizer,
+            availability=availability,
+            on_client_error=on_client_error,
+            min_clients=min_clients,
+            update_privacy=update_privacy,
+            loss_privacy=loss_privacy,
+            validate_every=validate_every,
+            engine=engine,
+            memory_budget=memory_budget,
+            n_jobs=n_jobs,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
     def _check_training_data(self, X, y, *, reset, classes=None):
         X, y = validate_data(self, X, y, reset=reset, dtype="numeric", allow_nd=True)
         if reset:
@@ -193,10 +263,40 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     def _val_score(self, outputs, y):
         return float((outputs.argmax(axis=1) == y).mean())
 
+    def _row_weights(self, sample_weight, X, y, federation):
+        weights = super()._row_weights(sample_weight, X, y, federation)
+        if self.class_weight is None:
+            return weights
+        own = class_weights(self.class_weight, self.classes_, y, federation)[y]
+        both = own if weights is None else own * weights
+        return row_weights(both, X, federation, "class_weight times sample_weight")
+
+    def _n_scalars_asked(self, federation):
+        balanced = self.class_weight == "balanced"
+        return len(self.classes_) * int(federation.priority.sum()) if balanced else 0
+
     def _make_net(self, X, seed):
+        self._check_class_weight()
         net = make_net(CLASSIFIER, self.estimator, X, len(self.classes_), seed)
         net.check_data(None, np.arange(len(self.classes_)))  # tells the net its classes_
         return net
+
+    def _check_class_weight(self) -> None:
+        """Check that class_weight goes with the other parameters."""
+        if self.class_weight is None:
+            return
+        if self.estimator is not None:
+            raise ValueError(
+                "class_weight is for the default net (estimator=None): give the weights to the "
+                "criterion of your net, as criterion__weight=torch.tensor([...]), or pass "
+                "sample_weight to fit."
+            )
+        private = [n for n in ("update_privacy", "loss_privacy") if getattr(self, n) is not None]
+        if private and self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' asks clients for the number of their rows of each class, "
+                f"which {private[0]} does not cover: pass a dict of labels to weights."
+            )
 
     def partial_fit(self, X, y, classes=None, clients=None, sample_weight=None):
         """Train for one more round, from where the estimator stands.
@@ -222,8 +322,13 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Raises
         ------
         ValueError
-            As ``fit``.
+            As ``fit``; and if ``class_weight`` is "balanced", since the rows to come are not known.
         """
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs the labels of all rows, of which partial_fit has "
+                "some: pass a dict of labels to weights, or call fit."
+            )
         return self._partial_fit(X, y, clients, sample_weight, classes)
 
     def predict_proba(self, X):

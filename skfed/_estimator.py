@@ -366,6 +366,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Return the weights of the rows of X, whose targets are encoded; None: all alike."""
         return None if sample_weight is None else row_weights(sample_weight, X, federation)
 
+    def _n_scalars_asked(self, federation: Federation) -> int:
+        """Return how many numbers clients send before the first round, for the weights of rows."""
+        return 0
+
     def _start(self, X: np.ndarray) -> Server:
         seed = draw_seed(self.random_state)
         return Server(self._make_net(X, seed), seed, given=settings_of(self.estimator))
@@ -417,6 +421,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             self._standardize(server, federation, X)
         bench = Workbench(server.net, X[:1])
         draws = Draws(federation, server.seed, batch_size(server.net))
+        if not server.round:
+            server.first_scalars += self._n_scalars_asked(federation)
         engine, self.engine_ = make_engine(
             self.engine, bench, X, y, draws, self.memory_budget, self.n_jobs, weights
         )

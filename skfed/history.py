@@ -24,7 +24,7 @@ column                unit    there    what it is
 ``models_down``       models  always   sent to clients, SCAFFOLD's variates too
 ``models_up``         models  always   sent by clients, SCAFFOLD's variates too
 ``scalars_down``      scalars always   bounds sent with a poll
-``scalars_up``        scalars always   answers to polls; in round 0 also what Standardize asks for
+``scalars_up``        scalars always   answers to polls; in round 0 also what was asked before it
 ``bytes_down``        bytes   always   of models and scalars down
 ``bytes_up``          bytes   always   of models and scalars up
 ``samples_evaluated`` rows    always   evaluated in polls

@@ -6,6 +6,7 @@ import sklearn
 import torch
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.model_selection import GridSearchCV
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data
 from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
@@ -21,6 +22,7 @@ from skfed._federation import make_federation
 from skfed.aggregation import Scaffold
 from skfed.engines._held import ClientRows, Share, serve
 from skfed.engines._rows import Rows
+from skfed.privacy import GaussianMechanism
 
 EVERYBODY = RandomSelector(1.0, "uniform", False)
 ENGINES = pytest.mark.parametrize("engine", ["stacked", "loop"])
@@ -321,3 +323,103 @@ def test_a_checkpoint_tells_weights_apart(blobs, weights, tmp_path):
     np.testing.assert_array_equal(weighted.coef_, fit(blobs, sample_weight=weights).coef_)
     fit(blobs, checkpoint=tmp_path, sample_weight=weights)  # goes on with the second
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
+
+
+def test_class_weights_are_weights_of_rows(blobs):
+    X, y, clients = blobs
+    names = np.array(["one", "two", "three"])[y]
+    given = {"one": 3.0, "three": 0.5}
+    model = fit((X, names, clients), class_weight=given)
+    by_row = fit((X, names, clients), sample_weight=[given.get(name, 1.0) for name in names])
+    assert model.engine_ == by_row.engine_ == "stacked: linear layers"
+    np.testing.assert_array_equal(model.coef_, by_row.coef_)
+    loop = fit((X, names, clients), class_weight=given, engine="loop")
+    np.testing.assert_allclose(model.coef_, loop.coef_, rtol=1e-4, atol=1e-6)
+
+
+def test_class_weights_multiply_sample_weights(blobs, weights):
+    _, y, _ = blobs
+    both = fit(blobs, class_weight={0: 3.0}, sample_weight=weights)
+    by_row = fit(blobs, sample_weight=np.where(y == 0, 3.0, 1.0) * weights)
+    np.testing.assert_allclose(both.coef_, by_row.coef_, rtol=1e-6)
+
+
+def test_balanced_class_weights_are_scikit_learns_over_the_priority_clients(blobs):
+    _, y, clients = blobs
+    labels = np.arange(3)
+    for priority in (None, ["b", "c"]):
+        rows = y if priority is None else y[np.isin(clients, priority)]
+        expected = compute_class_weight("balanced", classes=labels, y=rows)
+        params = {"selector": FedAlignSelector(), "priority": priority}
+        balanced = fit(blobs, class_weight="balanced", **params)
+        by_hand = fit(blobs, class_weight=dict(enumerate(expected)), **params)
+        np.testing.assert_array_equal(balanced.coef_, by_hand.coef_)
+        asked = balanced.history_["scalars_up"] - by_hand.history_["scalars_up"]
+        assert asked.tolist() == [3 * (6 if priority is None else 2), 0, 0]
+
+
+def test_balanced_class_weights_count_clients_by_their_weight(blobs):
+    """A client of half the priority counts half."""
+    _, y, clients = blobs
+    counts = np.bincount(y[clients == "b"], minlength=3)
+    counts = counts + np.bincount(y[clients == "c"], minlength=3) / 2
+    params = {"selector": FedAlignSelector(), "priority": {"b": 1.0, "c": 0.5}}
+    balanced = fit(blobs, class_weight="balanced", **params)
+    by_hand = fit(blobs, class_weight=dict(enumerate(1 / counts)), **params)
+    np.testing.assert_allclose(balanced.coef_, by_hand.coef_, rtol=1e-5, atol=1e-7)
+
+
+def test_balanced_classes_are_found_where_one_is_rare():
+    rng = np.random.default_rng(0)
+    y = (np.arange(600) % 20 == 0).astype(int)
+    X, clients = rng.normal(size=(600, 3)) + y[:, None], np.arange(600) % 7
+    found = [
+        fit((X, y, clients), class_weight=weight, n_rounds=40, lr_schedule=0.5).predict(X)[y == 1]
+        for weight in (None, "balanced")
+    ]
+    assert found[0].mean() < 0.3 and found[1].mean() > 0.6
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"estimator": nn.Linear(5, 3), "class_weight": {0: 2.0}}, "give the weights to the crit"),
+        ({"class_weight": {0: -1.0}}, "class_weight.* has a negative weight"),
+        ({"class_weight": {0: np.inf}}, "class_weight has values that are not finite"),
+        (
+            {"class_weight": {7: 2.0}},
+            "class_weight names 7, which is not among classes_",
+        ),
+        ({"class_weight": "even"}, "'class_weight' parameter"),
+        (
+            {"class_weight": "balanced", "loss_privacy": GaussianMechanism(1.0, 1.0)},
+            "number of their rows of each class, which loss_privacy does not cover",
+        ),
+    ],
+)
+def test_class_weights_that_do_not_fit_are_told(blobs, params, match):
+    X, y, clients = blobs
+    with pytest.raises(ValueError, match=match):
+        FederatedClassifier(**params).fit(X, y, clients=clients)
+
+
+def test_a_client_whose_classes_have_no_weight_is_named():
+    with pytest.raises(ValueError, match="class_weight times sample_weight is zero.*'b'"):
+        FederatedClassifier(class_weight={1: 0.0}).fit(
+            np.eye(4), [0, 1, 1, 1], clients=["a", "a", "b", "b"]
+        )
+
+
+def test_partial_fit_takes_class_weights_by_label_only(blobs):
+    X, y, clients = blobs
+    model = FederatedClassifier(class_weight={0: 3.0}, selector=EVERYBODY, random_state=0)
+    model.partial_fit(X, y, clients=clients)
+    once = fit(blobs, class_weight={0: 3.0}, n_rounds=1)
+    np.testing.assert_array_equal(model.coef_, once.coef_)
+    with pytest.raises(ValueError, match="'balanced' needs the labels of all rows"):
+        model.set_params(class_weight="balanced").partial_fit(X, y, clients=clients)
+
+
+def test_a_classifier_has_a_regressors_parameters_and_class_weight():
+    classifier, regressor = FederatedClassifier().get_params(), FederatedRegressor().get_params()
+    assert classifier == regressor | {"class_weight": None}

@@ -19,7 +19,9 @@ from skfed.utils._sklearn import check_sample_weight
 _STEP = "train_step", "train_step_single", "validation_step", "infer", "get_loss"
 
 
-def row_weights(sample_weight, X: np.ndarray, federation: Federation) -> np.ndarray:
+def row_weights(
+    sample_weight, X: np.ndarray, federation: Federation, name: str = "sample_weight"
+) -> np.ndarray:
     """Check the weights of rows; return them as fractions of their client's largest.
 
     A batch is of one client, so that its loss does not depend on their scale.
@@ -29,7 +31,7 @@ def row_weights(sample_weight, X: np.ndarray, federation: Federation) -> np.ndar
     ValueError
         If there is not one a row, one is negative or not finite, or all of a client's are 0.
     """
-    with naming("sample_weight"):
+    with naming(name):
         weights = check_sample_weight(
             sample_weight,
             X,
@@ -40,9 +42,9 @@ def row_weights(sample_weight, X: np.ndarray, federation: Federation) -> np.ndar
     grouped = weights[federation.order]
     largest = np.maximum.reduceat(grouped, federation.offsets[:-1])
     if not largest.all():
-        (name,) = federation.names(np.flatnonzero(largest == 0)[:1])
+        (client,) = federation.names(np.flatnonzero(largest == 0)[:1])
         raise ValueError(
-            f"sample_weight is zero in all rows of client {name!r}, so it has no loss: leave its "
+            f"{name} is zero in all rows of client {client!r}, so it has no loss: leave its "
             "rows out of fit, or give one of them a weight."
         )
     scaled = np.empty_like(weights)

@@ -112,6 +112,11 @@ def checked_estimator(estimator: Any) -> BaseFederated:
             "estimator must be a FederatedClassifier or FederatedRegressor; got "
             f"{type(estimator).__name__}."
         )
+    if getattr(estimator, "class_weight", None) == "balanced":
+        raise ValueError(
+            "class_weight='balanced' needs the label counts of all clients, which they do not send "
+            "over Flower: pass a dict of labels to weights."
+        )
     return estimator
 
 
@@ -249,9 +254,10 @@ class _Client:
         bench = Workbench(net, X[:1])
         draws = Draws(make_federation([name] * len(X), len(X)), seed, batch_size(net))
         y = model._targets(net, X, y)
-        held = ClientRows(Rows(X, y), draws.federation, model.memory_budget)
+        weights = model._row_weights(None, X, y, draws.federation)
+        held = ClientRows(Rows(X, y, weights=weights), draws.federation, model.memory_budget)
         engine = LoopEngine(bench, held, draws, Workers(n_jobs=1))
-        polls, _ = make_engine(model.engine, bench, X, y, draws, model.memory_budget, 1)
+        polls, _ = make_engine(model.engine, bench, X, y, draws, model.memory_budget, 1, weights)
         n_groups = len(net.optimizer_.param_groups)
         weights, names, standardizes = get_model(net), parameter_names(net), bool(layers_of(net))
         return _Local(model, engine, polls, bench, weights, names, n_groups, X, standardizes)

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord
 from local_grid import Node
 from mishaps import at_round, estimator, node_of, reply
 
-from skfed import FedAlignSelector
+from skfed import FedAlignSelector, FederatedClassifier
 from skfed.availability import Dropout
 from skfed.flower import FederatedStrategy, client_app
 
@@ -341,6 +341,14 @@ def test_a_stranger_does_not_come_before_those_that_are_named(federate, blobs):
     grid.nodes = {1: Node(wide, {"client-name": "stranger"}), **grid.nodes}
     strategy.start(grid)
     assert strategy.model_.clients_.tolist() == ["a", "b"]
+
+
+def test_class_weights_that_need_all_clients_labels_are_refused():
+    balanced = FederatedClassifier(class_weight="balanced")
+    with pytest.raises(ValueError, match="needs the label counts of all clients.*pass a dict"):
+        client_app(balanced, lambda context: None)
+    with pytest.raises(ValueError, match="needs the label counts of all clients.*pass a dict"):
+        FederatedStrategy(balanced)
 
 
 def test_what_is_no_estimator_is_told_to_the_client():

@@ -78,6 +78,7 @@ ESTIMATORS = {
         lr_schedule=ExponentialDecay(0.1, 0.9),
         local_epochs=2,
     ),
+    "class weights": FederatedClassifier(class_weight={0: 3.0, 2: 0.5}, selector=POWD),
     "regressor": FederatedRegressor(selector=POWD),
 }
 
