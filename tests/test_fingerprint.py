@@ -338,7 +338,6 @@ LOADER = DataLoader(TensorDataset(torch.ones(2)), generator=torch.Generator().ma
         *(Holder({1, 2}).rate, Holder(torch.nn.functional.relu).rate, Holder(re.compile("a")).rate),
         *(torch.exp, np.sqrt, math.sqrt, torch.Tensor.exp, Holder(print).rate, min),
     ],
-    ids=str,
 )
 def test_what_is_usual_is_described(value, monkeypatch):
     before = rate(value)
