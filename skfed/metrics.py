@@ -194,10 +194,11 @@ def usefulness(
     and its notion of fairness: the share of clients to whom the common model is of use.
 
     A client alone has the model's net, its local epochs or steps, its learning rates and their
-    schedule, and its seed. What belongs to the federation plays no part: selection, availability,
-    ``min_clients``, proximal term, aggregator and server optimizer, clipping and noise, and the
-    checkpoint; nor do the net's callbacks that act on the global net, but for LRSchedulers other
-    than ReduceLROnPlateau. All its rows weigh alike.
+    schedule, its class weights ("balanced": by its own rows) and its seed. What belongs to the
+    federation plays no part: selection, availability, ``min_clients``, proximal term, aggregator
+    and server optimizer, clipping and noise, and the checkpoint; nor do the net's callbacks that
+    act on the global net, but for LRSchedulers other than ReduceLROnPlateau. All its rows weigh
+    alike.
 
     Parameters
     ----------
@@ -288,6 +289,15 @@ def _alone(step: BaseFederated) -> BaseFederated:
     )
 
 
+def _own_weights(step: Any, y: np.ndarray) -> Any:
+    """Return the class weights of a client of labels y; partial_fit does not balance them."""
+    if step.class_weight != "balanced":
+        return step.class_weight
+    labels, counts = np.unique(y, return_counts=True)
+    weights = len(y) / (len(step.classes_) * counts)
+    return dict(zip(labels.tolist(), weights.tolist(), strict=True))
+
+
 def _net_alone(step: BaseFederated) -> Any:
     """Return the estimator without callbacks that act on the global net.
 
@@ -319,7 +329,10 @@ def _best_alone(
     """Train one client by itself; return its best score on its test rows over the rounds."""
     alone = clone(alone)
     clients = np.zeros(len(own[1]), int)
-    classes = {"classes": step.classes_} if is_classifier(step) else {}
+    classes = {}
+    if is_classifier(step):
+        classes = {"classes": step.classes_}
+        alone.set_params(class_weight=_own_weights(step, own[1]))
     try:
         with catch_warnings():
             # The best round counts; that later ones diverge is of no consequence.

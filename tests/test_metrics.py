@@ -184,6 +184,24 @@ def test_who_trains_alone_inherits_nothing_of_the_federation(blobs, tmp_path):
     assert after == before
 
 
+@pytest.mark.parametrize("class_weight", ["balanced", {0: 0.0, 2: 3.0}], ids=str)
+def test_who_trains_alone_has_class_weights(blobs, class_weight):
+    """ "balanced" is by the rows of the client, which may lack a class."""
+    X, y, clients = blobs
+    keep = (clients != "b") | (y != 1)
+    X, y, clients = X[keep], y[keep], clients[keep]
+    params = {"selector": ALL, "class_weight": class_weight, "n_rounds": 2, "random_state": 0}
+    model = FederatedClassifier(**params).fit(X, y, clients=clients)
+    table = usefulness(model, X, y, clients, X, y, clients)
+    assert table.index.tolist() == list("abcdef")
+    own = clients == "a"  # it has every class
+    data, zeros = (X[own], y[own]), np.zeros(own.sum(), int)
+    alone = FederatedClassifier(**params).fit(*data, zeros, X_val=X[own], y_val=y[own])
+    assert table.loc["a", "local_accuracy"] == alone.history_["val_score"].max()
+    plain = usefulness(model.set_params(class_weight=None), X, y, clients, X, y, clients)
+    assert table["local_accuracy"].tolist() != plain["local_accuracy"].tolist()
+
+
 class Watch(Callback):
     """Notes each round, on a list that copies share, and stops after the second."""
 
