@@ -42,7 +42,7 @@ step = "federatedclassifier__selector"
 search = GridSearchCV(
     make_pipeline(MinMaxScaler(), federation),
     [
-        {step: [FedAlignSelector()], f"{step}__eps": [0.2, 0.5, 1.0, 1.5, 2.0, 4.0]},
+        {step: [FedAlignSelector()], f"{step}__eps": [0, 0.5, 1.0, 1.5, 2.0, 4.0]},
         {
             step: [PowerOfChoice(clients_per_round=2, ignore_priority=True)],
             f"{step}__d": [2, 4, 6, 8, 10],
