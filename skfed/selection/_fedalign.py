@@ -89,19 +89,15 @@ class FedAlignSelector(BaseSelector):
         Not where eps is 0, which is meant to match nobody, nor for the rounds of the warm-up.
         """
         free = set(map(canonical, free))
-        asked = [row for row in rows if row["eps"] > 0 and _free_polled(row, free)]
+        asked = [row for row in rows if row.get("eps", 0) > 0 and _free_polled(row, free)]
         if not asked or any(free & set(map(canonical, row["cohort"])) for row in asked):
             return None
-        n_polled = sum(map(len, (_free_polled(row, free) for row in asked)))
-        # Each priority client sends one scalar at most, and a free one above the bound none.
-        n_below = sum(max(0, row["scalars_up"] - _n_others(row, free)) for row in asked)
         unit = "loss" if self.match == "loss" else "error"
         way_out = "scale y, or (of a classifier) match='accuracy', where eps is a share"
         return (
             f"FedAlignSelector matched no free client in any of the {len(asked)} rounds in which "
             f"it polled them, so that only priority clients trained.{_seen(asked)} eps was "
-            f"{_span([row['eps'] for row in asked])}; of {n_polled} answers asked for, {n_below} "
-            f"were below F - eps, and above F + eps a client is silent. eps is in units of the "
+            f"{_span([row['eps'] for row in asked])}.{_heard(asked, free)} eps is in units of the "
             f"{unit}: raise it{', ' + way_out if unit == 'loss' else ''}; eps=0 says that only "
             "priority clients are to train."
         )
@@ -174,9 +170,20 @@ def _free_polled(row: Mapping[str, Any], free: set) -> list:
     return [k for k in map(canonical, row["polled"]) if k in free and k not in failed]
 
 
-def _n_others(row: Mapping[str, Any], free: set) -> int:
-    """Count the clients that a round polled and that are not free."""
-    return sum(canonical(client) not in free for client in row["polled"])
+def _heard(rows: list[Mapping[str, Any]], free: set) -> str:
+    """Say what free clients answered: above F + eps nothing, so what came was below F - eps."""
+    # In round 0, what clients sent before it is charged too.
+    rows = [row for row in rows if row["round"] > 0]
+    n_others = sum(canonical(client) not in free for row in rows for client in row["polled"])
+    n_asked = sum(len(_free_polled(row, free)) for row in rows)
+    # Each of the other clients sends one scalar at most.
+    n_below = max(0, sum(row["scalars_up"] for row in rows) - n_others)
+    if not n_asked:
+        return ""
+    return (
+        f" After round 0, {n_asked} losses of free clients were asked for; {n_below} were below "
+        "F - eps, and the others' clients were silent, as they are above F + eps."
+    )
 
 
 def _seen(rows: list[Mapping[str, Any]]) -> str:
