@@ -11,7 +11,11 @@ import torch
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import (
+    check_methods_sample_order_invariance,
+    check_sample_weight_equivalence_on_dense_data,
+    parametrize_with_checks,
+)
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, Freezer
 from skorch.dataset import Dataset
@@ -19,8 +23,12 @@ from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
 
-# float32 rounds to 1e-7, which is the check's tolerance; tests/test_weights.py runs it in float64.
-EXPECTED_FAILURES = {"check_sample_weight_equivalence_on_dense_data": "float32 rounds to 1e-7"}
+# Their tolerance of 1e-7 is float32's rounding, that of a row depending on its place among others,
+# and the means by which the default net standardises count rows. They run in float64 below.
+EXPECTED_FAILURES = {
+    "check_sample_weight_equivalence_on_dense_data": "float32, and statistics that count rows",
+    "check_methods_sample_order_invariance": "float32",
+}
 
 
 @pytest.mark.filterwarnings("ignore:clients was not given")
@@ -29,6 +37,19 @@ EXPECTED_FAILURES = {"check_sample_weight_equivalence_on_dense_data": "float32 r
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore:clients was not given")
+@pytest.mark.parametrize(
+    ("check", "n_features"),
+    [
+        (check_sample_weight_equivalence_on_dense_data, 30),
+        (check_methods_sample_order_invariance, 3),
+    ],
+)
+def test_scikit_learns_checks_to_rounding_hold_in_float64(check, n_features):
+    net = nn.Linear(n_features, 3).double()
+    check("FederatedClassifier", FederatedClassifier(net, n_rounds=30))
 
 
 class MLP(nn.Module):

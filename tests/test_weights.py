@@ -7,7 +7,6 @@ import torch
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data
 from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
@@ -148,13 +147,6 @@ def test_full_batches_with_whole_weights_are_those_of_repeated_rows(engine):
     repeated = FederatedClassifier(module, n_rounds=5, engine=engine, random_state=0)
     repeated.fit(X.repeat(repeats, 0), y.repeat(repeats), clients=np.zeros(repeats.sum()))
     np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:clients was not given")
-def test_scikit_learns_check_of_repeated_rows_holds_in_float64():
-    check_sample_weight_equivalence_on_dense_data(
-        "FederatedClassifier", FederatedClassifier(nn.Linear(30, 3).double(), n_rounds=30)
-    )
 
 
 @ENGINES
