@@ -7,7 +7,8 @@ from skorch import NeuralNet
 from skorch.callbacks import Callback, LRScheduler
 from torch import nn
 
-from skfed._descriptions import Indescribable, describe
+from skfed._contents import Indescribable
+from skfed._descriptions import describe
 from skfed._digests import shown
 from skfed._nets import get_model
 from skfed._server import Server

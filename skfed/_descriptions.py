@@ -5,9 +5,6 @@ any other object by the parts of which pickle would make it anew. Code is number
 met, and told once, at the end.
 """
 
-import copy
-import copyreg
-import sys
 import threading
 import types
 import typing
@@ -15,46 +12,39 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from functools import cached_property, partial
+from functools import partial
 from pathlib import PurePath
-from pickle import PicklingError
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.base import BaseEstimator
+from skorch import NeuralNet
+from skorch.callbacks import Callback
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils.hooks import RemovableHandle
 
 from skfed._code import imported_by, is_library, is_of_library, library_name, names_in
-from skfed._digests import digest_of, hex_of, name_of, numbers_of, shown
-
-PLAIN = (
-    *(type(None), bool, int, float, complex, str, bytes, np.generic),
-    *(Enum, PurePath, torch.device, torch.dtype),
+from skfed._contents import (
+    NO_PICKLE,
+    WRAPPERS,
+    Indescribable,
+    by_attribute,
+    cells_of,
+    column_of,
+    is_idle,
+    is_polars,
+    is_told,
+    learned_by,
+    own_attributes,
+    parts_of,
 )
-OF_MODULES = vars(nn.Module()).keys()
+from skfed._digests import digest_of, hex_of, name_of, numbers_of
+
 _EXACT = {type(None), bool, int, float, complex, str, bytes}
 _REPRS = np.generic, PurePath, torch.device, torch.dtype
-_OF_CLASSES = {
-    *("__module__", "__doc__", "__qualname__", "__annotations__", "__annotate_func__"),
-    *("__abstractmethods__", "__firstlineno__", "__static_attributes__", "__parameters__"),
-    *("__dict__", "__weakref__", "__orig_bases__", "__type_params__", "_abc_impl"),
-}
 _HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
-_WRAPPERS = staticmethod, classmethod, property, cached_property
-_NO_PICKLE = TypeError, PicklingError, AttributeError, RuntimeError
-_HOLDERS = list, tuple, dict, set, type
-_SLOTS = types.GetSetDescriptorType, types.MemberDescriptorType
-
-
-class Indescribable(TypeError):
-    """Says of which value neither the code nor the parts can be read."""
-
-    def __init__(self, value: Any):
-        kind = name_of(type(value))
-        super().__init__(f"of {shown(value)}, a {kind}, neither the code nor the parts can be read")
 
 
 def describe(value: Any, of_callback: bool = False) -> str:
@@ -120,7 +110,7 @@ class _Describer:
             return "uninitialized"
         try:
             array = numbers_of(value)
-        except _NO_PICKLE as error:
+        except NO_PICKLE as error:
             raise Indescribable(value) from error
         return f"{value.dtype} of shape {tuple(value.shape)}, {digest_of(array)}"
 
@@ -132,14 +122,14 @@ class _Describer:
         return f"{value.dtype} of shape {value.shape}, {digest_of(value)}"
 
     def frame(self, value: pd.DataFrame) -> str:
-        columns = [_column(value.iloc[:, i]) for i in range(value.shape[1])]
+        columns = [column_of(value.iloc[:, i]) for i in range(value.shape[1])]
         return f"{name_of(type(value))} {self.members([value.index, value.columns, columns])}"
 
     def series(self, value: pd.Series) -> str:
-        return f"{name_of(type(value))} {self.members([value.name, value.index, _column(value)])}"
+        return f"{name_of(type(value))} {self.members([value.name, value.index, column_of(value)])}"
 
     def index(self, value: pd.Index) -> str:
-        return f"{name_of(type(value))} {self.members([list(value.names), _column(value)])}"
+        return f"{name_of(type(value))} {self.members([list(value.names), column_of(value)])}"
 
     def members(self, values: Iterable[Any]) -> str:
         return hex_of(" ".join(map(self.describe, values)).encode())
@@ -154,7 +144,11 @@ class _Describer:
             for name, one in of(remove_duplicate=False)
         ]
         parts = {
-            name: (type(m), _own(m), [list(getattr(m, hooks).values()) for hooks in _HOOKS])
+            name: (
+                type(m),
+                own_attributes(m),
+                [list(getattr(m, hooks).values()) for hooks in _HOOKS],
+            )
             for name, m in value.named_modules()
         }
         told = self.members([weights, dict(value.named_buffers()), parts, ties])
@@ -168,8 +162,8 @@ class _Describer:
 
     def body(self, value: type) -> str:
         """Describe the bases of a class, and what the class itself holds."""
-        own = {} if is_library(value.__module__) else _sorted(dict(vars(value)))
-        held = {name: one for name, one in own.items() if _is_told(name, one)}
+        own = {} if is_library(value.__module__) else by_attribute(dict(vars(value)))
+        held = {name: one for name, one in own.items() if is_told(name, one)}
         return f"{name_of(value)} {self.members([type(value), value.__mro__[1:], held])}"
 
     def function(self, value: types.FunctionType) -> str:
@@ -180,7 +174,7 @@ class _Describer:
     def steps(self, value: types.FunctionType) -> str:
         """Describe a function's code, what it was given when made, and what it reaches by name."""
         names = names_in(value.__code__)
-        cells = ", ".join(self.by_name("", cell, names) for cell in _cells(value))
+        cells = ", ".join(self.by_name("", cell, names) for cell in cells_of(value))
         state = self.members([value.__defaults__, value.__kwdefaults__, vars(value)])
         told = f"{value.__qualname__} {state} {cells}"
         if is_library(value.__globals__.get("__name__")):  # made by one, of what it was given
@@ -197,11 +191,11 @@ class _Describer:
         if is_library(value.__name__) or any(value is one for one in self.inside):
             return value.__name__
         self.inside.append(value)
-        told = self.parts_of(value, names)
+        told = self.parts_of_module(value, names)
         self.inside.pop()
         return told
 
-    def parts_of(self, value: types.ModuleType, names: set[str]) -> str:
+    def parts_of_module(self, value: types.ModuleType, names: set[str]) -> str:
         parts = {name: vars(value)[name] for name in sorted(names) if name in vars(value)}
         told = [f"{name}: {self.by_name(name, one, names)}" for name, one in parts.items()]
         return f"{{{', '.join(told)}}}"
@@ -210,7 +204,9 @@ class _Describer:
         """Describe a module that is a value: all of it, since any name may be asked of it."""
         if is_library(value.__name__):
             return value.__name__
-        return self.parts_of(value, {name for name in vars(value) if not name.startswith("__")})
+        return self.parts_of_module(
+            value, {name for name in vars(value) if not name.startswith("__")}
+        )
 
     def code(self, value: types.CodeType) -> str:
         n_named = value.co_argcount + value.co_kwonlyargcount
@@ -248,7 +244,17 @@ class _Describer:
         return f"partial {self.members([value.func, value.args, value.keywords, vars(value)])}"
 
     def enum(self, value: Enum) -> str:
-        return f"{name_of(type(value))}.{value.name} {self.describe(value.value)}"
+        return f"{self.kind(type(value))}.{value.name} {self.describe(value.value)}"
+
+    def weak(self, value: Any) -> str:
+        """Describe what weak references point at; that of keys is what others' caches hold."""
+        if isinstance(value, weakref.ref):
+            return f"reference {self.describe(value())}"
+        if isinstance(value, weakref.WeakKeyDictionary):
+            return self.by_type(value)
+        return (
+            f"weak {self.describe({*value} if isinstance(value, weakref.WeakSet) else dict(value))}"
+        )
 
     def by_type(self, value: Any) -> str:
         return name_of(type(value))
@@ -291,15 +297,15 @@ class _Describer:
 
     def object(self, value: Any) -> str:
         """Describe any other object by the parts of which pickle would make it anew."""
-        if hasattr(value, "get_params"):
-            return f"{self.kind(type(value))}({self.describe(value.get_params())})"
+        if isinstance(value, NeuralNet | Callback | BaseEstimator):
+            return f"{self.kind(type(value))}({self.describe(learned_by(value))})"
         if hasattr(value, "__qualname__") and (name := library_name(value)):
             return name
-        if _is_polars(value):
+        if is_polars(value):
             return self.polars(value)
-        if self.of_callback and _is_idle(value):
+        if self.of_callback and is_idle(value):
             return self.kind(type(value))
-        parts = _parts(value)
+        parts = parts_of(value)
         if isinstance(parts, str) and hasattr(value, "__wrapped__"):  # functools.cache
             return f"{self.kind(type(value))} {self.describe(value.__wrapped__)}"
         if isinstance(parts, str):
@@ -307,7 +313,7 @@ class _Describer:
                 raise Indescribable(value)
             return f"{name_of(type(value))} {parts}"
         make, args, *rest = parts
-        items = [list(part) if isinstance(part, Iterator) else _sorted(part) for part in rest]
+        items = [list(part) if isinstance(part, Iterator) else by_attribute(part) for part in rest]
         return f"{self.kind(type(value))} {self.members([make, args, *items])}"
 
 
@@ -332,75 +338,13 @@ _KINDS: list[tuple[Any, Callable[[_Describer, Any], str]]] = [
     (types.MethodType, _Describer.method),
     (_BUILTINS, _Describer.builtin),
     (np.ufunc, _Describer.ufunc),
-    (_WRAPPERS, _Describer.wrapper),
+    (WRAPPERS, _Describer.wrapper),
     (partial, _Describer.partial),
-    ((*_LOCKS, *_WEAK), _Describer.by_type),  # a lock holds nothing, the others what is not theirs
+    (_LOCKS, _Describer.by_type),  # which hold nothing
+    (_WEAK, _Describer.weak),
     ((typing.TypeVar, typing.ParamSpec, typing.NewType), _Describer.by_name_alone),
     ((dict, types.MappingProxyType), _Describer.mapping),
     (set | frozenset, _Describer.set),
     (list | tuple, _Describer.sequence),
     (object, _Describer.object),
 ]
-
-
-def _column(values: pd.Series | pd.Index) -> list[Any]:
-    return [str(values.dtype), getattr(values.dtype, "categories", None), np.asarray(values)]
-
-
-def _own(module: nn.Module) -> dict[str, Any]:
-    """Return a module's attributes beyond those of every module; handles of hooks are numbers."""
-    return {
-        name: value
-        for name, value in _sorted(vars(module)).items()
-        if name not in OF_MODULES and not isinstance(value, RemovableHandle)
-    }
-
-
-def _sorted(state: Any) -> Any:
-    """Sort attributes by name, since copies may have them in another order."""
-    is_named = type(state) is dict and all(isinstance(name, str) for name in state)
-    return dict(sorted(state.items())) if is_named else state
-
-
-def _is_told(name: str, value: Any) -> bool:
-    """Tell whether what a class holds is its author's, not made by Python or a library."""
-    if name in _OF_CLASSES or isinstance(value, _SLOTS):
-        return False
-    is_special = name.startswith("__") and name.endswith("__")
-    return not is_special or isinstance(value, (types.FunctionType, *_WRAPPERS, *PLAIN, *_HOLDERS))
-
-
-def _cells(function: types.FunctionType) -> list[Any]:
-    """Return what a function has closed over."""
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not filled yet
-            found.append("empty")
-    return found
-
-
-def _parts(value: Any) -> str | tuple:
-    """Return of what pickle would make an object anew."""
-    reduce = copyreg.dispatch_table.get(type(value))
-    try:
-        return value.__reduce_ex__(4) if reduce is None else reduce(value)
-    except _NO_PICKLE as error:
-        raise Indescribable(value) from error
-
-
-def _is_idle(value: Any) -> bool:
-    """Tell whether an object has no part in what is computed: a writer, a file, a connection."""
-    if callable(value) or isinstance(value, Iterator):
-        return False
-    try:
-        copy.deepcopy(value)  # which knows classes of a notebook or a script, unlike pickle
-    except _NO_PICKLE:
-        return True
-    return False
-
-
-def _is_polars(value: Any) -> bool:
-    polars = sys.modules.get("polars")
-    return polars is not None and isinstance(value, polars.DataFrame | polars.Series)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from skfed._descriptions import Indescribable, describe
+from skfed._contents import Indescribable
+from skfed._descriptions import describe
 from skfed._digests import digest_of, hex_of, shown
 from skfed._federation import Federation
 

@@ -12,7 +12,9 @@ import sys
 import threading
 import types
 import typing
+import weakref
 from collections import OrderedDict, namedtuple
+from enum import Enum
 from os import environ
 
 import numpy as np
@@ -21,6 +23,7 @@ import polars as pl
 import pytest
 import torch
 from scipy.special import expit
+from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 from skorch.callbacks import EpochScoring, TensorBoard
 from torch import nn
@@ -93,6 +96,30 @@ class Holder:
         return self.held
 
 
+class Scaled(nn.Linear):
+    def __init__(self, scale):
+        super().__init__(1, 2)
+        nn.init.constant_(self.weight, scale)
+        nn.init.zeros_(self.bias)
+
+
+def predicted(net, t):
+    return net.predict([[t]])
+
+
+HELD = [Holder(k) for k in range(3)]
+
+
+def mode(k):
+    class Mode(Enum):
+        A = "a"
+
+        def rate(self, t):
+            return k
+
+    return Mode
+
+
 def partial_with(scale):
     made = functools.partial(np.multiply, 0.1)
     made.scale = scale
@@ -120,6 +147,12 @@ def partial_with(scale):
         lambda k: Holder(torch.ones(2, dtype=torch.complex64).mul(1j * k).conj()).rate,
         lambda k: Holder([(1,), [1]][k - 1]).rate,
         lambda k: Slotted(k),
+        lambda k: mode(k).A.rate,
+        lambda k: weakref.ref(HELD[k]),
+        lambda k: Holder(weakref.WeakValueDictionary({"a": HELD[k]})).rate,
+        lambda k: Holder(StandardScaler().fit([[0.1 * k]])).rate,
+        lambda k: Holder(NeuralNetClassifier(Scaled, module__scale=k).initialize()).rate,
+        lambda k: functools.partial(predicted, NeuralNetClassifier(Scaled(k)).initialize()),
         lambda k: partial_with(k),
         lambda k: functools.lru_cache(lambda t: 0.1 * k),
         lambda k: np.vectorize([np.sin, np.cos][k - 1]),

@@ -15,7 +15,8 @@ import torch
 from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
-from skfed._descriptions import OF_MODULES, PLAIN, describe
+from skfed._contents import OF_MODULES, PLAIN
+from skfed._descriptions import describe
 from skfed.engines._draws import batch_size
 
 Verdict = TypeVar("Verdict")
