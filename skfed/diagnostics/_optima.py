@@ -32,7 +32,8 @@ def optima(
     """Find the minimum of each client's loss, and each client's loss at the global optimum.
 
     For convex objectives F_k(w) = mean loss + l2/2 ||w||^2, minimised in float64 by L-BFGS from
-    fixed initial weights. The global optimum w* is that of F = sum of s_k p_k F_k.
+    fixed initial weights. The global optimum w* is that of F = sum of s_k p_k F_k. All rows count
+    alike, whatever ``sample_weight`` or ``class_weight`` the model was fitted with.
 
     Parameters
     ----------
