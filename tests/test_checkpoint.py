@@ -409,13 +409,14 @@ class Tensors:
         lambda k: {"lr_schedule": mutual(0.1 * k)},
         lambda k: {"lr_schedule": Tensors(0.1 * k)},
         lambda k: {"lr_schedule": functools.partial(np.multiply, 0.01 * k)},
+        lambda k: {"lr_schedule": ([0.1 * k] * 3).__getitem__},
         lambda k: {"lr_schedule": LinearDecay(0.1 * k, 0)},
         lambda k: {"priority": {"a": 0.5, "b": 1 / k}},
         lambda k: {"random_state": np.random.RandomState(k)},
     ],
     ids=[
         *("plain attribute", "frozen weight", "hook", "nested module", "edited class"),
-        *("recursion", "tensor", "partial", "schedule", "mapping", "random state"),
+        *("recursion", "tensor", "partial", "bound builtin", "schedule", "mapping", "random state"),
     ],
 )
 def test_runs_are_told_apart_by_all_that_matters(blobs, tmp_path, made):
