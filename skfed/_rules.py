@@ -37,7 +37,7 @@ def make_rules(model: "BaseFederated", net: NeuralNet) -> Rules:
     if model.lr_schedule is not None:
         _check_scalable(net.optimizer_)
     return Rules(
-        selector=_selector(model),
+        selector=selector_of(model),
         aggregator=aggregator,
         server_optimizer=model.server_optimizer,
         availability=Always() if model.availability is None else model.availability,
@@ -51,7 +51,7 @@ def make_rules(model: "BaseFederated", net: NeuralNet) -> Rules:
     )
 
 
-def _selector(model: "BaseFederated") -> BaseSelector:
+def selector_of(model: "BaseFederated") -> BaseSelector:
     """Return who selects; priority that is given is to play a part."""
     if model.selector is not None:
         return model.selector

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
+from skfed._rules import selector_of
 from skfed._scorers import federated_step
 from skfed._sklearn_callbacks import monitored_rounds
 from skfed.inspection._axes import (
@@ -288,7 +289,7 @@ def _position(history: pd.DataFrame, x: str) -> np.ndarray:
 
 
 def _warmup_rounds(estimator: Any) -> int:
-    selector = estimator.selector
+    selector = selector_of(estimator)
     if not isinstance(selector, FedAlignSelector):
         return 0
     return selector._warmup_rounds(estimator.n_rounds)

@@ -119,6 +119,16 @@ def test_each_warm_up_says_whose_it_is(data, check_texts):
     check_texts(display)
 
 
+def test_the_warm_up_of_the_default_selector_is_shown(data):
+    X, y, clients = data
+    model = FederatedClassifier(priority=["user 1"], n_rounds=10, engine="loop", random_state=0)
+    for _ in range(2):  # so that it need not match anybody
+        model.partial_fit(X, y, clients=clients)
+    display = ConvergenceDisplay.from_estimator(model, y="n_aggregated")
+    [line] = [line for line in display.ax_.lines if line not in display.lines_]
+    assert line.get_xdata()[0] == 1
+
+
 def test_frequencies_are_those_of_the_history(model, check_texts):
     display = SelectionDisplay.from_estimator(model)
     assert display.counts.to_numpy().sum() == model.history_["n_aggregated"].sum()
