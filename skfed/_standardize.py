@@ -9,6 +9,7 @@ from skorch import NeuralNet
 from skfed._federation import Federation
 from skfed._server import Server
 from skfed.modules import Standardize
+from skfed.utils._warnings import warn
 
 Moments = tuple[np.ndarray, np.ndarray]  # a client's mean and variance of each column
 
@@ -29,6 +30,13 @@ def standardize(server: Server, federation: Federation, moments: Iterable[Moment
     """
     weights = (federation.priority_weights * federation.sizes)[federation.priority]
     pooled, n_sent = _pool(moments, weights)
+    if pooled is None:
+        warn(
+            "no priority client has sent the means and variances of its columns, so the net takes "
+            "X as it is: see the clients' logs, and scale X by bounds that are known without a "
+            "look at the data."
+        )
+        return
     _set(server.net, pooled)
     server.first_scalars = 2 * n_sent * len(pooled[0])
 
@@ -54,7 +62,7 @@ def all_moments(X: np.ndarray, federation: Federation) -> Iterator[Moments]:
         yield client_moments(X[federation.rows(k)])
 
 
-def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Moments, int]:
+def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Moments | None, int]:
     """Return the mean and variance over all rows of clients, and how many clients there were."""
     # Added up client by client, around the first one's mean: so columns far from zero lose no
     # digits, and a million clients need no memory.
@@ -68,10 +76,7 @@ def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Momen
         squares = squares + weight * (variance + np.square(mean - pivot))
         total, n_clients = total + weight, n_clients + 1
     if pivot is None:
-        raise ValueError(
-            "no priority client has sent the means and variances of its columns, by which the net "
-            "standardises X: see the clients' logs, or give an estimator without Standardize."
-        )
+        return None, 0
     shift, squares = shift / total, squares / total
     return (pivot + shift, np.maximum(squares - np.square(shift), 0.0)), n_clients
 

@@ -4,12 +4,14 @@ from flwr.app import Message, RecordDict
 from local_grid import contents
 
 from skfed import FederatedClassifier, RandomSelector
+from skfed.modules import SoftmaxRegression
 
 EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
 
 
 def estimator(**params):
-    params = {"selector": EVERYBODY, "n_rounds": 4, "random_state": 0, **params}
+    params = {"estimator": SoftmaxRegression(5, 3), "selector": EVERYBODY, "n_rounds": 4} | params
+    params = {"random_state": 0} | params
     return FederatedClassifier(**params)
 
 

@@ -8,6 +8,7 @@ from local_grid import contents
 
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.aggregation import Scaffold
+from skfed.modules import SoftmaxRegression
 from skfed.privacy import GaussianMechanism, privacy_spent
 
 ALIGN = {"selector": FedAlignSelector(eps=1e-4, warmup=0), "priority": ["f"], "random_state": 0}
@@ -16,7 +17,7 @@ ALIGN = {"selector": FedAlignSelector(eps=1e-4, warmup=0), "priority": ["f"], "r
 @pytest.fixture
 def polled(federate):
     """Return the questions and answers of a round in which some clients were above the bound."""
-    strategy, grid = federate(FederatedClassifier(**ALIGN, n_rounds=3))
+    strategy, grid = federate(FederatedClassifier(SoftmaxRegression(5, 3), **ALIGN, n_rounds=3))
     strategy.start(grid)
     return strategy, grid
 
@@ -87,12 +88,14 @@ def test_noise_is_added_at_the_client_and_is_its_own(federate):
 
 def test_the_clients_own_noise_counts_whatever_the_server_says(federate):
     """A server without privacy parameters gets noisy updates from clients that have them."""
+    net = SoftmaxRegression(5, 3)
     plain = FederatedClassifier(
+        net,
         selector=RandomSelector(1.0, probability="uniform", replace=False),
         n_rounds=1,
         random_state=0,
     )
-    own = FederatedClassifier(update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
+    own = FederatedClassifier(net, update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
     sent = {}
     for name, at_client in (("plain", plain), ("noisy", own)):
         strategy, grid = federate(plain, at_client=at_client, classes=[0, 1, 2])
@@ -106,13 +109,26 @@ def test_the_clients_own_noise_counts_whatever_the_server_says(federate):
 
 def test_a_client_with_noise_sends_no_variate_whatever_the_server_asks(federate):
     """It would tell the model without the noise."""
-    scaffold = FederatedClassifier(aggregator=Scaffold(), n_rounds=1, random_state=0)
-    own = FederatedClassifier(update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
+    net = SoftmaxRegression(5, 3)
+    scaffold = FederatedClassifier(net, aggregator=Scaffold(), n_rounds=1, random_state=0)
+    own = FederatedClassifier(net, update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
     strategy, grid = federate(scaffold, at_client=own, classes=[0, 1, 2])
     with pytest.raises(RuntimeError, match="update_privacy does not cover SCAFFOLD's variates"):
         strategy.start(grid)
     assert contents(grid.sent, "correction")
     assert not contents(grid.received, "model-0") + contents(grid.received, "variate-0")
+
+
+def test_a_client_with_noise_sends_no_means_and_variances(federate):
+    own = FederatedClassifier(update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
+    strategy, grid = federate(
+        FederatedClassifier(n_rounds=1, random_state=0), at_client=own, classes=[0, 1, 2]
+    )
+    with pytest.warns(UserWarning, match="no priority client has sent the means and variances"):
+        strategy.start(grid)
+    assert not contents(grid.received, "moments")
+    assert not strategy.model_.net_.module_.standardize.mean.any()
+    assert strategy.model_.history_["scalars_up"].tolist() == [0]
 
 
 @pytest.mark.parametrize("name", ["update_privacy", "loss_privacy"])
