@@ -13,7 +13,7 @@ _LASTING = 3  # rounds
 _LEAST = 0.01  # a first loss below counts as this: nearly 0 is easily multiplied
 _LOSSES = "objective", "train_loss", "val_loss"
 _WAY_OUT = (
-    "Scale X (StandardScaler, skfed.preprocessing) and, in a regression, y; or lower the learning "
+    "Scale X (StandardScaler) and, in a regression, y; or lower the learning "
     "rate (lr of the net, lr_schedule)."
 )
 

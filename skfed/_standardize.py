@@ -58,8 +58,8 @@ def client_moments(X: np.ndarray) -> Moments:
 
 def all_moments(X: np.ndarray, federation: Federation) -> Iterator[Moments]:
     """Yield the moments of each priority client."""
-    for k in np.flatnonzero(federation.priority).tolist():
-        yield client_moments(X[federation.rows(k)])
+    for k in np.flatnonzero(federation.priority):
+        yield client_moments(X[federation.rows(int(k))])
 
 
 def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Moments | None, int]:
@@ -67,7 +67,7 @@ def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Momen
     # Added up client by client, around the first one's mean: so columns far from zero lose no
     # digits, and a million clients need no memory.
     pivot, shift, squares, total, n_clients = None, 0.0, 0.0, 0.0, 0
-    for one, weight in zip(moments, weights.tolist(), strict=True):
+    for one, weight in zip(moments, weights, strict=True):
         if one is None:
             continue
         mean, variance = one

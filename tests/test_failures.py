@@ -20,6 +20,7 @@ from skfed import (
 from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, TrimmedMean
 from skfed.availability import BaseAvailability
 from skfed.datasets import load_wisdm
+from skfed.modules import SoftmaxRegression
 from skfed.selection import BaseSelector, Cohort
 
 EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
@@ -115,14 +116,13 @@ def test_an_update_that_is_not_finite_is_left_out_by_both_engines(blobs, engine)
     X, y, clients = blobs
     X = X.copy()
     X[clients == "c"] *= 1e37  # its second step overflows
-    model = FederatedClassifier(
-        selector=EVERYBODY, n_rounds=2, engine=engine, local_epochs=2, random_state=0
-    ).fit(X, y, clients=clients)
+    settings = {"selector": EVERYBODY, "n_rounds": 2, "local_epochs": 2, "random_state": 0}
+    model = FederatedClassifier(SoftmaxRegression(5, 3), engine=engine, **settings)
+    model.fit(X, y, clients=clients)
     assert model.history_["failed"].tolist() == [("c",), ("c",)]
     well = clients != "c"
-    alone = FederatedClassifier(
-        selector=EVERYBODY, n_rounds=2, engine=engine, local_epochs=2, random_state=0
-    ).fit(X[well], y[well], clients=clients[well])
+    alone = FederatedClassifier(SoftmaxRegression(5, 3), engine=engine, **settings)
+    alone.fit(X[well], y[well], clients=clients[well])
     np.testing.assert_allclose(
         model.predict_proba(X[well]), alone.predict_proba(X[well]), rtol=1e-4, atol=1e-6
     )
@@ -338,8 +338,8 @@ def test_a_poll_that_raises_is_tried_client_by_client(blobs, monkeypatch):
 
     monkeypatch.setattr(_polls, "_evaluate", failing)
     model = FederatedClassifier(
-        selector=PowerOfChoice(d=1.0, clients_per_round=2), n_rounds=2, engine="stacked",
-        random_state=0,
+        SoftmaxRegression(5, 3), selector=PowerOfChoice(d=1.0, clients_per_round=2), n_rounds=2,
+        engine="stacked", random_state=0,
     ).fit(X, y, clients=clients)  # fmt: skip
     assert model.history_["n_failed"].tolist() == [1, 0]
     assert model.history_["scalars_up"].tolist() == [5, 6]

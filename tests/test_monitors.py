@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 from skorch.callbacks import (
     BatchScoring,
@@ -131,7 +132,8 @@ def test_a_measured_loss_that_diverged_does_count_against_patience(blobs, monkey
 
     monkeypatch.setattr(_validation, "evaluate", diverging)
     stopper = EarlyStopping("val_loss", patience=2, sink=noop)
-    assert fit(blobs, stopper, n_rounds=9).n_rounds_ == 3
+    with pytest.warns(ConvergenceWarning, match="val_loss was .* and inf in round 2"):
+        assert fit(blobs, stopper, n_rounds=9).n_rounds_ == 3
 
 
 @pytest.mark.parametrize(

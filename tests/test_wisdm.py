@@ -127,7 +127,7 @@ def test_federated_training_comes_within_3_points_of_pooled_training(wisdm):
         )
         # Draws by size favour large users, so fewer rounds than 100 passes times 12 rounds a pass.
         federated = FederatedClassifier(
-            net, selector=RandomSelector(), n_rounds=1080, random_state=seed
+            net, selector=RandomSelector(0.1), n_rounds=1080, random_state=seed
         )
         federated.fit(X, y[train], clients=wisdm.clients[train])
         assert 0.9 < federated.history_["samples_trained"].sum() / (n_passes * len(X)) <= 1

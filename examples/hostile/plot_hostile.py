@@ -22,6 +22,7 @@ from skfed.aggregation import (
     TrimmedMean,
     WeightedMean,
 )
+from skfed.modules import SoftmaxRegression
 from skfed.privacy import GaussianMechanism, privacy_spent
 
 X, y = load_digits(return_X_y=True)
@@ -51,7 +52,12 @@ class Attacked(BaseAggregator):
 def accuracy(**params):
     everybody = RandomSelector(1.0, probability="uniform", replace=False)
     model = FederatedClassifier(
-        selector=everybody, n_rounds=40, lr_schedule=0.5, random_state=0, **params
+        SoftmaxRegression(64, 10),
+        selector=everybody,
+        n_rounds=40,
+        lr_schedule=0.5,
+        random_state=0,
+        **params,
     )
     model.fit(X, y, clients=users)
     return model, model.score(X_test, y_test)

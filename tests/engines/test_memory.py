@@ -84,10 +84,11 @@ def make_stacked(blobs):
 
 
 def test_the_budget_bounds_chunks(make_stacked):
-    """A model has 18 floats and at worst 4 copies; a row 5 floats, 3 logits, and a gradient."""
+    """A model has 18 weights, 10 means and deviations, and at worst 4 copies; a row 5 values, as
+    many standardised ones and 3 logits, and a gradient of each."""
     plan = make_stacked(1).plan
-    assert (plan.model_bytes, plan.row_bytes) == (72, 32)
-    client = 4 * 72 + 2 * 10 * 32
+    assert (plan.model_bytes, plan.row_bytes) == (4 * 28, 4 * 13)
+    client = 4 * 4 * 28 + 2 * 10 * 4 * 13
     assert make_stacked(3 * client)._clients_a_chunk(largest=40) == 3
     assert make_stacked(3 * client - 1)._clients_a_chunk(largest=40) == 2
     assert make_stacked(1)._clients_a_chunk(largest=40) == 1
@@ -130,6 +131,7 @@ def test_a_cohort_does_not_hold_all_models_of_a_mean(blobs, monkeypatch):
         memory_budget=1,
     ).fit(X, y, clients=clients)
     shapes = {"module.linear.weight": (3, 5), "module.linear.bias": (3,)}
+    shapes |= {"module.standardize.mean": (5,), "module.standardize.scale": (5,)}
     assert open_chunks == [shapes] * 6
 
 
