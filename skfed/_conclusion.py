@@ -35,7 +35,8 @@ def conclude(
     if not is_last:
         return
     _keep_proven(server, len(federation), overflows)
-    if until == rules.n_rounds or server.stopped:
+    # Losses that have diverged match nobody, and say nothing of what else would be better.
+    if text is None and (until == rules.n_rounds or server.stopped):
         free = federation.names(np.flatnonzero(~federation.priority))
         text = rules.selector.warning_after(server.rows, free, rules.n_rounds)
         if text is not None:

@@ -68,10 +68,14 @@ def warn_of_ignored_priority(selector: BaseSelector, federation: Federation, tol
     if meant or not n_free:
         return
     name = type(selector).__name__
+    has_parameter = "ignore_priority" in selector.get_params(deep=False)
+    declared = (
+        f"{name}(ignore_priority=True)" if has_parameter else f"{name}.ignore_priority = True"
+    )
     text = (
         f"priority has no influence on who trains, since {name} selects without it; {n_free} of "
         f"{len(federation)} clients do not have full priority. Use FedAlignSelector(), which is "
-        f"what selector=None stands for; or, if this is meant, {name}(ignore_priority=True)."
+        f"what selector=None stands for; or, if this is meant, {declared}."
     )
     if (b"", text) not in told:
         told.add((b"", text))

@@ -67,6 +67,14 @@ def test_divergence_that_is_still_finite_warns(unscaled):
     assert (model.history_["n_aggregated"] == 4).all()
 
 
+def test_a_fit_that_diverges_is_not_told_of_eps_too(unscaled):
+    """No loss is near another then; a larger eps would not help."""
+    X, y, clients = unscaled
+    with pytest.warns(ConvergenceWarning) as told:
+        regressor(selector=None, priority=["a"]).fit(X, y, clients=clients)
+    assert len(told) == 1
+
+
 def test_scaled_features_do_not_warn(unscaled):
     X, y, clients = unscaled
     regressor().fit(X / X.std(axis=0), y, clients=clients)

@@ -57,7 +57,10 @@ def test_a_selector_that_pays_no_heed_to_priority_warns_once_a_fit(blobs, select
     with pytest.warns(UserWarning, match=NO_INFLUENCE) as told:
         fit(blobs, selector)
     assert len(told) == 1
-    assert type(selector).__name__ in str(told[0].message)
+    name = type(selector).__name__
+    own = "ignore_priority" in selector.get_params()
+    declared = f"{name}(ignore_priority=True)" if own else f"{name}.ignore_priority = True"
+    assert str(told[0].message).endswith(f"if this is meant, {declared}.")
     assert told[0].filename == __file__
 
 
@@ -67,6 +70,11 @@ def test_that_priority_plays_no_part_can_be_declared(blobs, same_model, selector
     with pytest.warns(UserWarning, match=NO_INFLUENCE):
         warned = fit(blobs, selector)
     assert same_model(fit(blobs, meant), warned)
+
+
+def test_a_selector_of_ones_own_declares_it_by_an_attribute(blobs, monkeypatch):
+    monkeypatch.setattr(Everybody, "ignore_priority", True, raising=False)
+    fit(blobs, Everybody())
 
 
 @pytest.mark.parametrize("priority", [None, list("abcdef"), dict.fromkeys("abcdef", 1.0)])

@@ -195,7 +195,7 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
     _parameter_constraints: dict = {}
 
     #: Whether it matters to the choice who has priority. Where it does not, a fit with
-    #: ``priority`` warns, unless the selector's parameter ``ignore_priority`` is True.
+    #: ``priority`` warns, unless the selector's attribute ``ignore_priority`` is True.
     uses_priority = True
 
     def select(self, round: Round) -> Cohort:

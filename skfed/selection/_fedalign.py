@@ -182,7 +182,7 @@ def _heard(rows: list[Mapping[str, Any]], free: set) -> str:
         return ""
     return (
         f" After round 0, {n_asked} losses of free clients were asked for; {n_below} were below "
-        "F - eps, and the others' clients were silent, as they are above F + eps."
+        "F - eps, and no answer came to the others, as from clients above F + eps."
     )
 
 
