@@ -32,7 +32,7 @@ _OF_CLASSES = {
     *("__dict__", "__weakref__", "__orig_bases__", "__type_params__", "_abc_impl"),
 }
 WRAPPERS = staticmethod, classmethod, property, cached_property
-NO_PICKLE = TypeError, PicklingError, AttributeError, RuntimeError
+NO_PICKLE = TypeError, PicklingError, AttributeError, RuntimeError, ValueError
 _HOLDERS = list, tuple, dict, set, type
 _SLOTS = types.GetSetDescriptorType, types.MemberDescriptorType
 

@@ -1,6 +1,6 @@
 """Texts that are the same in every process for the same value, and others for other values.
 
-Code is told by what it is and by what it reaches by name, up to the doors of installed libraries;
+Code is told by what it is and by what it reaches by name, except what is of installed libraries;
 any other object by the parts of which pickle would make it anew. Code is numbered where it is first
 met, and told once, at the end.
 """

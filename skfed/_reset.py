@@ -57,7 +57,9 @@ class ResetPoint:
 
     def __init__(self, net: NeuralNet):
         others = [net, *(callback for _, callback in net.callbacks_)]
-        modules, criteria = (_objects(net, names) for names in (net._modules, net._criteria))
+        modules = _objects(net, net._modules)
+        # skorch lists those alone that are torch modules.
+        criteria = _objects(net, net._criteria or ["criterion"])
         self._parts: list[_Part] = []
         if all(map(_is_known, [*others, *modules, *criteria])):
             return

@@ -1,6 +1,7 @@
 """What tells one run of a checkpoint directory from another."""
 
 import copy
+import ctypes
 import dataclasses
 import functools
 import logging
@@ -289,6 +290,7 @@ def generator():
     [
         lambda: np.frompyfunc(lambda t: 0.1, 1, 1),
         lambda: generator().__next__,
+        lambda: ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_int)(lambda t: 0.1),
         lambda: Holder(threading.Thread()).rate,
         lambda: functools.partial(np.frompyfunc(lambda t: 0.1, 1, 1)),
         lambda: Attributed(1, {0: [np.frompyfunc(lambda t: 0.1, 1, 1)]}),

@@ -78,6 +78,17 @@ class RunningLoss(nn.Module):
         return loss / self.running
 
 
+class SofteningLoss:
+    """No module of torch's: cross-entropy, ever smoother."""
+
+    def __init__(self):
+        self.n_batches = 0
+
+    def __call__(self, logits, y):
+        self.n_batches += 1
+        return nn.functional.cross_entropy(logits, y, label_smoothing=1 - 0.9**self.n_batches)
+
+
 class Slowing(NeuralNetClassifier):
     """Takes smaller steps the longer it trains."""
 
@@ -115,6 +126,7 @@ NETS = {
     "containers and tensors": make(Remembering),
     "a setting of a layer": make(Softening),
     "buffers of the criterion": make(criterion=RunningLoss),
+    "a counter of a criterion that is no module": make(criterion=SofteningLoss),
     "an attribute of the net": make(kind=Slowing),
     "an attribute of a callback": make(callbacks=[("fading", Fading())]),
 }
