@@ -91,22 +91,25 @@ def _within(code: CodeType) -> Iterator[CodeType]:
 def imported_by(function: FunctionType) -> dict[str, ModuleType]:
     """Return the user's own modules that a function imports when it is called."""
     package = function.__globals__.get("__package__") or ""
-    names = {resolve_name(name, package) for name in _imports(function.__code__)}
-    own = (name for name in sorted(names) if not is_library(name))
-    return {name: module for name in own if (module := _imported(name)) is not None}
+    modules = (_own_module(name, package) for name in sorted(_imports(function.__code__)))
+    return {module.__name__: module for module in modules if module is not None}
 
 
 def _imports(code: CodeType) -> set[str]:
+    """Return the names that code imports, and those from them, which may be modules too."""
     found = set().union(*map(_imports, _within(code)))
-    steps = list(dis.get_instructions(code))
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     for i, step in enumerate(steps):
-        if step.opname == "IMPORT_NAME":  # after the level and the names that are wanted
-            found.add("." * steps[i - 2].argval + step.argval)
+        if step.opname == "IMPORT_NAME":
+            level, wanted = steps[i - 2].argval, steps[i - 1].argval or ()
+            parent = f"{step.argval}." if step.argval else ""
+            found |= {"." * level + name for name in (step.argval, *(parent + n for n in wanted))}
     return found
 
 
-def _imported(name: str) -> ModuleType | None:
+def _own_module(name: str, package: str) -> ModuleType | None:
     try:
-        return import_module(name)
-    except ImportError:  # the function will say so, or knows what else to do
+        name = resolve_name(name, package)
+        return None if is_library(name) else import_module(name)
+    except ImportError:  # no module, or one that the function can do without or will miss itself
         return None

@@ -98,7 +98,7 @@ def _is_known(one: Any) -> bool:
 
 def _objects(net: NeuralNet, names: list[str]) -> list[Any]:
     """Return modules or criteria with their submodules; a criterion may be something else."""
-    found = [getattr(net, f"{name}_") for name in names]
+    found = [getattr(net, f"{name}_") for name in names if hasattr(net, f"{name}_")]
     return [m for one in found for m in (one.modules() if isinstance(one, nn.Module) else [one])]
 
 

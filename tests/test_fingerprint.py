@@ -242,6 +242,44 @@ def test_submodules_and_helpers_of_a_net_belong_to_the_fingerprint(monkeypatch, 
     assert len({made(), made(scale=2), made(width=5)}) == 3
 
 
+LAZY = {
+    "by its full name": "import lazy.steps; return lazy.steps.step(t)",
+    "from its package": "from lazy import steps; return steps.step(t)",
+    "beside its user": "from . import steps; return steps.step(t)",
+    "a part of it": "from .steps import step; return step(t)",
+    "far below": f"{'; '.join(f't -= {k}.5' for k in range(600))}; from .steps import a, step",
+    "if it is there": "from .nowhere import step; from .steps import step",
+}
+
+
+@pytest.mark.parametrize("way", LAZY)
+def test_modules_that_code_imports_when_called_belong_to_the_fingerprint(
+    monkeypatch, tmp_path, way
+):
+    """Nobody has imported them before, as in a new process."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "lazy").mkdir()
+    (tmp_path / "lazy" / "__init__.py").touch()
+    scope = {"__package__": "lazy", "__name__": "lazy.schedules"}
+    exec(f"def schedule(t): {LAZY[way]}", scope)
+
+    def made(step):
+        (tmp_path / "lazy" / "steps.py").write_text(f"def step(t): return {step}")
+        for name in ("lazy", "lazy.steps"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        return rate(scope["schedule"])
+
+    assert made(0.1) == made(0.1)
+    assert made(0.1) != made(0.2)
+
+
+def test_code_outside_a_package_cannot_import_beside_itself():
+    scope = {"__package__": None, "__name__": "alone"}
+    exec("def schedule(t): from . import steps", scope)
+    assert rate(scope["schedule"]) == rate(scope["schedule"])
+
+
 def test_tied_weights_are_told_from_equal_ones():
     def made(*ties):
         layers = [nn.Linear(3, 3) for _ in range(3)]

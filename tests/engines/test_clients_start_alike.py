@@ -180,6 +180,19 @@ def test_what_cannot_be_copied_is_left_alone(blobs, same_model):
     assert same_model(fit(blobs, make(Locked)), fit(blobs, make(Counting)))
 
 
+def test_a_net_may_have_no_criterion(blobs):
+    class Own(NeuralNetClassifier):
+        def initialize_criterion(self):
+            return self
+
+        def get_loss(self, y_pred, y_true, *args, **kwargs):
+            return nn.functional.cross_entropy(y_pred, y_true)
+
+    net = make(kind=Own, predict_nonlinearity=None)
+    model = fit(blobs, net, engine="loop")
+    assert not model.history_["n_failed"].any()
+
+
 ALIGN = {"selector": FedAlignSelector(eps=0.1, warmup=0), "priority": ["a", "b"]}
 
 
