@@ -45,9 +45,10 @@ CLASSIFIER = Kind(
     NeuralNetClassifier,
     SoftmaxRegression,
     nn.CrossEntropyLoss,
-    # Larger rates gain nothing on standardised columns, smaller ones need more rounds. The
-    # gradient of the cross-entropy is bounded, so it needs no regard to the number of columns.
-    lambda n_features: 0.2,
+    # On standardised columns larger rates let the last round's few clients weigh more, smaller
+    # ones need more rounds. The gradient of the cross-entropy is bounded, so it needs no regard to
+    # the number of columns.
+    lambda n_features: 0.1,
     "classes",
     ", or name all classes with partial_fit(X, y, classes=...)",
 )
