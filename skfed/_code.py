@@ -14,6 +14,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _FOLDERS = {"site-packages", "dist-packages"}
+_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}  # in functions, in classes
 
 
 def is_library(module: str | None) -> bool:
@@ -82,6 +83,12 @@ def is_of_library(name: str, value: Any) -> bool:
 def names_in(code: CodeType) -> set[str]:
     """Return the names of globals and attributes that code uses, that within it included."""
     return set(code.co_names).union(*map(names_in, _within(code)))
+
+
+def globals_in(code: CodeType) -> set[str]:
+    """Return the names of globals that code uses, that within it included."""
+    own = {step.argval for step in dis.get_instructions(code) if step.opname in _LOADS}
+    return own.union(*map(globals_in, _within(code)))
 
 
 def _within(code: CodeType) -> Iterator[CodeType]:

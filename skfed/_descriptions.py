@@ -25,7 +25,14 @@ from skorch.callbacks import Callback
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from skfed._code import imported_by, is_library, is_of_library, library_name, names_in
+from skfed._code import (
+    globals_in,
+    imported_by,
+    is_library,
+    is_of_library,
+    library_name,
+    names_in,
+)
 from skfed._contents import (
     NO_PICKLE,
     WRAPPERS,
@@ -179,7 +186,8 @@ class _Describer:
         told = f"{value.__qualname__} {state} {cells}"
         if is_library(value.__globals__.get("__name__")):  # made by one, of what it was given
             return f"{value.__module__}.{told}"
-        reached = {n: value.__globals__[n] for n in sorted(names) if n in value.__globals__}
+        used = sorted(globals_in(value.__code__) & value.__globals__.keys())
+        reached = {name: value.__globals__[name] for name in used}
         reached |= imported_by(value)
         uses = [f"{name}: {self.by_name(name, one, names)}" for name, one in reached.items()]
         return f"{told} {self.describe(value.__code__)} {', '.join(uses)}"

@@ -242,6 +242,28 @@ def test_submodules_and_helpers_of_a_net_belong_to_the_fingerprint(monkeypatch, 
     assert len({made(), made(scale=2), made(width=5)}) == 3
 
 
+def test_attributes_are_not_the_globals_of_the_same_name(monkeypatch):
+    """A notebook's ``model`` is not the ``self.model`` of its net, nor an open file of it."""
+    source = """
+class Net:
+    def __call__(self, t): return self.model(t) + nested(t)
+def nested(t):
+    class Local:
+        rate = scale
+    return [lambda: Local.rate + offset for _ in [t]][0]()
+scale, offset = {}, {}
+"""
+
+    def made(scale=1, offset=1, **more):
+        module = helpers(monkeypatch, source.format(scale, offset))
+        vars(module).update(more)
+        return rate(module.Net())
+
+    with open(os.devnull) as file:
+        assert made() == made(model=file) == made(model=1)
+    assert len({made(), made(scale=2), made(offset=2)}) == 3
+
+
 LAZY = {
     "by its full name": "import lazy.steps; return lazy.steps.step(t)",
     "from its package": "from lazy import steps; return steps.step(t)",
