@@ -436,7 +436,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _standardize(self, server: Server, federation: Federation, X: np.ndarray) -> None:
         """Set the layers of a new net that standardise X, unless clients may not say how."""
         if self.update_privacy is None:
-            standardize(server, federation, all_moments(X, federation))
+            standardize(server, federation, X.shape[1:], all_moments(X, federation))
         elif np.abs(X).max() > _LARGE:
             warn(
                 f"update_privacy is set, so clients do not send the means and variances of their "

@@ -7,6 +7,7 @@ import torch
 from skorch import NeuralNet
 
 from skfed._federation import Federation
+from skfed._nets import cast, to_tensors
 from skfed._server import Server
 from skfed.modules import Standardize
 from skfed.utils._warnings import warn
@@ -16,7 +17,12 @@ Moments = tuple[np.ndarray, np.ndarray]  # a client's mean and variance of each 
 _CHUNK = 2**24  # bytes of rows that are looked at together
 
 
-def standardize(server: Server, federation: Federation, moments: Iterable[Moments | None]) -> None:
+def standardize(
+    server: Server,
+    federation: Federation,
+    shape: tuple[int, ...],
+    moments: Iterable[Moments | None],
+) -> None:
     """Set a new net's layers from what the priority clients send, and charge it to round 0.
 
     Parameters
@@ -25,9 +31,17 @@ def standardize(server: Server, federation: Federation, moments: Iterable[Moment
         Before its first round.
     federation : Federation
         Who the clients are.
+    shape : tuple of int
+        Shape of a row of X.
     moments : iterable of (ndarray, ndarray) or None
         Mean and variance of the columns of each priority client; None from one that has failed.
+
+    Raises
+    ------
+    ValueError
+        If such a layer is given something else than X.
     """
+    _check_first(server.net, shape)
     weights = (federation.priority_weights * federation.sizes)[federation.priority]
     pooled, n_sent = _pool(moments, weights)
     if pooled is None:
@@ -81,6 +95,25 @@ def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Momen
     return (pivot + shift, np.maximum(squares - np.square(shift), 0.0)), n_clients
 
 
+def _check_first(net: NeuralNet, shape: tuple[int, ...]) -> None:
+    """Check that each layer is given X itself, by a row of numbers that are all different."""
+    row = cast(net, np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(1, *shape))
+
+    def check(layer: Standardize, given: tuple[torch.Tensor, ...]) -> None:
+        if not np.array_equal(given[0].detach().cpu().numpy().ravel(), row.ravel()):
+            raise ValueError(
+                f"estimator's module has Standardize(n_features={len(layer.mean)}) behind another "
+                "layer, but it standardises X: make it the first layer."
+            )
+
+    hooks = [layer.register_forward_pre_hook(check) for layer in layers_of(net)]
+    try:
+        net.evaluation_step((*to_tensors(net, row), None))
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def _set(net: NeuralNet, moments: Moments) -> None:
     """Write the mean and the standard deviation of each column into a net's layers."""
     mean, variance = moments
@@ -88,11 +121,6 @@ def _set(net: NeuralNet, moments: Moments) -> None:
     # A column that varies by less than float32 can tell is constant.
     constant = deviation <= np.finfo(np.float32).eps * np.abs(mean)
     for layer in layers_of(net):
-        if len(layer.mean) != len(mean):
-            raise ValueError(
-                f"estimator's module has Standardize(n_features={len(layer.mean)}), but X has "
-                f"{len(mean)} values a sample: give it that many, and make it the first layer."
-            )
         layer.mean.copy_(torch.from_numpy(mean))
         layer.scale.copy_(torch.from_numpy(np.where(constant, 1.0, deviation)))
 

@@ -105,16 +105,19 @@ def test_a_net_of_ones_own_may_begin_with_standardize(table):
     model = FederatedClassifier(net, n_rounds=3, random_state=0).fit(X, y, clients=clients)
     np.testing.assert_allclose(model.net_.module_[0].mean, X.astype(float).mean(axis=0), rtol=1e-5)
     assert not net.module[0].mean.any()  # what was passed in is not changed
-    with pytest.raises(ValueError, match=r"Standardize\(n_features=3\), but X has 4 values"):
-        FederatedClassifier(Ending()).fit(X, y, clients=clients)
+    for n_hidden in (3, 4):  # 4 as X, but not X
+        match = rf"Standardize\(n_features={n_hidden}\) behind another layer.*make it the first"
+        with pytest.raises(ValueError, match=match):
+            FederatedClassifier(Ending(n_hidden)).fit(X, y, clients=clients)
 
 
 class Ending(nn.Module):
-    """Standardises three columns of what it computes, and not X."""
+    """Standardises what it computes, and not X."""
 
-    def __init__(self):
+    def __init__(self, n_hidden):
         super().__init__()
-        self.first, self.standardize, self.out = nn.Linear(4, 3), Standardize(3), nn.Linear(3, 2)
+        self.first, self.out = nn.Linear(4, n_hidden), nn.Linear(n_hidden, 2)
+        self.standardize = Standardize(n_hidden)
 
     def forward(self, X):
         return self.out(self.standardize(self.first(X)))

@@ -153,9 +153,10 @@ class FederatedStrategy(Strategy):
             fit = uuid4().hex  # a fit that goes on is another, for what clients remember
             self._engine = MessageEngine(self._nodes, federation, draws, to_text(classes), fit)
             if not server.round and layers_of(server.net) and model.update_privacy is None:
-                n_features = int(np.prod(next(iter(cards.values())).shape))
+                shape = next(iter(cards.values())).shape
                 drop = model.on_client_error == "drop"
-                standardize(server, federation, self._engine.moments(n_features, drop))
+                moments = self._engine.moments(int(np.prod(shape)), drop)
+                standardize(server, federation, shape, moments)
             until, model.engine_ = model.n_rounds, "flower: clients elsewhere"
             with rounds_of(
                 model, server, federation, self._engine, until, None, None, (), run
