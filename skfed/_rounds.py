@@ -203,19 +203,7 @@ class Rounds:
             losses = dict(zip(asked.clients.tolist(), returns.losses.tolist(), strict=True))
             server.reported = server.reported | {federation.digest(k): v for k, v in losses.items()}
             self._reported[list(losses)] = list(losses.values())
-            row = {
-                "round": server.round,
-                "objective": _objective(begun),
-                "train_loss": _train_loss(returns.losses, asked, returns.good),
-                **measured,
-                "lr": _rate(server, order.training),
-                **begun.scheduled,
-                **ledger.totals(),
-                **_who(federation, begun, cohort),
-                "select_seconds": begun.selected - begun.started,
-                "train_seconds": trained - begun.selected,
-                "round_seconds": perf_counter() - begun.started,
-            }
+            row = _row(server, federation, begun, cohort, measured, trained)
             server.rows.append(row)
         return row
 
@@ -297,6 +285,31 @@ def _objective(begun: _Begun) -> float:
     """Return F(w_t), where the selector or the polls tell it."""
     told = begun.chosen.objective
     return told if np.isfinite(told) else begun.poll.objective(begun.view)
+
+
+def _row(
+    server: Server,
+    federation: Federation,
+    begun: _Begun,
+    cohort: Cohort,
+    measured: dict[str, float],
+    trained: float,
+) -> dict[str, Any]:
+    """Return the round's row of the history; ``trained`` is when the training ended."""
+    order, returns = begun.order, begun.returns
+    return {
+        "round": server.round,
+        "objective": _objective(begun),
+        "train_loss": _train_loss(returns.losses, order.cohort, returns.good),
+        **measured,
+        "lr": _rate(server, order.training),
+        **begun.scheduled,
+        **begun.poll.ledger.totals(),
+        **_who(federation, begun, cohort),
+        "select_seconds": begun.selected - begun.started,
+        "train_seconds": trained - begun.selected,
+        "round_seconds": perf_counter() - begun.started,
+    }
 
 
 def _who(federation: Federation, begun: _Begun, cohort: Cohort) -> dict[str, Any]:
