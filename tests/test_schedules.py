@@ -101,7 +101,7 @@ def test_the_learning_rate_follows_its_schedule(blobs):
 def test_a_constant_rate_equals_the_nets_own(blobs, same_model):
     X, y, clients = blobs
     own = FederatedClassifier(n_rounds=3, random_state=0).fit(X, y, clients=clients)
-    given = FederatedClassifier(lr_schedule=0.2, n_rounds=3, random_state=0)
+    given = FederatedClassifier(lr_schedule=own.net_.lr, n_rounds=3, random_state=0)
     assert same_model(own, given.fit(X, y, clients=clients))
 
 

@@ -53,7 +53,7 @@ def ambushed(flag):
 class Arming(PowerOfChoice):
     """Lays the ambush in the second round."""
 
-    def __init__(self, flag=None, d=6, clients_per_round=0.1, loss="full"):
+    def __init__(self, flag=None, d=6, clients_per_round=1, loss="full"):
         super().__init__(d, clients_per_round, loss)
         self.flag = flag
 
@@ -104,7 +104,7 @@ def test_a_worker_killed_in_a_round_costs_its_time_only(
     flag = tmp_path / "flag"
     params = {"n_rounds": 2, "random_state": 0, "memory_budget": 2**12, "engine": "stacked"}
     net = ambushed(flag)
-    whole = FederatedClassifier(net, selector=PowerOfChoice(d=6), **params)
+    whole = FederatedClassifier(net, selector=PowerOfChoice(d=6, clients_per_round=1), **params)
     whole.fit(X, y, clients=clients)
     armed = FederatedClassifier(net, selector=Arming(flag), **params)
     deaths_allowed(backend, n_deaths)

@@ -7,6 +7,7 @@ import pytest
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed.engines._held import Share
+from skfed.modules import SoftmaxRegression
 
 N_ROUNDS, N_CLIENTS = 20, 8
 
@@ -38,6 +39,7 @@ def test_after_some_rounds_only_models_travel(sent, on, backend, engine):
     X = rng.normal(size=(200 * N_CLIENTS, 100)).astype("float32")
     y, clients = rng.integers(0, 3, len(X)), np.arange(len(X)) % N_CLIENTS
     model = FederatedClassifier(
+        SoftmaxRegression(100, 3),
         selector=PowerOfChoice(d=N_CLIENTS, clients_per_round=N_CLIENTS // 2),
         n_rounds=N_ROUNDS,
         engine=engine,
