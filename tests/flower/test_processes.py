@@ -178,7 +178,8 @@ def test_the_secured_rounds_are_those_of_the_simulation(tmp_path):
         run = federation.submit(PROJECT, rounds=2, folder=str(tmp_path), timeout=240.0)
 
         def admit(line):
-            if "it says that it is 'c', but is registered as 'e'" in line:
+            # A node that has lost its connection on a busy machine says so once more.
+            if "it says that it is 'c', but is registered as 'e'" in line and len(sites) == 2:
                 federation.stop("c")
                 sites.extend(add_sites(federation, tmp_path, "c", keys))
 

@@ -1,6 +1,7 @@
 import numpy as np
 
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+from skfed.modules import SoftmaxRegression
 
 SELECTORS = {
     "FedALIGN": FedAlignSelector(eps=6e-4, warmup=1),
@@ -10,6 +11,7 @@ SELECTORS = {
 
 def make_estimator(rounds, selector="FedALIGN", checkpoint=None):
     return FederatedClassifier(
+        SoftmaxRegression(5, 3),
         selector=SELECTORS[selector],
         priority=["a"],
         n_rounds=rounds,
