@@ -248,6 +248,9 @@ def test_ids_of_many_types_come_back(blobs, tmp_path, monkeypatch):
         fit((X, y, [Decimal(str(client)) for client in np.arange(len(y)) % 3]), tmp_path)
 
 
+@pytest.mark.skipif(
+    pd.__version__.startswith("2."), reason="pandas 2 has no name for zones of dateutil"
+)
 def test_timestamps_with_zones_of_dateutil_go_on(blobs, tmp_path, monkeypatch):
     X, y, clients = blobs
     zone = dateutil.tz.gettz("Europe/Berlin")
