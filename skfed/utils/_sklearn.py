@@ -25,16 +25,17 @@ name_steps = _name_estimators
 class OpenPipeline(Pipeline):
     """scikit-learn's Pipeline, where a subclass has a say in what its steps are given.
 
-    These methods are between the arguments of fit, fit_transform or fit_predict, and the steps.
+    These methods are between the arguments of fit, fit_transform or fit_predict, and the steps;
+    here they change nothing.
     """
 
     def _given(self, params):
         """Return the arguments of fit, named as scikit-learn's Pipeline takes them."""
-        raise NotImplementedError
+        return params
 
     def _given_to(self, step_idx, params, given):
         """Return what a step's methods are given of ``params``, the arguments of fit."""
-        raise NotImplementedError
+        return given
 
     def _check_method_params(self, method, props, **kwargs):
         return super()._check_method_params(method, self._given(props), **kwargs)
