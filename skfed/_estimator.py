@@ -437,7 +437,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Set the layers of a new net that standardise X, unless clients may not say how."""
         if self.update_privacy is None:
             standardize(server, federation, X.shape[1:], all_moments(X, federation))
-        elif np.abs(X).max() > _LARGE:
+        elif max(X.max(), -X.min()) > _LARGE:  # without a copy of X
             warn(
                 f"update_privacy is set, so clients do not send the means and variances of their "
                 f"columns, and the net takes X as it is; but X has values above {_LARGE:g}: scale "

@@ -60,20 +60,20 @@ def layers_of(net: NeuralNet) -> list[Standardize]:
     return [layer for layer in net.module_.modules() if isinstance(layer, Standardize)]
 
 
-def client_moments(X: np.ndarray) -> Moments:
-    """Return the mean and variance of each column of one client's rows."""
-    n_samples, n_features = len(X), int(np.prod(X.shape[1:]))
-    size = max(1, _CHUNK // (8 * n_features))
-    chunks = [slice(start, start + size) for start in range(0, n_samples, size)]
-    mean = sum(_flat(X[rows]).sum(axis=0) for rows in chunks) / n_samples
-    squares = sum(np.square(_flat(X[rows]) - mean).sum(axis=0) for rows in chunks)
-    return mean, squares / n_samples
+def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
+    """Return the mean and variance of each column over the rows of X that one client holds."""
+    # In chunks, since X may be a memory map larger than memory.
+    size = max(1, _CHUNK // (8 * int(np.prod(X.shape[1:]))))
+    chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+    mean = sum(_flat(X[chunk]).sum(axis=0) for chunk in chunks) / len(rows)
+    squares = sum(np.square(_flat(X[chunk]) - mean).sum(axis=0) for chunk in chunks)
+    return mean, squares / len(rows)
 
 
 def all_moments(X: np.ndarray, federation: Federation) -> Iterator[Moments]:
     """Yield the moments of each priority client."""
     for k in np.flatnonzero(federation.priority):
-        yield client_moments(X[federation.rows(int(k))])
+        yield client_moments(X, federation.rows(int(k)))
 
 
 def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Moments | None, int]:

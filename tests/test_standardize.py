@@ -61,6 +61,20 @@ def test_moments_by_hand_and_what_they_cost():
     assert model.history_["bytes_up"][0] - model.history_["bytes_up"][1] == 8 * 8
 
 
+def test_moments_are_taken_in_chunks(table, monkeypatch):
+    """So that the rows of one client need not fit into memory."""
+    from skfed import _standardize
+
+    X, rows = table[0], np.arange(3, 100)
+    sizes, flat = [], _standardize._flat
+    monkeypatch.setattr(_standardize, "_CHUNK", 8 * 4 * 10)
+    monkeypatch.setattr(_standardize, "_flat", lambda X: sizes.append(len(X)) or flat(X))
+    mean, variance = _standardize.client_moments(X, rows)
+    assert max(sizes) == 10
+    np.testing.assert_allclose(mean, X[rows].astype(float).mean(axis=0))
+    np.testing.assert_allclose(variance, X[rows].astype(float).var(axis=0), atol=1e-12)
+
+
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 def test_eps_0_is_still_fedavg_on_the_priority_clients_bit_for_bit(table, engine):
     X, y, clients = table

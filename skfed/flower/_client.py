@@ -196,7 +196,7 @@ class _Client:
         local = self._prepare(asked["asked"], context)
         if local.model.update_privacy is not None or not local.standardizes:
             raise Refusal("its net asks for no means and variances, or update_privacy forbids it.")
-        mean, variance = client_moments(local.X)
+        mean, variance = client_moments(local.X, np.arange(len(local.X)))
         moments = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
         return RecordDict({"moments": to_arrays(moments)})
 
