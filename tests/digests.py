@@ -132,7 +132,10 @@ def resumed(data):
                 selector=PowerOfChoice(4, 2), aggregator=Scaffold(), n_rounds=n_rounds, **settings
             ).fit(X, y, clients=clients)
         (state,) = Path(folder).glob("*/state.safetensors")
-        yield "resumed", digest(model) | {"checkpoint": of_tensors(load_file(state))}
+        (history,) = Path(folder).glob("*/history-*.jsonl")
+        rows = [dict(json.loads(line)["dict"]) for line in history.read_text().splitlines()]
+        written = {"tensors": of_tensors(load_file(state)), "rows": of_rows(rows)}
+        yield "resumed", digest(model) | written
 
 
 def over_flower(data):
