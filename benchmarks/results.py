@@ -1,7 +1,7 @@
 """Write RESULTS.md from the JSON of a benchmark run.
 
-``python -m pytest benchmarks --benchmark-json=bench.json`` (with SKFED_DATA and, for the other
-packages, SKFED_PEERS), then ``python -m benchmarks.results bench.json > benchmarks/RESULTS.md``.
+``python -m pytest benchmarks --benchmark-json=net_pool.json`` (with SKFED_DATA and, for the other
+packages, SKFED_PEERS), then ``python -m benchmarks.results net_pool.json > benchmarks/RESULTS.md``.
 """
 
 import json

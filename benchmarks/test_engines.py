@@ -1,6 +1,6 @@
 """The engines on the workloads that other packages run too, beside the floor of the machine.
 
-``SKFED_PEERS=DIR python -m pytest benchmarks -k workload --benchmark-json=bench.json`` also
+``SKFED_PEERS=DIR python -m pytest benchmarks -k workload --benchmark-json=net_pool.json`` also
 measures the peers, each in an environment of its own under DIR. All contestants of a workload run
 in the same test, in turns, on one core; what is reported is the median of all their rounds.
 """

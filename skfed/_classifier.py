@@ -6,11 +6,11 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from skfed._class_weight import class_weights
 from skfed._estimator import BaseFederated
-from skfed._nets import CLASSIFIER, make_net, predict, predict_log
 from skfed.engines import row_weights
+from skfed.nets import CLASSIFIER, make_net, predict, predict_log
 from skfed.utils._checks import naming
+from skfed.utils._class_weight import class_weights
 from skfed.utils._sklearn import StrOptions
 
 
@@ -399,7 +399,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Returns
         -------
         float
-            Share of correct predictions.
+            DataRef of correct predictions.
 
         Raises
         ------

@@ -13,30 +13,30 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 from skorch import NeuralNet
 
-from skfed._changes import settings_of, take_changes
 from skfed._federation import Federation, make_federation
-from skfed._fitted import so_far
-from skfed._fitting import rounds_of
-from skfed._html import visual_block
-from skfed._nets import Workbench, cast
-from skfed._saving import load, save
-from skfed._server import Server
-from skfed._sklearn_callbacks import (
+from skfed.aggregation import BaseAggregator, ServerOptimizer
+from skfed.availability import BaseAvailability
+from skfed.callbacks._sklearn import (
     CallbackSupportMixin,
     SklearnCallbacks,
     of_the_fit,
     with_callbacks,
 )
-from skfed._standardize import all_moments, layers_of, standardize
-from skfed._validation import Validation, make_validation, priority_rows
-from skfed.aggregation import BaseAggregator, ServerOptimizer
-from skfed.availability import BaseAvailability
-from skfed.checkpoint import Run, opened
+from skfed.checkpoint._run import Run, open_run
+from skfed.checkpoint._save import load, save
 from skfed.engines import Draws, batch_size, make_engine, row_weights
+from skfed.nets import NetPool, cast
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
+from skfed.server._fitted import snapshot_attributes
+from skfed.server._fitting import rounds_of
+from skfed.server._standardize import all_moments, layers_of, standardize
+from skfed.server._state import ServerState
+from skfed.server._validation import Validation, make_validation, priority_rows
+from skfed.server._warm_start import settings_of, take_changes
 from skfed.utils._checks import naming
+from skfed.utils._html import visual_block
 from skfed.utils._seeding import draw_seed
 from skfed.utils._sklearn import Interval, StrOptions, VisualBlock, safe_indexing
 from skfed.utils._warnings import warn
@@ -55,7 +55,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     __metadata_request__score = {"clients": False}
 
     _parameter_constraints: dict = {
-        "estimator": "no_validation",  # _nets names what it accepts
+        "estimator": "no_validation",  # make_net names what it accepts
         "selector": [BaseSelector, None],
         "priority": [Iterable, None],
         "n_rounds": [_POSITIVE_INT],
@@ -212,10 +212,13 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             if resume and not self._has_more_rounds(server):
                 return self
             validation = self._validation(X, X_val, y_val, clients_val, federation, server)
-            with opened(self, server, federation, (X, y, weights), validation) as run:
+            with open_run(self, server, federation, (X, y, weights), validation) as run:
                 rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
-                    self, given, rounds, lambda: so_far(server, federation, self._output_shape, X)
+                    self,
+                    given,
+                    rounds,
+                    lambda: snapshot_attributes(server, federation, self._output_shape, X),
                 )
                 return self._advance(
                     server, federation, X, y, weights, self.n_rounds, validation, [callbacks], run
@@ -370,18 +373,18 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Return how many numbers clients send before the first round, for the weights of rows."""
         return 0
 
-    def _start(self, X: np.ndarray) -> Server:
+    def _start(self, X: np.ndarray) -> ServerState:
         seed = draw_seed(self.random_state)
-        return Server(self._make_net(X, seed), seed, given=settings_of(self.estimator))
+        return ServerState(self._make_net(X, seed), seed, given=settings_of(self.estimator))
 
-    def _resumed(self, X: np.ndarray) -> Server:
+    def _resumed(self, X: np.ndarray) -> ServerState:
         """Return the server of the last fit, ready for more rounds by what the estimator says."""
         server = self._server
         take_changes(server, self.estimator, lambda: self._make_net(X, server.seed))
         server.succeeded = False
         return server
 
-    def _has_more_rounds(self, server: Server) -> bool:
+    def _has_more_rounds(self, server: ServerState) -> bool:
         """Tell whether a warm start has rounds to add; warn if it has none."""
         if self.n_rounds < server.round:
             raise ValueError(
@@ -404,7 +407,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _advance(
         self,
-        server: Server,
+        server: ServerState,
         federation: Federation,
         X: np.ndarray,
         y: np.ndarray,
@@ -419,12 +422,12 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         y = self._targets(server.net, X, y)
         if not server.round and layers_of(server.net):
             self._standardize(server, federation, X)
-        bench = Workbench(server.net, X[:1])
+        net_pool = NetPool(server.net, X[:1])
         draws = Draws(federation, server.seed, batch_size(server.net))
         if not server.round:
             server.first_scalars += self._n_scalars_asked(federation)
         engine, self.engine_ = make_engine(
-            self.engine, bench, X, y, draws, self.memory_budget, self.n_jobs, weights
+            self.engine, net_pool, X, y, draws, self.memory_budget, self.n_jobs, weights
         )
         train = X, y
         with rounds_of(
@@ -433,7 +436,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             rounds.run(engine.train)
         return self
 
-    def _standardize(self, server: Server, federation: Federation, X: np.ndarray) -> None:
+    def _standardize(self, server: ServerState, federation: Federation, X: np.ndarray) -> None:
         """Set the layers of a new net that standardise X, unless clients may not say how."""
         if self.update_privacy is None:
             standardize(server, federation, X.shape[1:], all_moments(X, federation))

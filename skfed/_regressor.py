@@ -6,7 +6,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
 from skfed._estimator import BaseFederated
-from skfed._nets import REGRESSOR, make_net, output_of, predict
+from skfed.nets import REGRESSOR, make_net, output_of, predict
 from skfed.utils._checks import naming
 
 

@@ -105,7 +105,7 @@ class AlternatingHalves(BaseAvailability):
     Parameters
     ----------
     removed : float, default=0.1
-        Share of the half that cannot be reached, drawn afresh each round. The paper says 0.1, its
+        DataRef of the half that cannot be reached, drawn afresh each round. The paper says 0.1, its
         code 0.2.
     """
 

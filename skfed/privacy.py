@@ -20,8 +20,8 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from skfed._nets import Model
 from skfed.aggregation._robust import clipped
+from skfed.nets import State
 from skfed.utils._extras import needs
 from skfed.utils._ids import client_index, digest, native
 from skfed.utils._sklearn import Interval
@@ -66,11 +66,11 @@ class GaussianMechanism(BaseEstimator):
 
     def of_updates(
         self,
-        model: Model,
-        stack: Model,
+        model: State,
+        stack: State,
         parameters: Collection[str],
         rngs: Sequence[np.random.Generator],
-    ) -> Model:
+    ) -> State:
         """Return what clients send in place of their models.
 
         Parameters

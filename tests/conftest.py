@@ -7,7 +7,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from skfed.selection._imagined import imagine_round
+from skfed.selection._mock import mock_round
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
     torch.set_num_threads(1)
@@ -49,7 +49,7 @@ def make_round():
 
     def make(losses, *, priority=None, seed=0, **others):
         rng = np.random.default_rng(seed)
-        view = imagine_round(losses, priority_weights=priority, rng=rng, **others)
+        view = mock_round(losses, priority_weights=priority, rng=rng, **others)
         return view, view.polls
 
     return make

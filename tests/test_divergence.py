@@ -9,8 +9,8 @@ from skorch import NeuralNetRegressor
 from torch import nn
 
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
-from skfed._divergence import told_of_divergence
 from skfed.aggregation import ServerOptimizer
+from skfed.server._divergence import told_of_divergence
 
 ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
 

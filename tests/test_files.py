@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from skfed import _files
+from skfed.utils import _files
 
 EVERYTHING = {
     "plain": [None, True, 3, 0.1, float("inf"), "text", -0.0],

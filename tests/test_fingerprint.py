@@ -31,8 +31,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from skfed import FederatedClassifier, RandomSelector
-from skfed._fingerprint import describe_parameters, fingerprint
 from skfed.availability import TraceAvailability
+from skfed.checkpoint._fingerprint import describe_parameters, fingerprint
 
 TRACE = {"a": [True, False], "b": [False, True]}
 
@@ -457,7 +457,7 @@ import sys
 import numpy as np, pandas as pd, torch
 from torch import nn
 from skfed import FederatedClassifier
-from skfed._fingerprint import describe_parameters
+from skfed.checkpoint._fingerprint import describe_parameters
 
 NAMES = {"one", "two", "three", len, nn.Linear}
 class Net(nn.Linear):
@@ -493,7 +493,7 @@ def test_code_that_calls_itself_in_many_ways_is_described_once(monkeypatch):
 
 
 def test_installed_code_is_told_by_name_and_the_users_by_what_it_is():
-    from skfed._code import is_library
+    from skfed.checkpoint._code import is_library
 
     assert all(map(is_library, ["numpy.linalg", "os", "builtins", "skfed.selection", "torch._C"]))
     assert not any(map(is_library, ["__main__", __name__, "module_of_nobody", "", None]))

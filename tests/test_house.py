@@ -50,7 +50,7 @@ def test_private_scikit_learn_is_imported_in_one_place(path):
         ("import sklearn\nsklearn.utils._x(1)", ["sklearn.utils._x"]),
         ("from sklearn.base import BaseEstimator", []),
         ("import sklearn.callback\nprint(sklearn.callback.__file__)", []),
-        ("from skfed._nets import cast\ncast._x", []),
+        ("from skfed.nets import cast\ncast._x", []),
     ],
 )
 def test_private_names_are_found(line, found):

@@ -14,7 +14,7 @@ from torch import nn
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
 from skfed.engines._minibatches import minibatches
 from skfed.schedules import LinearDecay
-from skfed.selection._draws import draw_by_size
+from skfed.selection._sampling import draw_by_size
 from skfed.utils._ids import digest
 from skfed.utils._seeding import Purpose, draw_seed, stream
 

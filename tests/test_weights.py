@@ -19,8 +19,8 @@ from skfed import (
 )
 from skfed._federation import make_federation
 from skfed.aggregation import Scaffold
-from skfed.engines._held import ClientRows, Share, serve
-from skfed.engines._rows import Rows
+from skfed.engines._data import Rows
+from skfed.engines._worker_data import ClientRows, DataRef, serve
 from skfed.modules import SoftmaxRegression
 from skfed.privacy import GaussianMechanism
 
@@ -302,7 +302,7 @@ def test_weights_travel_to_other_processes():
     names = set()
     for given in (weights, None):
         held = ClientRows(Rows(X, y, weights=given), federation, budget=10**6)
-        share = Share(held, [1, 0], lambda rows, mine: [rows.weigh(i) for i in mine])
+        share = DataRef(held, [1, 0], lambda rows, mine: [rows.weigh(i) for i in mine])
         told = serve(list, (), share.complete().parcel())
         expected = [None] * 2 if given is None else [weights[1::2].tolist(), weights[::2].tolist()]
         assert [w if w is None else w.tolist() for w in told] == expected

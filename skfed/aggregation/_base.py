@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
-from skfed._nets import Model
 from skfed.aggregation._tensors import changed_names, settled
+from skfed.nets import State
 from skfed.selection import Cohort
 
 
@@ -26,8 +26,12 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
     uses_variates = False
 
     def aggregate(
-        self, model: Model, updates: Sequence[Model], cohort: Cohort, parameters: Collection[str]
-    ) -> Model:
+        self,
+        model: State,
+        updates: Sequence[State],
+        cohort: Cohort,
+        parameters: Collection[str],
+    ) -> State:
         """Return what a cohort's models make of the global model.
 
         Parameters
@@ -60,7 +64,7 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         return settled(model, aggregate, changed_names(model, stack))
 
     def collect(
-        self, model: Model, stack: Model, weights: np.ndarray, parameters: Collection[str]
+        self, model: State, stack: State, weights: np.ndarray, parameters: Collection[str]
     ) -> Any:
         """Return what is kept of some members' models; here, all of it.
 
@@ -86,11 +90,11 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
 
     def combine(
         self,
-        model: Model,
+        model: State,
         parts: Iterable[tuple[np.ndarray, Any]],
         cohort: Cohort,
         parameters: Collection[str],
-    ) -> Model:
+    ) -> State:
         """Make the aggregate from the parts as they come.
 
         Parameters

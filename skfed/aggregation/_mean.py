@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from skfed._nets import Model, by_member
 from skfed.aggregation._base import BaseAggregator
 from skfed.aggregation._tensors import added, difference, like, real
+from skfed.nets import State, by_member
 
 
 class WeightedMean(BaseAggregator):
@@ -29,7 +29,7 @@ class WeightedMean(BaseAggregator):
 
     def combine(self, model, parts, cohort, parameters):
         """Add up the sums as they come, and make up for the weights of who failed."""
-        total: Model = {}
+        total: State = {}
         there = np.zeros(len(cohort.clients), dtype=bool)
         for members, part in parts:
             there[members] = True

@@ -10,10 +10,10 @@ from numbers import Real
 
 import torch
 
-from skfed._nets import Model, by_member
 from skfed.aggregation._base import BaseAggregator
 from skfed.aggregation._mean import WeightedMean
 from skfed.aggregation._tensors import added, difference, like, real, step_from
+from skfed.nets import State, by_member
 from skfed.utils._sklearn import Interval
 
 
@@ -36,7 +36,7 @@ class TrimmedMean(BaseAggregator):
     Parameters
     ----------
     trim : float, default=0.1
-        Share of the updates, in [0, 0.5), that is left out at either end, rounded down.
+        DataRef of the updates, in [0, 0.5), that is left out at either end, rounded down.
     """
 
     _parameter_constraints = {"trim": [Interval(Real, 0, 0.5, closed="left")]}
@@ -68,7 +68,7 @@ class NormClipping(WeightedMean):
         return super().collect(model, stack, weights, parameters)
 
 
-def clipped(model: Model, stack: Model, parameters: Collection[str], max_norm: float) -> Model:
+def clipped(model: State, stack: State, parameters: Collection[str], max_norm: float) -> State:
     """Return a stack of models, each no further from ``model`` than ``max_norm``."""
     steps = {n: step_from(model[n].double(), stack[n].double()) for n in parameters}
     norms = torch.stack([by_member(step).norm(dim=1) for step in steps.values()]).norm(dim=0)
@@ -81,7 +81,7 @@ def clipped(model: Model, stack: Model, parameters: Collection[str], max_norm: f
     return result
 
 
-def _trimmed_mean(model: Model, updates: Model, n_trimmed: int) -> Model:
+def _trimmed_mean(model: State, updates: State, n_trimmed: int) -> State:
     result = {}
     for name, w in model.items():
         has_large = not real(w).is_floating_point()  # integers, of which float64 holds differences

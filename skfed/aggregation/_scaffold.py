@@ -10,9 +10,9 @@ from typing import Self
 
 import torch
 
-from skfed._nets import Model
 from skfed.aggregation._mean import WeightedMean
 from skfed.aggregation._tensors import step_from
+from skfed.nets import State
 
 
 class Scaffold(WeightedMean):
@@ -28,8 +28,8 @@ class Scaffold(WeightedMean):
 
 
 def new_variate(
-    model: Model, trained: Model, correction: Model, distances: Mapping[str, float]
-) -> Model | None:
+    model: State, trained: State, correction: State, distances: Mapping[str, float]
+) -> State | None:
     """Return c_k - c + (w_t - w_k) / (sum of the learning rates), option II.
 
     ``correction`` is c - c_k, without names that are zero, and ``distances`` are the sums of each
@@ -47,17 +47,17 @@ def new_variate(
 class Variates:
     """What SCAFFOLD remembers between rounds; missing variates are zero."""
 
-    server: Model = field(default_factory=dict)  # c
-    clients: dict[bytes, Model] = field(default_factory=dict)  # c_k, by client digest
+    server: State = field(default_factory=dict)  # c
+    clients: dict[bytes, State] = field(default_factory=dict)  # c_k, by client digest
 
-    def correction(self, client: bytes) -> Model:
+    def correction(self, client: bytes) -> State:
         """Return c - c_k, what is added to the gradient of each local step."""
         if client not in self.clients:
             return dict(self.server)
         own = self.clients[client]
         return {name: c - own[name] if name in own else c for name, c in self.server.items()}
 
-    def moved(self, new: dict[bytes, list[Model]], n_clients: int) -> Self:
+    def moved(self, new: dict[bytes, list[State]], n_clients: int) -> Self:
         """Return them with the new c_k of a round (one a copy of a client), and c moved."""
         server, clients = dict(self.server), dict(self.clients)
         for client, copies in new.items():

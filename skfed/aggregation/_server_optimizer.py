@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
-from skfed._nets import Model
 from skfed.aggregation._tensors import step_from
+from skfed.nets import State
 from skfed.utils._sklearn import Interval
 
 _LARGEST_RATE = float(np.finfo(np.float32).max)  # of which torch takes a step
@@ -48,11 +48,11 @@ class ServerOptimizer(BaseEstimator):
 
     def step(
         self,
-        model: Model,
-        aggregate: Model,
+        model: State,
+        aggregate: State,
         parameters: Collection[str],
         state: dict[str, Any] | None,
-    ) -> tuple[Model, dict[str, Any]]:
+    ) -> tuple[State, dict[str, Any]]:
         """Take one step from ``model`` towards ``aggregate``.
 
         Parameters
@@ -90,7 +90,7 @@ class ServerOptimizer(BaseEstimator):
         result = aggregate | {name: p.detach() for name, p in moved.items()}
         return result, {"optimizer": kind, "state": optimizer.state_dict()["state"]}
 
-    def _fits(self, state: dict[Any, dict[str, Any]], moved: Model) -> bool:
+    def _fits(self, state: dict[Any, dict[str, Any]], moved: State) -> bool:
         """Tell whether a state has all that these options remember, by a step that moves nothing.
 
         torch adds to a state only in its first step.

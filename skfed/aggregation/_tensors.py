@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import torch
 
-from skfed._nets import Model
+from skfed.nets import State
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
@@ -26,7 +26,7 @@ def like(values: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (values if w.is_floating_point() else values.round()).to(w.dtype)
 
 
-def changed_names(model: Model, stack: Model, with_nan: bool = True) -> frozenset[str]:
+def changed_names(model: State, stack: State, with_nan: bool = True) -> frozenset[str]:
     """Name the tensors that some member has changed; NaN is equal to NaN, if there may be any.
 
     A tensor that the first member has changed, as one that is trained, is not looked at further.
@@ -38,7 +38,7 @@ def changed_names(model: Model, stack: Model, with_nan: bool = True) -> frozense
     )
 
 
-def settled(model: Model, aggregate: Model, changed: Collection[str]) -> Model:
+def settled(model: State, aggregate: State, changed: Collection[str]) -> State:
     """Return an aggregate with what no member has changed as it is in ``model``.
 
     So is an element that neither is finite before nor after: a client has left it as it was.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from sklearn.utils import Bunch
 
-from skfed.datasets._home import fetch, find_home, read_rows, reading
+from skfed.datasets._fetch import fetch, find_home, read_rows, reading
 
 _FILES = ["adult.data.gz", "adult.test.gz"]
 _NUMERIC = ["age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week"]

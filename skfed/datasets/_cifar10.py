@@ -8,7 +8,7 @@ import os
 import numpy as np
 from sklearn.utils import Bunch
 
-from skfed.datasets._home import find_home, reading
+from skfed.datasets._fetch import find_home, reading
 from skfed.utils._sklearn import StrOptions
 
 _FOLDER = "cifar-10-batches-bin"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch
 
-from skfed.datasets._home import fetch, find_home, reading
+from skfed.datasets._fetch import fetch, find_home, reading
 from skfed.utils._sklearn import StrOptions
 
 _N_TRAIN = 60_000

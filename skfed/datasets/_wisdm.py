@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
-from skfed.datasets._home import find_file, find_home, read_rows, reading
+from skfed.datasets._fetch import find_file, find_home, read_rows, reading
 
 _FILES = ["WISDM_ar_v1.1_transformed.arff.gz", "WISDM_ar_v1.1_transformed.arff"]
 _ACTIVITIES = ["Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking"]

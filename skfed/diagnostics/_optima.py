@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
 
 from skfed._federation import make_federation
-from skfed._nets import Workbench, to_tensors
+from skfed.nets import NetPool, to_tensors
 from skfed.utils._checks import check_columns, naming, numbers, validated
 from skfed.utils._ids import client_index
 from skfed.utils._sklearn import Interval
@@ -123,7 +123,7 @@ class _Objective:
     """Weighted sums of clients' regularised losses, in float64, and their minima."""
 
     def __init__(self, net: NeuralNet, X, y, l2: float | None, tol: float):
-        self.net = Workbench(net, X[:1]).set_up()
+        self.net = NetPool(net, X[:1]).set_up()
         for name in self.net._modules + self.net._criteria:
             if isinstance(part := getattr(self.net, f"{name}_"), torch.nn.Module):
                 part.double().eval()

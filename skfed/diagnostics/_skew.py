@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from skfed.selection import BaseSelector
-from skfed.selection._imagined import imagine_round
+from skfed.selection._mock import mock_round
 from skfed.utils._checks import Count, numbers, validated
 
 _SELECTION = {
@@ -131,7 +131,7 @@ def _draw_weights(selector, losses, sizes, n_draws, random_state) -> np.ndarray:
     losses = np.asarray(losses, float)
     weights = np.zeros((n_draws, len(losses)))
     for draw, seed in zip(weights, rng.randint(2**31, size=n_draws), strict=True):
-        view = imagine_round(
+        view = mock_round(
             losses,
             sizes=None if sizes is None else np.asarray(sizes, int),
             reported=losses,

@@ -2,30 +2,30 @@
 
 from skfed.engines._choose import make_engine
 from skfed.engines._client import evaluate
-from skfed.engines._draws import Draws, batch_size, numbered
 from skfed.engines._loop import LoopEngine
-from skfed.engines._stacked import StackedEngine
-from skfed.engines._updates import (
+from skfed.engines._replies import (
     Engine,
+    EvaluateRequest,
     Evaluation,
     LocalTraining,
-    Order,
     Polls,
-    Question,
+    TrainRequest,
     Updates,
 )
+from skfed.engines._sampling import Draws, batch_size, numbered
+from skfed.engines._stacked import StackedEngine
 from skfed.engines._weights import row_weights
 
 __all__ = [
     "Draws",
     "Engine",
+    "EvaluateRequest",
     "Evaluation",
     "LocalTraining",
     "LoopEngine",
-    "Order",
     "Polls",
-    "Question",
     "StackedEngine",
+    "TrainRequest",
     "Updates",
     "batch_size",
     "evaluate",

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from skorch import NeuralNet
 
-from skfed._nets import Model
 from skfed.engines._weights import weighed
+from skfed.nets import State
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class BatchedModule:
     #: core, since each step has operations of its own whatever the number of clients.
     cache_bytes: ClassVar[int] = 32 * 2**20
 
-    def bind(self, net: NeuralNet, params: Model, buffers: Model) -> "BoundModule":
+    def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundModule":
         """Return the module with the parameters and buffers of some clients."""
         return BoundModule(self.ignored, net, params, buffers)
 
@@ -49,8 +49,8 @@ class BoundModule:
 
     ignored: int | None
     net: NeuralNet
-    params: Model
-    buffers: Model
+    params: State
+    buffers: State
 
     def gradients(
         self,
@@ -58,7 +58,7 @@ class BoundModule:
         y: torch.Tensor,
         sizes: torch.Tensor | None,
         weights: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Model]:
+    ) -> tuple[torch.Tensor, State]:
         """Return each client's loss and gradients, and bring the buffers up to date.
 
         See ``BoundLinearStack.gradients``.
@@ -87,12 +87,12 @@ class BoundModule:
 
     def _of_one_size(
         self,
-        params: Model,
-        buffers: Model,
+        params: State,
+        buffers: State,
         X: torch.Tensor,
         y: torch.Tensor,
         weights: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, Model]:
+    ) -> tuple[torch.Tensor, State]:
         def loss(params, buffers, X, y, weights=None):
             buffers = {name: tensor.clone() for name, tensor in buffers.items()}
             output = torch.func.functional_call(self.net.module_, {**params, **buffers}, (X,))

@@ -7,21 +7,21 @@ import torch
 from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
-from skfed._nets import Workbench, model_bytes, parameter_names
 from skfed.engines._batched import BatchedModule
-from skfed.engines._draws import Draws, batch_size
-from skfed.engines._held import ClientRows
+from skfed.engines._data import Rows
+from skfed.engines._evaluate import is_rowwise
 from skfed.engines._linear import CriterionLoss, LinearStack, cross_entropy
 from skfed.engines._loop import LoopEngine
-from skfed.engines._parallel import Workers
-from skfed.engines._polls import is_rowwise
 from skfed.engines._probe import CannotStack, Probe, few_rows, first_line
-from skfed.engines._rows import Rows
+from skfed.engines._replies import Engine
+from skfed.engines._sampling import Draws, batch_size
 from skfed.engines._stack import Method
 from skfed.engines._stacked import Plan, StackedEngine
-from skfed.engines._updates import Engine
 from skfed.engines._verdicts import Verdicts, key_of
 from skfed.engines._weights import check_gives_row_losses
+from skfed.engines._worker_data import ClientRows
+from skfed.engines._workers import Workers
+from skfed.nets import NetPool, model_bytes, parameter_names
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ _LARGE_STEP = 2**20  # bytes of a client's model and rows; beyond, dispatch is a
 
 def make_engine(
     wanted: str,
-    bench: Workbench,
+    net_pool: NetPool,
     X: np.ndarray,
     y: np.ndarray,
     draws: Draws,
@@ -60,7 +60,7 @@ def make_engine(
     ----------
     wanted : {"auto", "stacked", "loop"}
         The estimator's ``engine``.
-    bench, X, y, draws, memory_budget, n_jobs
+    net_pool, X, y, draws, memory_budget, n_jobs
         See the engines.
     weights : ndarray of shape (n_samples,), default=None
         By which the losses of rows are averaged; None: all alike.
@@ -72,7 +72,7 @@ def make_engine(
         have weights and the net's loss is not the mean of the losses of rows.
     """
     if weights is not None:
-        net = bench.set_up()
+        net = net_pool.set_up()
         check_gives_row_losses(net, *few_rows(net, X, y, draws.batch_size))
 
     def loop() -> LoopEngine:
@@ -80,16 +80,16 @@ def make_engine(
         held = ClientRows(
             Rows(X, y, weights=weights), draws.federation, memory_budget, workers.n_workers
         )
-        return LoopEngine(bench, held, draws, workers)
+        return LoopEngine(net_pool, held, draws, workers)
 
     if wanted == "loop":
         return loop(), "loop: engine='loop'"
     try:
-        plan, kind = _plan(bench, X, y, draws.batch_size)
+        plan, kind = _plan(net_pool, X, y, draws.batch_size)
         if weights is not None:
-            _check_weights(bench.set_up())
+            _check_weights(net_pool.set_up())
         if wanted == "auto":
-            _check_speed(plan, bench.device, draws.batch_size)
+            _check_speed(plan, net_pool.device, draws.batch_size)
     except CannotStack as reason:
         if wanted == "stacked":
             raise ValueError(
@@ -99,15 +99,15 @@ def make_engine(
         logger.info("engine='auto' takes the loop engine: %s", reason)
         return loop(), f"loop: {reason}"
     logger.info("engine=%r takes the stacked engine: %s", wanted, kind)
-    rows = Rows(X, y, bench.device, weights)
+    rows = Rows(X, y, net_pool.device, weights)
     workers = Workers(n_jobs)
-    return StackedEngine(bench, rows, draws, plan, memory_budget, workers), f"stacked: {kind}"
+    return StackedEngine(net_pool, rows, draws, plan, memory_budget, workers), f"stacked: {kind}"
 
 
-def _plan(bench: Workbench, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[Plan, str]:
+def _plan(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[Plan, str]:
     """Return how clients can be stacked; raise CannotStack if they cannot."""
-    net = bench.set_up()
-    if bench.ambient.autocast:
+    net = net_pool.set_up()
+    if net_pool.ambient.autocast:
         raise CannotStack("torch.autocast is on, and stacked products round otherwise")
     _check_settings(net)
     few_X, few_y = few_rows(net, X, y, batch)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from skfed.engines._data import Rows
 from skfed.engines._minibatches import Minibatches
-from skfed.engines._rows import Rows
 
 
 @dataclass(frozen=True)

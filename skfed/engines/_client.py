@@ -12,22 +12,22 @@ import numpy as np
 import torch
 from skorch import NeuralNet, NeuralNetClassifier
 
-from skfed._nets import (
-    Model,
-    Workbench,
+from skfed.aggregation._scaffold import new_variate
+from skfed.engines._data import Rows
+from skfed.engines._minibatches import Minibatches
+from skfed.engines._replies import LocalTraining, TrainRequest, Updates, collect, sendable
+from skfed.engines._sampling import Polled, batch_size, chosen, whole
+from skfed.engines._weights import weighed, weighted_mean
+from skfed.nets import (
+    NetPool,
+    State,
     add_to_gradients,
-    get_model,
+    get_state,
     group_of_parameters,
     parameter_names,
-    set_model,
+    set_state,
     to_tensors,
 )
-from skfed.aggregation._scaffold import new_variate
-from skfed.engines._draws import Polled, batch_size, chosen, whole
-from skfed.engines._minibatches import Minibatches
-from skfed.engines._rows import Rows
-from skfed.engines._updates import LocalTraining, Order, Updates, collect, sendable
-from skfed.engines._weights import weighed, weighted_mean
 from skfed.utils._seeding import torch_seeded
 
 Rates = tuple[float, ...]  # learning rates, one a parameter group
@@ -59,10 +59,12 @@ def make_task(
     return Task(name, rows.X[mine], rows.y[mine], layers_rng, draw and draw(), rows.weigh(mine))
 
 
-def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task) -> list[Updates]:
+def train_client(
+    net_pool: NetPool, order: TrainRequest, member: np.ndarray, task: Task
+) -> list[Updates]:
     """Train one member of a cohort; ``order`` is for this member alone."""
     try:
-        own = train_alone(bench, order, task)
+        own = train_alone(net_pool, order, task)
         return [collect(order, member, own.stack, own.losses, own.n_samples, [own.variate])]
     except MemoryError:
         raise
@@ -75,23 +77,27 @@ def train_client(bench: Workbench, order: Order, member: np.ndarray, task: Task)
 class Trained(NamedTuple):
     """What one member has come to; arrays and tensors have a leading axis of length 1."""
 
-    stack: Model  # w_k
+    stack: State  # w_k
     losses: np.ndarray  # the mean over its local steps
     n_samples: np.ndarray  # rows seen
-    variate: Model | None  # SCAFFOLD's new c_k
+    variate: State | None  # SCAFFOLD's new c_k
 
 
-def train_alone(bench: Workbench, order: Order, task: Task) -> Trained:
+def train_alone(net_pool: NetPool, order: TrainRequest, task: Task) -> Trained:
     """Train one member of a cohort with a fresh optimizer; ``order`` is for this member alone."""
     model, training = order.model, order.training
     correction = None if order.corrections is None else order.corrections[0]
-    with torch_seeded(task.layers_rng, bench.device), bench.borrowed() as net, one_torch_thread():
-        set_model(net, model)
+    with (
+        torch_seeded(task.layers_rng, net_pool.device),
+        net_pool.borrowed() as net,
+        one_torch_thread(),
+    ):
+        set_state(net, model)
         net.initialize_optimizer()
         net.history.clear()
         with _corrected(net, model, training.proximal_mu, correction):
             losses, rates, n_samples = _take_steps(net, training, task)
-        trained = get_model(net)
+        trained = get_state(net)
         variate = None
         if correction is not None:
             own = {name: trained[name] for name in order.parameters}
@@ -101,16 +107,16 @@ def train_alone(bench: Workbench, order: Order, task: Task) -> Trained:
 
 
 def evaluate_client(
-    bench: Workbench, model: Model, task: Task
+    net_pool: NetPool, model: State, task: Task
 ) -> list[tuple[float, float, Exception | None]]:
     """Return one client's mean loss and error, 1 - accuracy, at ``model``; NaN if it raised."""
     try:
         with (
-            torch_seeded(task.layers_rng, bench.device),
-            bench.borrowed() as net,
+            torch_seeded(task.layers_rng, net_pool.device),
+            net_pool.borrowed() as net,
             one_torch_thread(),
         ):
-            set_model(net, model)
+            set_state(net, model)
             loss, outputs = _evaluate(net, task.X, task.y, task.weights)
             wrong = errors(net, outputs, torch.from_numpy(task.y).to(outputs.device))
             error = wrong.mean() if task.weights is None else weighted_mean(wrong, task.weights)
@@ -177,7 +183,7 @@ def _distances(net: NeuralNet, rates: Sequence[Rates]) -> dict[str, float]:
 
 @contextmanager
 def _corrected(
-    net: NeuralNet, model: Model, proximal_mu: float, correction: Model | None
+    net: NeuralNet, model: State, proximal_mu: float, correction: State | None
 ) -> Iterator[None]:
     """Add mu (w - w_t) and SCAFFOLD's c - c_k to the gradients, where there are such terms."""
     if not proximal_mu and not correction:

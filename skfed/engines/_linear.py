@@ -12,8 +12,8 @@ import torch
 from skorch import NeuralNet
 from torch.nn import functional as F
 
-from skfed._nets import Model
 from skfed.engines._weights import shares, weighed
+from skfed.nets import State
 
 #: What a net's loss makes of logits (client, class, row), targets, batch sizes and weights of rows:
 #: the loss of each client, and its gradient by the logits.
@@ -57,7 +57,7 @@ class LinearStack:
     #: Bytes of models and rows that are worth stacking on a CPU: what stays near a core.
     cache_bytes: ClassVar[int] = 5 * 2**20
 
-    def bind(self, net: NeuralNet, params: Model, buffers: Model) -> "BoundLinearStack":
+    def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLinearStack":
         """Return the stack with the parameters and buffers of some clients."""
         return BoundLinearStack(self, net, params, buffers)
 
@@ -65,7 +65,7 @@ class LinearStack:
 class _BoundLinear:
     """A linear layer of some clients, with its views: each takes as long as a small product."""
 
-    def __init__(self, layer: Linear, params: Model):
+    def __init__(self, layer: Linear, params: State):
         self.layer = layer
         self.weight = params[layer.weight]  # (client, out, in)
         self.weight_t = self.weight.mT
@@ -102,7 +102,7 @@ class BoundLinearStack:
         The clients' parameters and buffers.
     """
 
-    def __init__(self, stack: LinearStack, net: NeuralNet, params: Model, buffers: Model):
+    def __init__(self, stack: LinearStack, net: NeuralNet, params: State, buffers: State):
         self.loss, self.net = stack.loss, net
         self.layers = [_bound(layer, params, buffers) for layer in stack.layers]
         self.first = next(i for i, layer in enumerate(stack.layers) if isinstance(layer, Linear))
@@ -113,7 +113,7 @@ class BoundLinearStack:
         y: torch.Tensor,
         sizes: torch.Tensor | None,
         weights: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Model]:
+    ) -> tuple[torch.Tensor, State]:
         """Return each client's mean loss over its rows, and the gradients of its parameters.
 
         Parameters
@@ -203,7 +203,7 @@ class BoundLinearStack:
                 (slope,) = torch.autograd.grad(kept[1], kept[0], slope)
 
 
-def _bound(layer: Any, params: Model, buffers: Model) -> Any:
+def _bound(layer: Any, params: State, buffers: State) -> Any:
     """Return a layer with the tensors of some clients, for activations (client, in, row)."""
     if isinstance(layer, Linear):
         return _BoundLinear(layer, params)

@@ -10,12 +10,12 @@ from functools import partial
 
 import numpy as np
 
-from skfed._nets import Workbench
 from skfed.engines._client import evaluate_client, make_task, train_client
-from skfed.engines._draws import Draws, Polled, numbered
-from skfed.engines._held import ClientRows, Share
-from skfed.engines._parallel import Work, Workers
-from skfed.engines._updates import Evaluation, Order, Question, Updates
+from skfed.engines._replies import EvaluateRequest, Evaluation, TrainRequest, Updates
+from skfed.engines._sampling import Draws, Polled, numbered
+from skfed.engines._worker_data import ClientRows, DataRef
+from skfed.engines._workers import Work, Workers
+from skfed.nets import NetPool
 from skfed.utils._seeding import Purpose
 
 
@@ -25,7 +25,7 @@ class LoopEngine:
 
     Parameters
     ----------
-    bench : Workbench
+    net_pool : NetPool
         The net that does the work.
     held : ClientRows
         The data, in the dtype of the module, in the memory of the CPU.
@@ -35,18 +35,18 @@ class LoopEngine:
         Who serves the clients.
     """
 
-    bench: Workbench
+    net_pool: NetPool
     held: ClientRows
     draws: Draws
     workers: Workers
-    discreet: bool = field(default=False, init=False)
+    clients_add_noise: bool = field(default=False, init=False)
 
-    def train(self, order: Order) -> Iterator[Updates]:
+    def train(self, order: TrainRequest) -> Iterator[Updates]:
         """Train each client from the same model; one that stands twice trains twice, afresh."""
         works = (
             Work(
                 train_client,
-                (self.bench, order.of(member), member),
+                (self.net_pool, order.of(member), member),
                 share,
                 tuple,
                 partial(_lost, member, name),
@@ -55,12 +55,12 @@ class LoopEngine:
         )
         return self.workers.side_by_side(works)
 
-    def evaluate(self, question: Question) -> Evaluation:
+    def evaluate(self, question: EvaluateRequest) -> Evaluation:
         """Let clients say their mean loss and error; bounds are for the round to keep."""
         t, clients = question.round, question.clients
         asked = [self.draws.polled(t, k, question.max_samples) for k in clients]
         works = (
-            Work(evaluate_client, (self.bench, question.model), share, tuple, _lost_answer)
+            Work(evaluate_client, (self.net_pool, question.model), share, tuple, _lost_answer)
             for share in self._polls(clients, t, asked)
         )
         answers = list(self.workers.side_by_side(works))
@@ -69,7 +69,7 @@ class LoopEngine:
         n_samples = np.array([len(polled) for polled in asked], dtype=int)
         return Evaluation(values[:, 0], values[:, 1], n_samples, raised)
 
-    def trainings(self, order: Order) -> Iterator[tuple[np.ndarray, str, Share]]:
+    def trainings(self, order: TrainRequest) -> Iterator[tuple[np.ndarray, str, DataRef]]:
         """Yield each member of a cohort, its name, and the share that makes its task."""
         draws, t = self.draws, order.round
         for i, (k, copy) in enumerate(numbered(order.cohort.clients)):
@@ -79,15 +79,15 @@ class LoopEngine:
             yield (
                 member,
                 name,
-                Share(self.held, [k], partial(make_task, name, layers_rng, draw, None)),
+                DataRef(self.held, [k], partial(make_task, name, layers_rng, draw, None)),
             )
 
-    def _polls(self, clients: np.ndarray, round: int, asked: Sequence[Polled]) -> Iterator[Share]:
+    def _polls(self, clients: np.ndarray, round: int, asked: Sequence[Polled]) -> Iterator[DataRef]:
         """Yield the share of each polled client, with the rows that a poll may use."""
         for k, polled in zip(clients, asked, strict=True):
             layers_rng = self.draws.stream(Purpose.EVALUATION_LAYERS, round, k)
             make = partial(make_task, self.draws.name(k, round), layers_rng, None, polled)
-            yield Share(self.held, [k], make)
+            yield DataRef(self.held, [k], make)
 
 
 def _lost(member: np.ndarray, name: str, error: Exception) -> list[Updates]:

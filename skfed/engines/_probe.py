@@ -12,12 +12,12 @@ from skorch import NeuralNet
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from skfed._nets import Model, get_model, parameter_names, set_model, to_tensors
 from skfed.aggregation._tensors import real
 from skfed.engines._batched import BatchedModule
-from skfed.engines._draws import whole
 from skfed.engines._linear import LinearStack
+from skfed.engines._sampling import whole
 from skfed.engines._trace import Layers, layers_of
+from skfed.nets import State, get_state, parameter_names, set_state, to_tensors
 from skfed.utils._seeding import torch_seeded
 
 _ROWS = 8
@@ -123,10 +123,10 @@ class Probe:
         states = self.net.optimizer_.state.values()
         return sum(t.nbytes for state in states for t in state.values() if torch.is_tensor(t))
 
-    def _shaken(self, seed: int) -> Model:
+    def _shaken(self, seed: int) -> State:
         """Return the model with other weights: zeros, for one, would hide what they multiply."""
         rng = np.random.default_rng(seed)
-        model = get_model(self.net)
+        model = get_state(self.net)
         for name in self.names:
             noise = torch.from_numpy(rng.normal(size=model[name].shape))
             model[name] = (model[name] + 0.05 * noise).to(model[name].dtype)
@@ -168,14 +168,14 @@ class Probe:
                 return "batched gradients differ from those of one client"
         return None
 
-    def _alone(self, model: Model, n_rows: int) -> Model:
+    def _alone(self, model: State, n_rows: int) -> State:
         """Return one client's loss, gradients and buffers, as the loop engine has them."""
         with self._quietly(training=True), torch.enable_grad():
-            set_model(self.net, model)
+            set_state(self.net, model)
             self.net.module_.zero_grad()
             batch = self.X[:n_rows], self.y[:n_rows]
             loss = self.net.train_step_single(batch)["loss"].detach()
-            after = get_model(self.net)
+            after = get_state(self.net)
             tensors = dict(self.net.module_.named_parameters())
             for name in self.names:
                 grad = tensors[name.removeprefix("module.")].grad
@@ -187,7 +187,7 @@ class Probe:
 
     def _together(
         self, method: LinearStack | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
-    ) -> list[Model]:
+    ) -> list[State]:
         """Return the same of all clients, from one step of the stack."""
         device = self.X.device
         stack = {
@@ -209,12 +209,12 @@ class Probe:
     @contextmanager
     def _quietly(self, training: bool) -> Iterator[None]:
         """Use the first model, and leave weights, buffers and torch's generator as they are."""
-        model = get_model(self.net)
+        model = get_state(self.net)
         with torch_seeded(np.random.default_rng(0), self.net.device), torch.no_grad():
-            set_model(self.net, self.models[0])
+            set_state(self.net, self.models[0])
             self.net._set_training(training)
             yield
-        set_model(self.net, model)
+        set_state(self.net, model)
 
 
 def few_rows(

@@ -10,33 +10,33 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
-from skfed._nets import Model, Workbench
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._batched import BatchedModule
 from skfed.engines._chunks import Chunk
 from skfed.engines._client import one_torch_thread
-from skfed.engines._held import Share
 from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._memory import Memory, MemoryPool
-from skfed.engines._parallel import Work
-from skfed.engines._updates import Order, Updates, collect, sendable
+from skfed.engines._replies import TrainRequest, Updates, collect, sendable
+from skfed.engines._worker_data import DataRef
+from skfed.engines._workers import Work
+from skfed.nets import NetPool, State
 from skfed.utils._seeding import torch_seeded
 
 Method = LinearStack | BatchedModule
 
 
 def chunk_work(
-    bench: Workbench,
+    net_pool: NetPool,
     pool: MemoryPool,
     method: Method,
     random: bool,
-    order: Order,
+    order: TrainRequest,
     members: np.ndarray,
     names: Sequence,
-    share: Share,
+    share: DataRef,
 ) -> Work:
     """Return the training of a chunk, as work whose process may die."""
-    same = bench, pool, method, random
+    same = net_pool, pool, method, random
 
     def apart() -> Iterator[Work]:
         alone = (np.array([i]) for i in range(len(members)) if len(members) > 1)
@@ -52,11 +52,11 @@ def chunk_work(
 
 
 def train_chunk(
-    bench: Workbench,
+    net_pool: NetPool,
     pool: MemoryPool,
     method: Method,
     random: bool,
-    order: Order,
+    order: TrainRequest,
     members: np.ndarray,
     chunk: Chunk,
 ) -> list[Updates]:
@@ -65,7 +65,7 @@ def train_chunk(
     ``random`` says whether the module draws while it trains; then the generator of torch is held.
     Where that raises, each trains alone, so that only those that fail are left out.
     """
-    same = bench, pool, method, random
+    same = net_pool, pool, method, random
     try:
         return [_train(*same, order, members, chunk)]
     except MemoryError:
@@ -81,16 +81,16 @@ def train_chunk(
 
 
 def _train(
-    bench: Workbench,
+    net_pool: NetPool,
     pool: MemoryPool,
     method: Method,
     random: bool,
-    order: Order,
+    order: TrainRequest,
     members: np.ndarray,
     chunk: Chunk,
 ) -> Updates:
-    seeded = torch_seeded(chunk.layers_rng, bench.device) if random else nullcontext()
-    net_and_memory = bench.borrowed(), pool.borrowed()
+    seeded = torch_seeded(chunk.layers_rng, net_pool.device) if random else nullcontext()
+    net_and_memory = net_pool.borrowed(), pool.borrowed()
     with net_and_memory[0] as net, net_and_memory[1] as memory, seeded, one_torch_thread():
         stack = Stack(net, method, order, chunk, memory)
         losses, rates = _take_steps(stack, order.training.rates, chunk, memory)
@@ -136,7 +136,7 @@ class Stack:
         Whose module, criterion and optimizer they are.
     method : LinearStack or BatchedModule
         How losses and gradients are had.
-    order : Order
+    order : TrainRequest
         What the server asks of these members.
     chunk : Chunk
         Who they are.
@@ -153,7 +153,7 @@ class Stack:
         self,
         net: NeuralNet,
         method: Method,
-        order: Order,
+        order: TrainRequest,
         chunk: Chunk,
         memory: Memory,
     ):
@@ -200,7 +200,7 @@ class Stack:
         self.optimizer.step()
         return losses
 
-    def variates(self, order: Order, rates: np.ndarray) -> list[Model | None]:
+    def variates(self, order: TrainRequest, rates: np.ndarray) -> list[State | None]:
         """Return SCAFFOLD's new c_k of all members, given the sums of their learning rates."""
         if order.corrections is None:
             return [None] * len(rates)
@@ -244,14 +244,14 @@ class Stack:
         self.bound = self.method.bind(self.net, self.params, self.buffers)
 
 
-def _optimizer(net: NeuralNet, params: Model) -> torch.optim.Optimizer:
+def _optimizer(net: NeuralNet, params: State) -> torch.optim.Optimizer:
     """Set up the net's optimizer for stacked parameters; it acts on each element by itself."""
     _, options = net.get_params_for_optimizer("optimizer", net.module_.named_parameters())
     group = net.optimizer_.param_groups[0] | {"params": list(params.values())}
     return type(net.optimizer_)([group], **options)
 
 
-def _stacked(corrections: Sequence[Model] | None, model: Model, parameters: Sequence[str]) -> Model:
+def _stacked(corrections: Sequence[State] | None, model: State, parameters: Sequence[str]) -> State:
     """Stack SCAFFOLD's corrections; those that are missing are zero."""
     if not corrections or not any(corrections):
         return {}

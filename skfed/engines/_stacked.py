@@ -11,17 +11,17 @@ from functools import partial
 
 import numpy as np
 
-from skfed._nets import Workbench
 from skfed.engines._chunks import cut, make_chunk
-from skfed.engines._draws import Draws, Polled, chosen, numbered
-from skfed.engines._held import ClientRows, Share
+from skfed.engines._data import Rows
+from skfed.engines._evaluate import cut_polls, poll_work
 from skfed.engines._memory import MemoryPool
 from skfed.engines._minibatches import count_steps
-from skfed.engines._parallel import Work, Workers
-from skfed.engines._polls import cut_polls, poll_work
-from skfed.engines._rows import Rows
+from skfed.engines._replies import EvaluateRequest, Evaluation, LocalTraining, TrainRequest, Updates
+from skfed.engines._sampling import Draws, Polled, chosen, numbered
 from skfed.engines._stack import Method, chunk_work
-from skfed.engines._updates import Evaluation, LocalTraining, Order, Question, Updates
+from skfed.engines._worker_data import ClientRows, DataRef
+from skfed.engines._workers import Work, Workers
+from skfed.nets import NetPool
 from skfed.utils._seeding import Purpose
 
 
@@ -59,7 +59,7 @@ class StackedEngine:
 
     Parameters
     ----------
-    bench : Workbench
+    net_pool : NetPool
         The net that does the work.
     rows : Rows
         The data.
@@ -73,25 +73,25 @@ class StackedEngine:
         Who serves chunks of clients.
     """
 
-    bench: Workbench
+    net_pool: NetPool
     rows: Rows
     draws: Draws
     plan: Plan
     memory_budget: int
     workers: Workers
     pool: MemoryPool = field(default_factory=MemoryPool)
-    discreet: bool = field(default=False, init=False)
+    clients_add_noise: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.held = ClientRows(
             self.rows, self.draws.federation, self.memory_budget, self.workers.n_workers
         )
 
-    def train(self, order: Order) -> Iterator[Updates]:
+    def train(self, order: TrainRequest) -> Iterator[Updates]:
         """Train a cohort; a client that stands twice trains twice, afresh."""
         return self.workers.side_by_side(self._works(order))
 
-    def evaluate(self, question: Question) -> Evaluation:
+    def evaluate(self, question: EvaluateRequest) -> Evaluation:
         """Let clients say their mean loss and error; bounds are for the round to keep."""
         t, clients, model = question.round, question.clients, question.model
         if not len(clients):
@@ -102,7 +102,7 @@ class StackedEngine:
         if self.plan.rowwise and not 0 < size <= limit:
             size = limit  # its sums are the same however they are cut
         polls, owners = cut_polls(self.held, clients.tolist(), asked, size, limit)
-        same = self.bench, self.pool, model, self.plan.rowwise
+        same = self.net_pool, self.pool, model, self.plan.rowwise
         answers = list(self.workers.side_by_side(poll_work(*same, *poll) for poll in polls))
         n_samples = np.array([len(polled) for polled in asked])
         totals = n_samples if self.rows.weights is None else self._totals(clients, asked)
@@ -123,10 +123,10 @@ class StackedEngine:
         totals = np.array([self.rows.weights[chosen(*pair)].sum() for pair in pairs])
         return np.where(totals > 0, totals, 1.0)
 
-    def _works(self, order: Order) -> Iterator[Work]:
+    def _works(self, order: TrainRequest) -> Iterator[Work]:
         """Yield the training of a cohort, chunk by chunk."""
         training, drawn = order.training, list(numbered(order.cohort.clients))
-        same = self.bench, self.pool, self.plan.method, self.plan.random
+        same = self.net_pool, self.pool, self.plan.method, self.plan.random
         for members in self._cut(training, [k for k, _ in drawn]):
             mine = [drawn[i] for i in members]
             names = self.draws.federation.names([k for k, _ in mine])
@@ -145,14 +145,14 @@ class StackedEngine:
         max_steps = self.memory_budget // (4 * 8 * self.draws.rows_a_step(largest))
         return cut(np.array(steps, dtype=int), limit, alike, max_steps)
 
-    def _share(self, order: Order, names: tuple, members: list[tuple[int, int]]) -> Share:
+    def _share(self, order: TrainRequest, names: tuple, members: list[tuple[int, int]]) -> DataRef:
         """Return what makes a chunk of its members' rows."""
         training, t = order.training, order.round
         draws = [self.draws.minibatches(training, t, k, copy) for k, copy in members]
         # The draws of a chunk's random layers are its own, since its cut is.
         layers_rng = self.draws.stream(Purpose.RANDOM_LAYERS, t, *members[0])
         make = partial(make_chunk, names, draws, layers_rng)
-        return Share(self.held, [k for k, _ in members], make)
+        return DataRef(self.held, [k for k, _ in members], make)
 
     def _n_steps(self, n_samples: int, training: LocalTraining) -> int:
         size = self.draws.rows_a_step(n_samples)

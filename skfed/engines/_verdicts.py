@@ -15,9 +15,9 @@ import torch
 from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
-from skfed._contents import OF_MODULES, PLAIN
-from skfed._descriptions import describe
-from skfed.engines._draws import batch_size
+from skfed.checkpoint._contents import OF_MODULES, PLAIN
+from skfed.checkpoint._descriptions import describe
+from skfed.engines._sampling import batch_size
 
 Verdict = TypeVar("Verdict")
 

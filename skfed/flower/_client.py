@@ -16,25 +16,22 @@ from sklearn.utils.validation import validate_data
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation
-from skfed._nets import Model, Workbench, cast, get_model, parameter_names
-from skfed._rules import make_rules
-from skfed._standardize import client_moments, layers_of
 from skfed.aggregation import WeightedMean
 from skfed.engines import (
     Draws,
+    EvaluateRequest,
     LocalTraining,
     LoopEngine,
-    Order,
     Polls,
-    Question,
+    TrainRequest,
     batch_size,
     make_engine,
 )
 from skfed.engines._client import Trained, train_alone
-from skfed.engines._held import ClientRows
-from skfed.engines._parallel import Workers
-from skfed.engines._rows import Rows
-from skfed.flower._wire import (
+from skfed.engines._data import Rows
+from skfed.engines._worker_data import ClientRows
+from skfed.engines._workers import Workers
+from skfed.flower._messages import (
     HELLO,
     MOMENTS,
     POLL,
@@ -47,7 +44,10 @@ from skfed.flower._wire import (
     to_model,
     to_text,
 )
+from skfed.nets import NetPool, State, cast, get_state, parameter_names
 from skfed.selection import Cohort
+from skfed.server._config import make_round_config
+from skfed.server._standardize import client_moments, layers_of
 
 logger = logging.getLogger(__name__)
 
@@ -147,8 +147,8 @@ class _Local:
     model: BaseFederated
     engine: LoopEngine
     polls: Polls  # of the kind that the simulation would take, so that equal losses are equal
-    bench: Workbench
-    weights: Model  # of a new net: names, shapes and dtypes
+    net_pool: NetPool
+    weights: State  # of a new net: names, shapes and dtypes
     parameters: list[str]
     n_groups: int  # of parameters in the optimizer
     X: np.ndarray  # as the net takes it
@@ -210,7 +210,9 @@ class _Client:
             raise Refusal("it was silent in this round, above a lower bound.")
         _remember(context, question, model, silent=False)
         told = local.polls.evaluate(
-            Question(question["round"], model, np.array([0]), metric, question.get("max_samples"))
+            EvaluateRequest(
+                question["round"], model, np.array([0]), metric, question.get("max_samples")
+            )
         )
         if told.raised:
             raise told.raised[0]
@@ -234,7 +236,7 @@ class _Client:
         order = _order(local, asked, model)
         answer: dict[str, Any] = {}
         for i, (member, _, share) in enumerate(local.engine.trainings(order)):
-            own = train_alone(local.bench, order.of(member), share.here())
+            own = train_alone(local.net_pool, order.of(member), share.here())
             answer |= _sent(local, order, i, own)
         return RecordDict(answer)
 
@@ -249,18 +251,18 @@ class _Client:
         X, y = model._check_training_data(X, y, reset=True, classes=classes)
         seed = config["seed"]
         net = model._make_net(X, seed)
-        make_rules(model, net)  # checks what this client's own parameters promise
+        make_round_config(model, net)  # checks what this client's own parameters promise
         X = cast(net, X)
-        bench = Workbench(net, X[:1])
+        net_pool = NetPool(net, X[:1])
         draws = Draws(make_federation([name] * len(X), len(X)), seed, batch_size(net))
         y = model._targets(net, X, y)
         weights = model._row_weights(None, X, y, draws.federation)
         held = ClientRows(Rows(X, y, weights=weights), draws.federation, model.memory_budget)
-        engine = LoopEngine(bench, held, draws, Workers(n_jobs=1))
-        polls, _ = make_engine(model.engine, bench, X, y, draws, model.memory_budget, 1, weights)
+        engine = LoopEngine(net_pool, held, draws, Workers(n_jobs=1))
+        polls, _ = make_engine(model.engine, net_pool, X, y, draws, model.memory_budget, 1, weights)
         n_groups = len(net.optimizer_.param_groups)
-        weights, names, standardizes = get_model(net), parameter_names(net), bool(layers_of(net))
-        return _Local(model, engine, polls, bench, weights, names, n_groups, X, standardizes)
+        weights, names, standardizes = get_state(net), parameter_names(net), bool(layers_of(net))
+        return _Local(model, engine, polls, net_pool, weights, names, n_groups, X, standardizes)
 
 
 def _name(context: Context) -> str:
@@ -273,7 +275,7 @@ def _name(context: Context) -> str:
     return str(name)
 
 
-def _recall(asked: RecordDict, context: Context, local: _Local) -> Model:
+def _recall(asked: RecordDict, context: Context, local: _Local) -> State:
     """Return the model that was sent, or that of this round's poll."""
     arrays = asked.get("model", context.state.get(f"{_MEMORY}.model"))
     config = asked["order" if "order" in asked else "question"]
@@ -283,7 +285,7 @@ def _recall(asked: RecordDict, context: Context, local: _Local) -> Model:
     return to_model(arrays, local.weights)
 
 
-def _remember(context: Context, question: ConfigRecord, model: Model, silent: bool) -> None:
+def _remember(context: Context, question: ConfigRecord, model: State, silent: bool) -> None:
     """Keep the model of a poll, for it is not sent again, and whether this client was silent."""
     bound = question.get("at_most", np.inf)
     if _was_silent(context, question):
@@ -303,7 +305,7 @@ def _was_silent(context: Context, config: ConfigRecord) -> bool:
     return _is_of(context, config) and bool(context.state[_MEMORY]["silent"])
 
 
-def _order(local: _Local, asked: RecordDict, model: Model) -> Order:
+def _order(local: _Local, asked: RecordDict, model: State) -> TrainRequest:
     """Return what this client is asked to do, as the engines take it."""
     how = asked["order"]
     n_copies = how["n_copies"]
@@ -314,7 +316,7 @@ def _order(local: _Local, asked: RecordDict, model: Model) -> Order:
         sent = asked["correction"]
         names = [name for name in local.parameters if name in sent]
         correction = to_model(sent, {name: local.weights[name] for name in names})
-    return Order(
+    return TrainRequest(
         round=how["round"],
         model=model,
         parameters=local.parameters,
@@ -340,7 +342,7 @@ def _training(local: _Local, how: ConfigRecord) -> LocalTraining:
     return replace(training, rates=tuple(map(tuple, rates.reshape(shape).tolist())))
 
 
-def _sent(local: _Local, order: Order, i: int, own: Trained) -> dict[str, Any]:
+def _sent(local: _Local, order: TrainRequest, i: int, own: Trained) -> dict[str, Any]:
     """Return what is sent of one copy's training, with noise if this client's estimator says so."""
     stack, loss = own.stack, float(own.losses[0])
     if local.model.update_privacy is not None:

@@ -11,12 +11,9 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from skfed._federation import Federation
-from skfed._nets import Model
-from skfed._standardize import Moments
-from skfed.engines import Draws, Evaluation, LocalTraining, Order, Question, Updates
-from skfed.engines._updates import collect
-from skfed.flower._nodes import Nodes
-from skfed.flower._wire import (
+from skfed.engines import Draws, EvaluateRequest, Evaluation, LocalTraining, TrainRequest, Updates
+from skfed.engines._replies import collect
+from skfed.flower._messages import (
     MOMENTS,
     POLL,
     TRAIN,
@@ -27,6 +24,9 @@ from skfed.flower._wire import (
     to_model,
     to_moments,
 )
+from skfed.flower._nodes import Nodes
+from skfed.nets import State
+from skfed.server._standardize import Moments
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +54,11 @@ class MessageEngine:
     draws: Draws
     classes: str
     fit: str
-    discreet: bool = field(default=True, init=False)
+    clients_add_noise: bool = field(default=True, init=False)
     _round: int = field(default=-1, init=False)
     _holders: set[str] = field(default_factory=set, init=False)  # of this round's model
 
-    def evaluate(self, question: Question) -> Evaluation:
+    def evaluate(self, question: EvaluateRequest) -> Evaluation:
         """Poll clients; a client above the bound says nothing."""
         names = self._names(question.clients)
         arrays, contents = to_arrays(question.model), {}
@@ -106,7 +106,7 @@ class MessageEngine:
                 found.append(None)
         return found
 
-    def messages(self, order: Order) -> list[Message]:
+    def messages(self, order: TrainRequest) -> list[Message]:
         """Return the messages that ask a cohort to train; a client that stands twice gets one."""
         names = self._names(order.cohort.clients)
         training, arrays, contents = order.training, to_arrays(order.model), {}
@@ -128,7 +128,7 @@ class MessageEngine:
         return self.nodes.messages(contents, TRAIN)
 
     def updates(
-        self, order: Order, messages: Sequence[Message], replies: Iterable[Message]
+        self, order: TrainRequest, messages: Sequence[Message], replies: Iterable[Message]
     ) -> Iterator[Updates]:
         """Yield what a cohort has sent back, member by member."""
         answers = self.nodes.answers(messages, replies)
@@ -158,7 +158,7 @@ class MessageEngine:
         self._holders.add(name)
         return {"model": arrays}
 
-    def _n_polled(self, question: Question) -> np.ndarray:
+    def _n_polled(self, question: EvaluateRequest) -> np.ndarray:
         """Return how many rows each client evaluates, as ``Draws.polled_rows`` has it."""
         sizes = self.federation.sizes[question.clients]
         limit = question.max_samples
@@ -169,7 +169,7 @@ class MessageEngine:
         return np.minimum(sizes, int(limit))
 
     def _update(
-        self, order: Order, member: np.ndarray, copy: int, answer: RecordDict | Exception
+        self, order: TrainRequest, member: np.ndarray, copy: int, answer: RecordDict | Exception
     ) -> Updates:
         """Read what a client sends of the training of one of its copies."""
         if isinstance(answer, Exception):
@@ -180,7 +180,7 @@ class MessageEngine:
         (k,) = order.cohort.clients[member].tolist()
         if n_samples != (expected := self._n_trained(order.training, k)):
             raise ValueError(f"it says that it trained on {n_samples} rows, of {expected}.")
-        variate: Model | None = None
+        variate: State | None = None
         if order.corrections is not None:
             sent = record(answer, f"variate-{copy}", ArrayRecord)
             own = {name: order.model[name] for name in order.parameters if name in sent}
@@ -204,7 +204,7 @@ def _moments(answer: RecordDict | Exception, n_features: int) -> Moments:
     return to_moments(answer, n_features)
 
 
-def _value(answer: RecordDict | Exception, question: Question) -> float | None:
+def _value(answer: RecordDict | Exception, question: EvaluateRequest) -> float | None:
     """Return what a client answers to a poll: a finite number, or None for silence."""
     if isinstance(answer, Exception):
         raise answer

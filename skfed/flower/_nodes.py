@@ -8,9 +8,9 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from skfed.flower._cards import Card
-from skfed.flower._greetings import PAUSE, Greetings
-from skfed.flower._wire import content_of, shortened
+from skfed.flower._client_info import ClientInfo
+from skfed.flower._discovery import PAUSE, ClientDiscovery
+from skfed.flower._messages import content_of, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,9 @@ class Nodes:
 
     def __init__(self, grid: Grid, ask_classes: bool, timeout: float):
         self.grid, self.ask_classes, self.timeout = grid, ask_classes, timeout
-        self.cards: dict[str, Card] = {}
+        self.cards: dict[str, ClientInfo] = {}
         self.node_of: dict[str, int] = {}  # where each client was last
-        self._greetings = Greetings(grid, ask_classes, timeout)
+        self._greetings = ClientDiscovery(grid, ask_classes, timeout)
         self._registered: set[str] = set()  # names that nodes are registered by
         self._named: Collection[str] | None = None  # the only ones to be met
         self._refused: dict[int, str] = {}
@@ -41,7 +41,7 @@ class Nodes:
 
     def gather(
         self, wanted: int | Collection[str] | None, needed: Collection[str] = ()
-    ) -> dict[str, Card]:
+    ) -> dict[str, ClientInfo]:
         """Wait until so many clients, or these, have connected; others are left alone from then on.
 
         None means all that there are, at least one; unless names are given, ``needed`` are among
@@ -144,7 +144,7 @@ class Nodes:
         try:
             if isinstance(answer, Exception):
                 raise answer
-            card = Card.of(answer)
+            card = ClientInfo.of(answer)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         if online[node] and online[node] != card.name:

@@ -15,19 +15,19 @@ from sklearn.base import clone
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import federation_of, named
-from skfed._fitting import rounds_of
-from skfed._nets import get_model
-from skfed._server import Server
-from skfed._standardize import layers_of, standardize
-from skfed._validation import is_due
 from skfed.availability import BaseAvailability
-from skfed.checkpoint import opened
+from skfed.checkpoint._run import open_run
 from skfed.engines import Draws, batch_size
-from skfed.flower._cards import Card
 from skfed.flower._client import checked_estimator, has_privacy
+from skfed.flower._client_info import ClientInfo
 from skfed.flower._engine import MessageEngine
+from skfed.flower._messages import to_arrays, to_text
 from skfed.flower._nodes import Nodes
-from skfed.flower._wire import to_arrays, to_text
+from skfed.nets import get_state
+from skfed.server._fitting import rounds_of
+from skfed.server._standardize import layers_of, standardize
+from skfed.server._state import ServerState
+from skfed.server._validation import is_due
 
 logger = logging.getLogger("flwr")  # whose lines `flwr run --stream` shows
 
@@ -148,7 +148,7 @@ class FederatedStrategy(Strategy):
         sizes = {name: card.n_samples for name, card in cards.items()}
         federation = federation_of(sizes, model.priority)
         data = _described(next(iter(cards.values())))
-        with opened(model, server, federation, data, None) as run:
+        with open_run(model, server, federation, data, None) as run:
             draws = Draws(federation, server.seed, batch_size(server.net))
             fit = uuid4().hex  # a fit that goes on is another, for what clients remember
             self._engine = MessageEngine(self._nodes, federation, draws, to_text(classes), fit)
@@ -164,13 +164,13 @@ class FederatedStrategy(Strategy):
                 done = server.round
                 result = super().start(
                     grid,
-                    to_arrays(get_model(server.net)),
+                    to_arrays(get_state(server.net)),
                     0 if server.stopped >= until else until - done,
                     self.timeout,
                     evaluate_fn=evaluate_fn and _measuring(evaluate_fn, server, model),
                 )
                 self._rounds.end()
-        return _counted_on(result, done, to_arrays(get_model(server.net)))
+        return _counted_on(result, done, to_arrays(get_state(server.net)))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -190,7 +190,7 @@ class FederatedStrategy(Strategy):
         server = self._rounds.server
         row = server.rows[-1]
         numbers = {name: row[name] for name in _SHOWN}
-        return to_arrays(get_model(server.net)), MetricRecord(numbers)
+        return to_arrays(get_state(server.net)), MetricRecord(numbers)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -218,14 +218,14 @@ class FederatedStrategy(Strategy):
     def _asks_classes(self, model: BaseFederated) -> bool:
         return isinstance(model, FederatedClassifier) and self.classes is None
 
-    def _gather(self, grid: Grid, model: BaseFederated) -> dict[str, Card]:
+    def _gather(self, grid: Grid, model: BaseFederated) -> dict[str, ClientInfo]:
         """Wait for the clients, if the parameters are right; return their cards."""
         model._validate_params()
         priority = [] if model.priority is None else named(model.priority)[0]
         self._nodes = Nodes(grid, self._asks_classes(model), self.timeout)
         return self._nodes.gather(self.clients, [str(name) for name in priority])
 
-    def _begin(self, model: BaseFederated, cards: dict[str, Card]) -> tuple[Server, Any]:
+    def _begin(self, model: BaseFederated, cards: dict[str, ClientInfo]) -> tuple[ServerState, Any]:
         """Return the server with a new net, and the classes, if there are any."""
         one = next(iter(cards.values()))
         X: Any = np.zeros((1, *one.shape), dtype=one.dtype)
@@ -268,13 +268,13 @@ def _checked_clients(clients: Any) -> int | list[str] | None:
     )
 
 
-def _described(card: Card) -> tuple[np.ndarray, np.ndarray, None]:
+def _described(card: ClientInfo) -> tuple[np.ndarray, np.ndarray, None]:
     """Return what stands for X, y and weights in a checkpoint's fingerprint: not their values."""
     columns = [] if card.columns is None else list(card.columns)
     return np.array([str(card.shape), card.dtype, *columns]), np.array(str(card.target_shape)), None
 
 
-def _measuring(evaluate_fn: Callable, server: Server, model: BaseFederated) -> Callable:
+def _measuring(evaluate_fn: Callable, server: ServerState, model: BaseFederated) -> Callable:
     """Return what measures the model after the rounds that happen, counted on from those before."""
     done, every, until = server.round, model.validate_every, model.n_rounds
 

@@ -7,9 +7,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from skfed._rules import selector_of
-from skfed._scorers import federated_step
-from skfed._sklearn_callbacks import monitored_rounds
+from skfed.callbacks._sklearn import monitored_rounds
 from skfed.inspection._axes import (
     COLOURS,
     STYLES,
@@ -20,7 +18,9 @@ from skfed.inspection._axes import (
     tidy,
     told_apart,
 )
+from skfed.metrics._scorers import federated_step
 from skfed.selection import FedAlignSelector
+from skfed.server._config import selector_of
 from skfed.utils._sklearn import StrOptions
 
 _X = {"round": "round", "bytes": "megabytes sent", "seconds": "seconds"}

@@ -6,7 +6,6 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from skfed._scorers import federated_step
 from skfed.inspection._axes import (
     FREE,
     PRIORITY,
@@ -16,6 +15,7 @@ from skfed.inspection._axes import (
     name_clients,
     tidy,
 )
+from skfed.metrics._scorers import federated_step
 from skfed.utils._ids import canonical, client_index
 from skfed.utils._sklearn import StrOptions
 

@@ -34,11 +34,11 @@ class ActiveFLSelector(BaseSelector):
         number of available clients. None is a tenth of the clients, but at least ten, and at most
         half of them: 2 of 4 clients, 10 of 40, 400 of 4,000.
     alpha1 : float, default=0.75
-        Share of clients, rounded down, that the draw by value leaves out.
+        DataRef of clients, rounded down, that the draw by value leaves out.
     alpha2 : float, default=0.01
         Inverse temperature, per unit of the loss.
     alpha3 : float, default=0.1
-        Share of m that is drawn uniformly; (1 - alpha3) m is rounded down.
+        DataRef of m that is drawn uniformly; (1 - alpha3) m is rounded down.
     ignore_priority : bool, default=False
         True declares that priority is meant to play no part in who trains: no warning is given.
     """

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator
 
-from skfed.selection._draws import draw_by_size
+from skfed.selection._sampling import draw_by_size
 from skfed.utils._sklearn import Interval
 
 #: Constraint of a parameter that counts clients: an int, or a fraction of all clients.

@@ -16,7 +16,7 @@ from sklearn import config_context
 from sklearn.base import clone
 
 from skfed.selection import BaseSelector, Cohort
-from skfed.selection._imagined import ImaginedRound, imagine_round
+from skfed.selection._mock import ImaginedRound, mock_round
 
 __all__ = [
     "check_selector",
@@ -279,7 +279,7 @@ def _round(
     """Imagine a round among the clients above; ``order`` renumbers them."""
     order = np.arange(_N_CLIENTS) if order is None else order
     reported = losses if reported is None else reported
-    return imagine_round(
+    return mock_round(
         losses[order],
         sizes=sizes[order],
         priority_weights=_PRIORITY[order].astype(float),

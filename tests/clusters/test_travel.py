@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skfed import FederatedClassifier, PowerOfChoice
-from skfed.engines._held import Share
+from skfed.engines._worker_data import DataRef
 from skfed.modules import SoftmaxRegression
 
 N_ROUNDS, N_CLIENTS = 20, 8
@@ -16,7 +16,7 @@ N_ROUNDS, N_CLIENTS = 20, 8
 def sent(monkeypatch):
     """The bytes that travel beside models with each piece of work, round by round."""
     rounds = []
-    parcel, select = Share.parcel, PowerOfChoice._select
+    parcel, select = DataRef.parcel, PowerOfChoice._select
 
     def counted(self):
         result = parcel(self)
@@ -27,7 +27,7 @@ def sent(monkeypatch):
         rounds.append([])
         return select(self, round)
 
-    monkeypatch.setattr(Share, "parcel", counted)
+    monkeypatch.setattr(DataRef, "parcel", counted)
     monkeypatch.setattr(PowerOfChoice, "_select", begun)
     return rounds
 

@@ -9,15 +9,15 @@ import pytest
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed._federation import make_federation
 from skfed.engines import _held
-from skfed.engines._held import ClientRows, Lacking, Share, Shelf, serve
-from skfed.engines._parallel import Workers
-from skfed.engines._rows import Rows
+from skfed.engines._data import Rows
+from skfed.engines._worker_data import CacheMiss, ClientRows, DataRef, WorkerCache, serve
+from skfed.engines._workers import Workers
 
 
 @pytest.fixture
 def shelf(monkeypatch):
-    monkeypatch.setattr(_held, "_shelf", Shelf())
-    return _held._shelf
+    monkeypatch.setattr(_held, "_worker_cache", WorkerCache())
+    return _held._worker_cache
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def journey(share):
 
 
 def test_rows_that_are_lacking_travel_once(held, shelf):
-    share = Share(held, [3, 0, 3], sums)
+    share = DataRef(held, [3, 0, 3], sums)
     expected = totals(2, share.here())
     lacking = journey(share)
-    assert lacking == Lacking({held.name(0), held.name(3)})
+    assert lacking == CacheMiss({held.name(0), held.name(3)})
     again = share.carrying(lacking.names)
     assert again.parcel().arrays.keys() == lacking.names
     assert journey(again) == expected
@@ -54,16 +54,16 @@ def test_rows_that_are_lacking_travel_once(held, shelf):
 
 
 def test_what_lacks_twice_travels_whole(held, shelf):
-    share = Share(held, [0, 1], sums)
+    share = DataRef(held, [0, 1], sums)
     once = share.carrying({held.name(0)})
     assert once.carrying({held.name(1)}).parcel().arrays.keys() == {held.name(0), held.name(1)}
 
 
 def test_beyond_the_budget_those_unused_for_longest_go(held, shelf):
     for clients in ([0], [1], [2], [0], [3]):
-        assert isinstance(journey(Share(held, clients, sums).complete()), list)
+        assert isinstance(journey(DataRef(held, clients, sums).complete()), list)
     held.due.clear()
-    assert [isinstance(journey(Share(held, [k], sums)), list) for k in range(4)] == [
+    assert [isinstance(journey(DataRef(held, [k], sums)), list) for k in range(4)] == [
         True, False, True, True,
     ]  # fmt: skip
 
@@ -73,8 +73,8 @@ def test_a_part_is_made_of_the_whole(held):
         def of(self, which):
             return self[which]
 
-    share = Share(held, [0, 1], lambda rows, numbers: Made(sums(rows, numbers)))
-    assert share.part(1).here() == Share(held, [1], sums).here()[0]
+    share = DataRef(held, [0, 1], lambda rows, numbers: Made(sums(rows, numbers)))
+    assert share.part(1).here() == DataRef(held, [1], sums).here()[0]
 
 
 def test_rows_are_named_by_what_they_hold(held):
@@ -94,13 +94,13 @@ def processes(monkeypatch):
         for work in works:
             parcel = pickle.loads(pickle.dumps(work.share.parcel()))
             n_sent.append(len(parcel.arrays))
-            monkeypatch.setattr(_held, "_shelf", next(shelves))
+            monkeypatch.setattr(_held, "_worker_cache", next(shelves))
             yield serve(work.function, work.arguments, parcel)
 
     def start(n):
         nonlocal n_workers
         n_workers = n
-        shelves = cycle([Shelf() for _ in range(n)])
+        shelves = cycle([WorkerCache() for _ in range(n)])
         monkeypatch.setattr(Workers, "_results", lambda *given: dealt(shelves, *given))
         return n_sent
 

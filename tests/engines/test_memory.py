@@ -7,11 +7,11 @@ import pytest
 
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
-from skfed._nets import CLASSIFIER, Workbench, make_net
 from skfed.engines import Draws, StackedEngine, _polls, _stack, make_engine
 from skfed.engines._chunks import cut
+from skfed.engines._data import Rows
 from skfed.engines._memory import Memory
-from skfed.engines._rows import Rows
+from skfed.nets import CLASSIFIER, NetPool, make_net
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def make_stacked(blobs):
         y = np.unique(y, return_inverse=True)[1]
         model_net = make_net(CLASSIFIER, None, X, 3, seed=0)
         draws = Draws(make_federation(clients, len(X)), 0, batch_size=10)
-        bench = Workbench(model_net, X[:1])
-        engine, _ = make_engine("stacked", bench, X, y, draws, memory_budget, n_jobs=None)
+        net_pool = NetPool(model_net, X[:1])
+        engine, _ = make_engine("stacked", net_pool, X, y, draws, memory_budget, n_jobs=None)
         assert isinstance(engine, StackedEngine)
         return engine
 

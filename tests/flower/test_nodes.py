@@ -143,7 +143,7 @@ def test_clients_are_all_that_there_are_and_those_with_priority(federate):
 def soon(monkeypatch):
     """Ask nodes again at once."""
     for name in ("_PATIENCE", "_AGAIN"):
-        monkeypatch.setattr(f"skfed.flower._greetings.{name}", 0.0)
+        monkeypatch.setattr(f"skfed.flower._discovery.{name}", 0.0)
 
 
 @pytest.mark.parametrize("t", [None, 1])
@@ -217,7 +217,7 @@ def test_a_node_that_is_gone_is_forgotten(federate):
 
 def test_a_node_that_hangs_keeps_nobody_waiting(federate, monkeypatch):
     """One that connects meanwhile is met, though the wait for the other takes all the time."""
-    monkeypatch.setattr("skfed.flower._greetings._PATIENCE", 1.0)
+    monkeypatch.setattr("skfed.flower._discovery._PATIENCE", 1.0)
     strategy, grid = federate(estimator(n_rounds=4), names="abcdef", timeout=30)
     hellos = hang_until(grid, "f")
     began = time.monotonic()

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from sklearn.exceptions import NotFittedError
 from strategies import CLIENTS, REFUSED, X, Y, is_usable, junk, make, outcome, weights
 
-from skfed import _files
+from skfed.utils import _files
 
 
 class Executed(Exception):

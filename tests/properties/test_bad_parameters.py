@@ -30,7 +30,7 @@ from skfed import (
     schedules,
 )
 from skfed.privacy import GaussianMechanism
-from skfed.selection._imagined import imagine_round
+from skfed.selection._mock import mock_round
 
 SELECTORS = [
     RandomSelector(),
@@ -109,7 +109,7 @@ def test_parameters_of_parts_in_an_estimator(drawn):
 def test_parameters_of_selectors_alone(drawn, n_clients):
     selector, name = drawn
     priority = np.arange(n_clients) % 2 == 0
-    view = imagine_round(np.linspace(0, 3, n_clients), priority_weights=priority)
+    view = mock_round(np.linspace(0, 3, n_clients), priority_weights=priority)
     cohort = outcome(lambda: selector.select(view), name)
     if cohort is not REFUSED:
         assert set(cohort.clients) <= set(range(n_clients))

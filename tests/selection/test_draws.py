@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skfed.selection._base import inclusion_probabilities
-from skfed.selection._draws import draw_by_size
+from skfed.selection._sampling import draw_by_size
 
 SIZES = {
     "mild": np.array([1, 2, 3, 4]),

@@ -1,0 +1,1 @@
+"""Callbacks of skorch and scikit-learn, and the progress bar, once a round."""

@@ -1,0 +1,287 @@
+"""One run of a checkpoint directory: found, opened, written, resumed."""
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from operator import index
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from skfed._federation import Federation
+from skfed.checkpoint._fingerprint import (
+    Description,
+    describe_data,
+    describe_parameters,
+    differences,
+    fingerprint,
+)
+from skfed.checkpoint._state import position, restore, state_of, tell_what_is_lost
+from skfed.nets import get_state
+from skfed.server._state import ServerState
+from skfed.server._validation import Validation
+from skfed.utils import _files
+from skfed.utils._warnings import warn
+
+if TYPE_CHECKING:
+    from skfed._estimator import BaseFederated
+
+_SHOWN = 3
+_LOG = re.compile(r"history-(\d+)\.jsonl")
+
+Saved = tuple[dict[str, Any], list[dict[str, Any]]]  # the state, and the rows of the history
+
+
+class Run:
+    """One run of a checkpoint directory, locked by who has it open.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's own folder.
+    every : int
+        Rounds from one checkpoint to the next.
+    """
+
+    def __init__(self, folder: Path, every: int):
+        self.folder, self.every = folder, every
+        self._log: Path | None = None
+        self._n_rows = 0  # in the log
+        self._told = False
+
+    @property
+    def _state_path(self) -> Path:
+        return self.folder / "state.safetensors"
+
+    def read(self) -> Saved | None:
+        """Return the state and the rows of the last checkpoint, or None if there is none.
+
+        Raises
+        ------
+        ValueError
+            If the files have been damaged.
+        """
+        if not self._state_path.exists():
+            return None
+        saved = _files.read(self._state_path)
+        try:
+            state, (name, n_bytes, checksum) = saved["state"], saved["log"]
+            position(state["model"], state["seed"], 0)
+            if not _LOG.fullmatch(name):  # it is written to: it must not lead elsewhere
+                raise ValueError(f"it names {name!r} as its history")
+            data = (self.folder / name).read_bytes()[: index(n_bytes)]
+        except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+            raise ValueError(f"{self.folder} is damaged: {error!r}; delete it.") from error
+        if sha256(data).hexdigest() != str(checksum):  # which may have become anything
+            raise ValueError(
+                f"{self.folder / name} is damaged: its checksum does not fit; delete "
+                f"{self.folder} to start this run anew."
+            )
+        try:
+            rows = [_files.from_json(json.loads(line), {}) for line in data.splitlines()]
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self.folder / name} is damaged: {error}; delete it.") from error
+        self._log, self._n_rows = self.folder / name, len(rows)
+        self._n_bytes, self._checksum = n_bytes, sha256(data)
+        return state, rows
+
+    def keep(self, server: ServerState, last: bool) -> None:
+        """Write a checkpoint, if one is due.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; the one before is left as it was.
+        """
+        if server.round % self.every and not last:
+            return
+        if not self._told:
+            self._told = True
+            tell_what_is_lost(server)
+        self._append(server.rows)
+        assert self._log is not None
+        log = [self._log.name, self._n_bytes, self._checksum.hexdigest()]
+        _files.write(self._state_path, {"state": state_of(server), "log": log})
+        for old in self.folder.glob("history-*.jsonl"):
+            if old != self._log:
+                old.unlink()
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        """Add what the log lacks to it, behind what its last checkpoint knows of."""
+        if self._log is None:
+            found = map(_LOG.fullmatch, os.listdir(self.folder))
+            taken = [int(match[1]) for match in found if match]
+            self._log = self.folder / f"history-{max(taken, default=-1) + 1}.jsonl"
+            self._n_rows, self._n_bytes, self._checksum = 0, 0, sha256()
+        lines = [json.dumps(_files.to_json(row, {})) for row in rows[self._n_rows :]]
+        data = "".join(f"{line}\n" for line in lines).encode()
+        with open(self._log, "r+b" if self._log.exists() else "xb") as file:
+            file.truncate(self._n_bytes)
+            file.seek(self._n_bytes)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._n_rows, self._n_bytes = len(rows), self._n_bytes + len(data)
+        self._checksum.update(data)
+
+
+@contextmanager
+def open_run(
+    model: "BaseFederated",
+    server: ServerState,
+    federation: Federation,
+    train: tuple[np.ndarray | None, ...],
+    validation: Validation | None,
+) -> Iterator[Run | None]:
+    """Open the run of a fit, if it has ``checkpoint``, and bring the server to where it has come.
+
+    A run that has more than ``n_rounds`` (``warm_start``) is left as it is, and ``n_rounds`` tells
+    another from it. A server that has finished rounds before (``warm_start`` too) goes on with the
+    run that these rounds are of; else where it starts tells its run from others.
+
+    Raises
+    ------
+    OSError
+        If the directory cannot be written to, or another process has this run open.
+    TypeError
+        If a client's id cannot be written, or a parameter cannot be told from others.
+    ValueError
+        If the run's files have been damaged.
+    """
+    if model.checkpoint is None:
+        yield None
+        return
+    if not os.fspath(model.checkpoint) or "\0" in str(model.checkpoint):
+        raise ValueError(
+            f"checkpoint={model.checkpoint!r} names no directory: name one, or pass None."
+        )
+    _check_ids(federation.ids)
+    root, about = Path(model.checkpoint), describe_parameters(model)
+    held_out = (None, None) if validation is None else validation.rows
+    names = "X", "y", "sample_weight", "X_val", "y_val"
+    data = dict(zip(names, (*train, *held_out), strict=True))
+    about |= describe_data(data, federation, getattr(model, "classes_", None))
+    about = _choose(root, about, server, model.n_rounds)
+    run = Run(root / fingerprint(about), model.checkpoint_every)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with _locked(run.folder):
+        _resume(run, about, server, model.verbose)
+        yield run
+
+
+def _resume(run: Run, about: Description, server: ServerState, verbose: int) -> None:
+    """Bring the server to where a run has come, or begin the run."""
+    found = run.read()
+    if verbose:
+        _tell(run.folder, about, found)
+    if found is None:
+        _files.replace(run.folder / "about.json", json.dumps(about, indent=1).encode())
+    elif len(found[1]) != server.round:
+        _warn_of_seeds(run.folder, about)
+        _restore(run.folder, server, found)
+
+
+def _check_ids(ids: np.ndarray) -> None:
+    """Check that client ids can be written, before anything is trained."""
+    for client in ids if ids.dtype == object else ():
+        try:
+            _files.to_json(client, {})
+        except TypeError as error:
+            raise TypeError(
+                f"clients has the id {client!r}, which checkpoint cannot write: {error}"
+            ) from error
+
+
+def _choose(root: Path, about: Description, server: ServerState, n_rounds: int) -> Description:
+    """Return the description of the run that a server is to go on with, or to begin."""
+    starts: list[Description] = [{}]
+    if server.round:
+        here = position(get_state(server.net), server.seed, server.round)
+        starts.append({"start": here})
+    for start, limit in itertools.product(starts, ({}, {"n_rounds": str(n_rounds)})):
+        told = about | start | limit
+        found = Run(root / fingerprint(told), 1).read()
+        is_own = bool(start) or not server.round
+        if found is None and is_own:
+            break
+        if found and len(found[1]) <= n_rounds and (is_own or _continues(found, server)):
+            break
+    return told
+
+
+def _continues(found: Saved, server: ServerState) -> bool:
+    """Tell whether a run has begun with all rounds of a server."""
+    state, rows = found
+    pairs = zip(server.rows, rows[: server.round], strict=True)
+    return (
+        len(rows) >= server.round
+        and state["seed"] == server.seed
+        and all(_timeless(a) == _timeless(b) for a, b in pairs)
+    )
+
+
+def _timeless(row: dict[str, Any]) -> str:
+    return json.dumps(
+        [_files.to_json([k, v], {}) for k, v in row.items() if not k.endswith("_seconds")]
+    )
+
+
+def _warn_of_seeds(folder: Path, about: Description) -> None:
+    if about.get("random_state") == "None":
+        warn(
+            f"random_state=None, so this fit goes on with the seed of the run in {folder}: set "
+            "random_state, or give each repeat a checkpoint directory of its own."
+        )
+
+
+def _restore(folder: Path, server: ServerState, found: Saved) -> None:
+    try:
+        restore(server, *found)
+    except ValueError as error:
+        raise ValueError(f"{folder} cannot be taken up: {error}") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a run for this process alone; the lock of a killed process is free."""
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            for name in ("state.safetensors", "about.json"):
+                for aside in folder.glob(f".{name}.*"):  # of a process killed while it wrote
+                    aside.unlink()
+            yield
+    except Timeout:
+        raise BlockingIOError(
+            f"checkpoint: another process or thread is at this very run, {folder}: wait for it, "
+            "or give this fit a directory of its own."
+        ) from None
+
+
+def _tell(folder: Path, about: Description, found: Saved | None) -> None:
+    """Print which run was found, or what differs from the nearest one."""
+    if found is not None:
+        print(f"checkpoint: goes on after round {len(found[1])} of the run in {folder}")
+        return
+    text = f"checkpoint: a new run in {folder}"
+    others = [differences(about, other) for other in _others(folder)]
+    if others:
+        nearest = min(others, key=len)
+        more = f" and {len(nearest) - _SHOWN} more" if len(nearest) > _SHOWN else ""
+        text += f"; the nearest there differs in {', '.join(nearest[:_SHOWN])}{more}"
+    print(text)
+
+
+def _others(folder: Path) -> Iterator[Description]:
+    """Yield what tells the other runs of a directory; it only serves a message."""
+    for path in sorted(folder.parent.glob("*/about.json")):
+        with suppress(OSError, ValueError, RecursionError):  # a damaged one is left out
+            other = json.loads(path.read_text())
+            is_own = path.parent == folder
+            if not is_own and isinstance(other, dict) and {*map(type, other.values())} == {str}:
+                yield other

@@ -1,0 +1,40 @@
+"""How a model does client by client: worst clients, and for whom it is useful.
+
+Classifiers are measured by accuracy, regressors by R^2.
+
+A fair federation, in the sense of FedALIGN (its introduction and Figure 3), is one whose model is
+useful to many of all clients: better than what they could train alone.
+
+The scorers for ``scoring=`` in a search or a cross-validation are, for accuracy and for R^2,
+that of the priority clients' rows (``priority_accuracy``, ``priority_r2``), that of the other
+clients' rows (``free_``), and the mean (``mean_client_``) and the lowest (``worst_client_``) over
+clients; ``priority_neg_log_loss`` is minus the objective.
+"""
+
+from skfed.metrics._clients import client_scores, summarise_clients, usefulness
+from skfed.metrics._scorers import (
+    free_accuracy,
+    free_r2,
+    mean_client_accuracy,
+    mean_client_r2,
+    priority_accuracy,
+    priority_neg_log_loss,
+    priority_r2,
+    worst_client_accuracy,
+    worst_client_r2,
+)
+
+__all__ = [
+    "client_scores",
+    "free_accuracy",
+    "free_r2",
+    "mean_client_accuracy",
+    "mean_client_r2",
+    "priority_accuracy",
+    "priority_neg_log_loss",
+    "priority_r2",
+    "summarise_clients",
+    "usefulness",
+    "worst_client_accuracy",
+    "worst_client_r2",
+]

@@ -1,0 +1,37 @@
+"""The wrapped skorch net: how it is made, copied, read and written."""
+
+from skfed.nets._make import CLASSIFIER, REGRESSOR, make_net
+from skfed.nets._pool import NetPool
+from skfed.nets._predict import cast, output_of, predict, predict_log, to_tensors
+from skfed.nets._state import (
+    State,
+    add_to_gradients,
+    buffer_names,
+    by_member,
+    get_state,
+    group_of_parameters,
+    model_bytes,
+    parameter_names,
+    set_state,
+)
+
+__all__ = [
+    "CLASSIFIER",
+    "REGRESSOR",
+    "NetPool",
+    "State",
+    "add_to_gradients",
+    "buffer_names",
+    "by_member",
+    "cast",
+    "get_state",
+    "group_of_parameters",
+    "make_net",
+    "model_bytes",
+    "output_of",
+    "parameter_names",
+    "predict",
+    "predict_log",
+    "set_state",
+    "to_tensors",
+]

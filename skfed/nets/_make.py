@@ -1,0 +1,147 @@
+"""From the ``estimator`` parameter to an initialised skorch net."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
+from skorch.dataset import Dataset
+from torch import nn
+from torch.utils.data import DataLoader
+
+from skfed.callbacks._skorch import idle_callbacks
+from skfed.modules import LinearRegression, SoftmaxRegression
+from skfed.nets._pool import cloned
+from skfed.nets._predict import cast, output_of
+from skfed.nets._state import named_tensors
+from skfed.utils._seeding import Purpose, stream, torch_seeded
+from skfed.utils._warnings import warn
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the nets of classifiers, or of regressors, are made of."""
+
+    net: type[NeuralNet]  # skorch's class
+    default: type[nn.Module]  # takes n_features and n_outputs
+    criterion: type[nn.Module]  # of a bare module
+    rate: Callable[[int], float]  # learning rate of the default, by its number of features
+    outputs: str  # "classes" or "targets"
+    remedy: str  # what else to do about a module with another number of outputs
+
+
+CLASSIFIER = Problem(
+    NeuralNetClassifier,
+    SoftmaxRegression,
+    nn.CrossEntropyLoss,
+    # On standardised columns larger rates let the last round's few clients weigh more, smaller
+    # ones need more rounds. The gradient of the cross-entropy is bounded, so it needs no regard to
+    # the number of columns.
+    lambda n_features: 0.1,
+    "classes",
+    ", or name all classes with partial_fit(X, y, classes=...)",
+)
+
+
+REGRESSOR = Problem(
+    NeuralNetRegressor,
+    LinearRegression,
+    nn.MSELoss,
+    # Gradient descent on squared error diverges above 1 / (the largest eigenvalue of the mean of
+    # x x'), which is at most the mean of |x|^2: n_features + 1 for standardised columns and a bias.
+    lambda n_features: 0.5 / (n_features + 1),
+    "targets",
+    "",
+)
+
+
+_BATCH_SIZE = 16  # of the default nets
+
+
+def make_net(kind: Problem, estimator: Any, X: np.ndarray, n_outputs: int, seed: int) -> NeuralNet:
+    """Build and initialise the net that ``estimator`` stands for; ``estimator`` is not touched."""
+    net = _unfitted(kind, estimator, int(np.prod(X.shape[1:])), n_outputs)
+    with torch_seeded(stream(seed, Purpose.MODULE_INIT), net.device):
+        try:
+            net.initialize()
+        except TypeError as error:
+            raise TypeError(
+                f"estimator's module cannot be built: {error}. A bare class is built without "
+                "arguments: pass an instance, or a skorch net with module__... parameters."
+            ) from error
+        _check_trained(net)
+        # Seeded too, since a lazy module draws only here.
+        _check_output(kind, output_of(net, cast(net, X[:1])), n_outputs)
+    _warn_of_idle_settings(net)
+    return net
+
+
+def _unfitted(kind: Problem, estimator: Any, n_features: int, n_outputs: int) -> NeuralNet:
+    """Clone the skorch net, or wrap the torch module in one."""
+    if isinstance(estimator, kind.net):
+        # The federation decides on epochs and validation data; the net says the rest.
+        return cloned(estimator, keep=True).set_params(train_split=None)
+    if estimator is None:
+        module: Any = kind.default
+        params = {
+            "module__n_features": n_features,
+            f"module__n_{kind.outputs}": n_outputs,
+            "module__standardize": True,
+            "lr": kind.rate(n_features),
+            "batch_size": _BATCH_SIZE,
+        }
+    elif isinstance(estimator, nn.Module) or (
+        isinstance(estimator, type) and issubclass(estimator, nn.Module)
+    ):
+        module, params = estimator, {}
+    else:
+        raise TypeError(
+            f"estimator must be a skorch {kind.net.__name__}, a torch module class or instance, or "
+            f"None; got {estimator!r}."
+        )
+    # Cloned, since skorch would train a module instance in place.
+    return clone(kind.net(module, criterion=kind.criterion, train_split=None, **params))
+
+
+def _check_output(kind: Problem, output: torch.Tensor, n_outputs: int) -> None:
+    """Check the output for one row, so that a misfit is told before any training."""
+    fits = output.ndim >= 2 and output.shape[1] == output.numel() == n_outputs
+    squeezed = kind is REGRESSOR and n_outputs == 1 and output.shape == (1,)
+    if not (fits or squeezed):
+        raise ValueError(
+            f"estimator returns shape {tuple(output.shape)} for one row of X, but there are "
+            f"{n_outputs} {kind.outputs} in y: give its module {n_outputs} outputs, of shape "
+            f"(n_samples, {n_outputs}){kind.remedy}."
+        )
+
+
+def _check_trained(net: NeuralNet) -> None:
+    """Refuse complex parameters that are trained: what they send would not be real numbers."""
+    for name, tensor in named_tensors(net).items():
+        if tensor.requires_grad and tensor.dtype.is_complex:
+            raise ValueError(
+                f"estimator's parameter {name} is complex ({tensor.dtype}), and no complex "
+                "parameter is trained: keep torch.view_as_real of it as the parameter, and call "
+                "torch.view_as_complex in forward; or freeze it with requires_grad_(False)."
+            )
+
+
+def _warn_of_idle_settings(net: NeuralNet) -> None:
+    """Say what of the user's net is not used."""
+    idle = idle_callbacks(net)
+    if net.dataset is not Dataset:
+        idle.append("dataset")
+    for iterator in ("iterator_train", "iterator_valid"):
+        if getattr(net, iterator) is not DataLoader:
+            idle.append(iterator)
+        used = ("batch_size", "shuffle")
+        params = net.get_params_for(iterator)
+        idle += [f"{iterator}__{param}" for param in params if param not in used]
+    if idle:
+        warn(
+            f"estimator has settings that are not used when it is federated: {', '.join(idle)}. "
+            "history_ has the losses and times of every round; pass X_val to fit for scores."
+        )

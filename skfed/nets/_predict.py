@@ -1,0 +1,99 @@
+"""What nets take and return: rows in their dtype, outputs, predictions."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from skorch import NeuralNet, NeuralNetClassifier
+from torch import nn
+
+from skfed.utils._seeding import torch_seeded
+
+_PREDICT_ROWS = 4096
+
+
+def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
+    """Return the module's output for a few rows of X, in the net's dtype; say what misfits."""
+    try:
+        output = net.evaluation_step((*to_tensors(net, X), None))
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"estimator cannot take rows of X of shape {X.shape[1:]} and dtype {X.dtype}: {error}"
+        ) from error
+    return output[0] if isinstance(output, tuple) else output
+
+
+def to_tensors(net: NeuralNet, *arrays: np.ndarray) -> list[torch.Tensor]:
+    """Put rows on the net's device; torch takes neither read-only arrays nor negative strides."""
+    return [torch.from_numpy(_plain(array)).to(net.device) for array in arrays]
+
+
+def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
+    """Return the net's own predict_proba.
+
+    skorch's regressors have it too, and give their predictions.
+    """
+    return _in_chunks(net, X, net.predict_proba)
+
+
+def predict_log(net: NeuralNet, X: np.ndarray) -> np.ndarray:
+    """Return the logarithms of predict_proba: of logits where that is their softmax."""
+    if not _predicts_softmax(net):
+        with np.errstate(divide="ignore"):  # log(0) is -inf
+            return np.log(predict(net, X))
+
+    def log_softmax(X: np.ndarray) -> np.ndarray:
+        outputs = (o[0] if isinstance(o, tuple) else o for o in net.forward_iter(X))
+        return torch.cat([output.log_softmax(-1) for output in outputs]).cpu().numpy()
+
+    return _in_chunks(net, X, log_softmax)
+
+
+def _predicts_softmax(net: NeuralNet) -> bool:
+    """Tell whether predict_proba is the softmax of the module's output."""
+    return (
+        type(net).predict_proba is NeuralNetClassifier.predict_proba
+        and net.predict_nonlinearity == "auto"
+        and net._criteria == ["criterion"]
+        and isinstance(net.criterion_, nn.CrossEntropyLoss)
+    )
+
+
+def _in_chunks(
+    net: NeuralNet, X: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Apply a function of the net to all rows, so that X is not copied whole."""
+    starts = range(0, len(X), _PREDICT_ROWS)
+    # Seeded, since a DataLoader draws from torch's global generator.
+    with torch_seeded(np.random.default_rng(0), net.device):
+        return np.concatenate([function(_plain(X[i : i + _PREDICT_ROWS])) for i in starts])
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Copy an array that is read-only or not contiguous."""
+    return np.require(array, requirements=("C", "W"))
+
+
+def cast(net: NeuralNet, X: np.ndarray) -> np.ndarray:
+    """Bring X to the dtype that the module takes, without a copy where it has that dtype.
+
+    Integers stay integers in front of an embedding.
+    """
+    if X.dtype.kind in "iu" and _begins_with_embedding(net.module_):
+        return X.astype(np.int64, copy=False)
+    parameter = next((p for p in net.module_.parameters() if p.is_floating_point()), None)
+    dtype = torch.get_default_dtype() if parameter is None else parameter.dtype
+    name = str(dtype).removeprefix("torch.")
+    name = name if name in ("float16", "float64") else "float32"
+    if X.dtype == name:
+        return X
+    with np.errstate(over="ignore"):
+        result = X.astype(name)
+    if not np.isfinite(result).all():
+        raise ValueError(f"X has values too large for the module's dtype, {name}: scale X.")
+    return result
+
+
+def _begins_with_embedding(module: nn.Module) -> bool:
+    leaves = (m for m in module.modules() if not list(m.children()))
+    return isinstance(next(leaves, None), nn.Embedding | nn.EmbeddingBag)

@@ -1,0 +1,96 @@
+"""What a round's cohort is asked to do."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from skfed._federation import Federation
+from skfed.engines import LocalTraining, TrainRequest, numbered
+from skfed.nets import State, parameter_names
+from skfed.schedules import value_at
+from skfed.selection import Cohort
+from skfed.server._state import RoundConfig, ServerState
+from skfed.utils._seeding import Purpose, stream
+
+_LARGEST_RATE = float(np.finfo(np.float32).max)
+
+
+def make_train_request(
+    server: ServerState,
+    federation: Federation,
+    rules: RoundConfig,
+    model: State,
+    cohort: Cohort,
+) -> TrainRequest:
+    """Return what the round's cohort is asked to do."""
+    return TrainRequest(
+        round=server.round,
+        model=model,
+        parameters=parameter_names(server.net),
+        cohort=cohort,
+        training=_training(server, rules),
+        rule=rules.aggregator,
+        corrections=_corrections(server, federation, rules, cohort),
+        privacy=rules.update_privacy,
+        noise=_update_noise(server, federation, rules, cohort),
+    )
+
+
+def noise_of(
+    server: ServerState, federation: Federation, purpose: Purpose, k: int, copy: int
+) -> np.random.Generator:
+    """Return where the noise comes from that a client adds in this round."""
+    return stream(server.seed, purpose, server.round, federation.digest(k), copy)
+
+
+def _update_noise(
+    server: ServerState, federation: Federation, rules: RoundConfig, cohort: Cohort
+) -> list[np.random.Generator] | None:
+    """Return the noise of each member's update."""
+    if rules.update_privacy is None:
+        return None
+    members = numbered(cohort.clients.tolist())
+    return [noise_of(server, federation, Purpose.UPDATE_NOISE, k, copy) for k, copy in members]
+
+
+def _training(server: ServerState, rules: RoundConfig) -> LocalTraining:
+    """Return how clients train in this round, learning rates included."""
+    n_steps = rules.training.n_iterations
+    if rules.lr_schedule is None:
+        now = server.rates_now()
+        if now == server.rates:
+            return rules.training
+        # A callback, such as skorch's LRScheduler, has changed them.
+        return replace(rules.training, rates=(now,) * n_steps)
+    rates = tuple(
+        _scaled(
+            server,
+            value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps),
+        )
+        for step in range(n_steps)
+    )
+    highest = max(max(of_groups) for of_groups in rates)
+    if highest > _LARGEST_RATE:
+        raise ValueError(
+            f"lr_schedule is {highest} in round {server.round}: it must be at most "
+            f"{_LARGEST_RATE:.2g}, the largest number that float32 holds, and so must the rate of "
+            "each parameter group that it scales."
+        )
+    return replace(rules.training, rates=rates)
+
+
+def _scaled(server: ServerState, value: float) -> tuple[float, ...]:
+    """Return each group's rate where the schedule says ``value`` of the net's own."""
+    if len(set(server.rates)) == 1:
+        return (value,) * len(server.rates)
+    own = server.own_rate
+    return tuple(value if rate == own else rate * value / own for rate in server.rates)
+
+
+def _corrections(
+    server: ServerState, federation: Federation, rules: RoundConfig, cohort: Cohort
+) -> list[State] | None:
+    """Return SCAFFOLD's c - c_k of each member of the cohort."""
+    if not rules.aggregator.uses_variates:
+        return None
+    return [server.variates.correction(federation.digest(k)) for k in cohort.clients]

@@ -1,0 +1,129 @@
+"""Means and variances of columns over the priority clients, for layers that standardise X."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+
+from skfed._federation import Federation
+from skfed.modules import Standardize
+from skfed.nets import cast, to_tensors
+from skfed.server._state import ServerState
+from skfed.utils._warnings import warn
+
+Moments = tuple[np.ndarray, np.ndarray]  # a client's mean and variance of each column
+
+_CHUNK = 2**24  # bytes of rows that are looked at together
+
+
+def standardize(
+    server: ServerState,
+    federation: Federation,
+    shape: tuple[int, ...],
+    moments: Iterable[Moments | None],
+) -> None:
+    """Set a new net's layers from what the priority clients send, and charge it to round 0.
+
+    Parameters
+    ----------
+    server : ServerState
+        Before its first round.
+    federation : Federation
+        Who the clients are.
+    shape : tuple of int
+        Shape of a row of X.
+    moments : iterable of (ndarray, ndarray) or None
+        Mean and variance of the columns of each priority client; None from one that has failed.
+
+    Raises
+    ------
+    ValueError
+        If such a layer is given something else than X.
+    """
+    _check_first(server.net, shape)
+    weights = (federation.priority_weights * federation.sizes)[federation.priority]
+    pooled, n_sent = _pool(moments, weights)
+    if pooled is None:
+        warn(
+            "no priority client has sent the means and variances of its columns, so the net takes "
+            "X as it is: see the clients' logs, and scale X by bounds that are known without a "
+            "look at the data."
+        )
+        return
+    _set(server.net, pooled)
+    server.first_scalars = 2 * n_sent * len(pooled[0])
+
+
+def layers_of(net: NeuralNet) -> list[Standardize]:
+    """Return the layers of a net that standardise X."""
+    return [layer for layer in net.module_.modules() if isinstance(layer, Standardize)]
+
+
+def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
+    """Return the mean and variance of each column over the rows of X that one client holds."""
+    # In chunks, since X may be a memory map larger than memory.
+    size = max(1, _CHUNK // (8 * int(np.prod(X.shape[1:]))))
+    chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+    mean = sum(_flat(X[chunk]).sum(axis=0) for chunk in chunks) / len(rows)
+    squares = sum(np.square(_flat(X[chunk]) - mean).sum(axis=0) for chunk in chunks)
+    return mean, squares / len(rows)
+
+
+def all_moments(X: np.ndarray, federation: Federation) -> Iterator[Moments]:
+    """Yield the moments of each priority client."""
+    for k in np.flatnonzero(federation.priority):
+        yield client_moments(X, federation.rows(int(k)))
+
+
+def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Moments | None, int]:
+    """Return the mean and variance over all rows of clients, and how many clients there were."""
+    # Added up client by client, around the first one's mean: so columns far from zero lose no
+    # digits, and a million clients need no memory.
+    pivot, shift, squares, total, n_clients = None, 0.0, 0.0, 0.0, 0
+    for one, weight in zip(moments, weights, strict=True):
+        if one is None:
+            continue
+        mean, variance = one
+        pivot = mean if pivot is None else pivot
+        shift = shift + weight * (mean - pivot)
+        squares = squares + weight * (variance + np.square(mean - pivot))
+        total, n_clients = total + weight, n_clients + 1
+    if pivot is None:
+        return None, 0
+    shift, squares = shift / total, squares / total
+    return (pivot + shift, np.maximum(squares - np.square(shift), 0.0)), n_clients
+
+
+def _check_first(net: NeuralNet, shape: tuple[int, ...]) -> None:
+    """Check that each layer is given X itself, by a row of numbers that are all different."""
+    row = cast(net, np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(1, *shape))
+
+    def check(layer: Standardize, given: tuple[torch.Tensor, ...]) -> None:
+        if not np.array_equal(given[0].detach().cpu().numpy().ravel(), row.ravel()):
+            raise ValueError(
+                f"estimator's module has Standardize(n_features={len(layer.mean)}) behind another "
+                "layer, but it standardises X: make it the first layer."
+            )
+
+    hooks = [layer.register_forward_pre_hook(check) for layer in layers_of(net)]
+    try:
+        net.evaluation_step((*to_tensors(net, row), None))
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _set(net: NeuralNet, moments: Moments) -> None:
+    """Write the mean and the standard deviation of each column into a net's layers."""
+    mean, variance = moments
+    deviation = np.sqrt(variance)
+    # A column that varies by less than float32 can tell is constant.
+    constant = deviation <= np.finfo(np.float32).eps * np.abs(mean)
+    for layer in layers_of(net):
+        layer.mean.copy_(torch.from_numpy(mean))
+        layer.scale.copy_(torch.from_numpy(np.where(constant, 1.0, deviation)))
+
+
+def _flat(X: np.ndarray) -> np.ndarray:
+    return X.reshape(len(X), -1).astype(np.float64)

@@ -1,0 +1,165 @@
+"""What of the estimator has changed since the last round, for a fit that goes on from it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from skorch import NeuralNet
+from skorch.callbacks import Callback, LRScheduler
+from torch import nn
+
+from skfed.checkpoint._contents import Indescribable
+from skfed.checkpoint._descriptions import describe
+from skfed.checkpoint._digests import shown
+from skfed.nets import get_state
+from skfed.server._state import ServerState
+
+_OF_RATES = "", "lr", "param_groups"  # of an optimizer, its class among them
+_ABSENT = "not given"
+
+Settings = dict[str, Any]
+
+
+def settings_of(estimator: Any) -> Settings:
+    """Return what the estimator parameter says, by the names that ``set_params`` takes."""
+    if not isinstance(estimator, NeuralNet):
+        return {"estimator": estimator}
+    params = estimator.get_params(deep=False)
+    if isinstance(params["callbacks"], list):
+        params["callbacks"] = [(one, _params(one)) for one in params["callbacks"]]
+    return {"estimator": type(estimator)} | {f"estimator__{k}": v for k, v in params.items()}
+
+
+def take_changes(server: ServerState, estimator: Any, make_net: Callable[[], NeuralNet]) -> None:
+    """Let a server's net go on with what the estimator says now.
+
+    A new learning rate, optimizer or scheduler begins anew, with the schedulers that set the rate;
+    so does each callback that is new or has other parameters. All else goes on.
+
+    Raises
+    ------
+    ValueError
+        If the change is one of what has been trained.
+    """
+    given = settings_of(estimator)
+    changed = [
+        name
+        for name in sorted(server.given.keys() | given.keys())
+        if not _same(server.given.get(name, _ABSENT), given.get(name, _ABSENT), name)
+    ]
+    if changed:
+        _check(server, given, changed)
+        new = make_net()
+        _check_criteria(server.net, new, changed)
+        _take(server, new, {name.removeprefix("estimator__") for name in changed})
+    server.given = given
+
+
+def _same(one: Any, other: Any, name: str) -> bool:
+    if one is other:
+        return True
+    if type(one) is type(other) and type(one) in (list, tuple):
+        pairs = zip(one, other, strict=False)
+        return len(one) == len(other) and all(_same(a, b, name) for a, b in pairs)
+    of_callback = "callbacks" in name
+    try:
+        return describe(one, of_callback) == describe(other, of_callback)
+    except Indescribable:
+        return False
+
+
+def _check(server: ServerState, given: Settings, changed: list[str]) -> None:
+    """Check that the net is still the one that is trained."""
+    fixed = {"", "compile", *server.net._modules}
+    for name in changed:
+        if name.removeprefix("estimator").removeprefix("__").partition("__")[0] in fixed:
+            _refuse(server, given, name)
+
+
+def _check_criteria(net: NeuralNet, new: NeuralNet, changed: list[str]) -> None:
+    names = [name for name in changed if _head(name) in net._criteria]
+    trained = {_head(name) for one in (net, new) for name in get_state(one)}
+    if names and not trained.isdisjoint(net._criteria):
+        raise ValueError(
+            f"{names[0]} has changed since the last fit, and the criterion has parameters that are "
+            "trained: set it back, or fit anew with warm_start=False."
+        )
+
+
+def _refuse(server: ServerState, given: Settings, name: str) -> None:
+    was, now = (shown(of[name]) if name in of else _ABSENT for of in (server.given, given))
+    raise ValueError(
+        f"{name} has changed since the last fit, from {was} to {now}, but warm_start=True and "
+        f"partial_fit go on with the net of the {server.round} rounds so far: set it back, or fit "
+        "anew with warm_start=False. Learning rate, batch size, optimizer, criterion, callbacks "
+        "and device may change."
+    )
+
+
+def _head(name: str) -> str:
+    """Return the first part of the name of a setting or of a tensor."""
+    return name.removeprefix("estimator__").replace(".", "__").partition("__")[0]
+
+
+def _take(server: ServerState, new: NeuralNet, changed: set[str]) -> None:
+    """Give a server's net the changed settings of a new one, and what they are made to."""
+    net = server.net
+    for name in changed:
+        vars(net).pop(name, None)
+        if name in vars(new):
+            vars(net)[name] = vars(new)[name]
+    if any(_head(name) in net._criteria for name in changed):
+        for name in net._criteria:
+            vars(net)[f"{name}_"] = vars(new)[f"{name}_"]
+    for name in (*net._modules, *net._criteria):
+        if isinstance(part := getattr(net, f"{name}_"), nn.Module):
+            part.to(net.device)
+    _take_optimizer(server, new, changed)
+
+
+def _take_optimizer(server: ServerState, new: NeuralNet, changed: set[str]) -> None:
+    """Take optimizer and callbacks: where none is about the rate, the rates go on."""
+    net, heads = server.net, set(map(_head, changed))
+    old, now = dict(net.callbacks_), dict(net.callbacks_)
+    begun: set[str] = set()
+    if "callbacks" in heads:
+        now = dict(new.callbacks_)
+        begun = {name for name in now if not _same_callback(old.get(name), now[name])}
+    schedulers = {k for k, v in (*old.items(), *now.items()) if isinstance(v, LRScheduler)}
+    gone = old.keys() - now.keys()
+    if any(_is_of_rates(net, name) for name in changed) or schedulers & (begun | gone):
+        begun |= schedulers - gone
+        net.initialize_optimizer()
+        server.rates = server.rates_now()
+    elif not heads.isdisjoint(net._optimizers):
+        _take_options(net, new)
+    net.callbacks_ = [(k, one if k in begun else old[k]) for k, one in now.items()]
+    server.begun |= begun
+    if server.reminder is not None:
+        server.reminder = {k: v for k, v in server.reminder.items() if k not in begun}
+
+
+def _is_of_rates(net: NeuralNet, name: str) -> bool:
+    """Tell whether a setting says by what rates, or by what optimizer, which weights move."""
+    head, _, option = name.partition("__")
+    return head == "lr" or (head in net._optimizers and option in _OF_RATES)
+
+
+def _take_options(net: NeuralNet, new: NeuralNet) -> None:
+    """Take the optimizers' options but for the rates, which callbacks may have set."""
+    for name in net._optimizers:
+        optimizer, of_new = getattr(net, f"{name}_"), getattr(new, f"{name}_")
+        for group, one in zip(optimizer.param_groups, of_new.param_groups, strict=True):
+            options = one.keys() - {"params", "lr", "initial_lr"}
+            group.update({option: one[option] for option in options})
+        optimizer.defaults = of_new.defaults
+
+
+def _same_callback(one: Callback | None, other: Callback) -> bool:
+    is_same = type(one) is type(other)
+    return is_same and _same([_params(one)], [_params(other)], "callbacks")
+
+
+def _params(callback: Any) -> Any:
+    """Return the parameters of a callback, or of its pair of name and callback."""
+    callback = callback[1] if isinstance(callback, tuple) else callback
+    return None if isinstance(callback, type) else sorted(callback.get_params(deep=False).items())
