@@ -21,7 +21,7 @@ from torch import nn
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
 from skfed.aggregation import Scaffold, ServerOptimizer
 from skfed.availability import Dropout
-from skfed.checkpoint import Run
+from skfed.checkpoint._run import Run
 
 N_ROUNDS, RESULT = 30, "result.txt"
 TIMES = ["select_seconds", "train_seconds", "round_seconds"]

@@ -234,7 +234,7 @@ def test_ctrl_c_leaves_the_model_of_the_last_finished_round(blobs):
 
 
 def test_ctrl_c_while_a_round_is_measured_undoes_it(blobs, monkeypatch):
-    from skfed import _validation
+    from skfed.server import _validation
 
     X, y, clients = blobs
     real, calls = _validation.evaluate, []

@@ -21,7 +21,7 @@ from skorch.callbacks import Callback, EarlyStopping, LRScheduler
 from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
-from skfed.checkpoint import Run
+from skfed.checkpoint._run import Run
 from skfed.schedules import LinearDecay
 from skfed.selection import Cohort
 

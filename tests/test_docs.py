@@ -16,7 +16,7 @@ import skfed
 
 DOC = Path(__file__).parents[1] / "doc"
 PAGES = [*DOC.glob("*.rst"), *(DOC / "user_guide").glob("*.rst"), DOC / "api" / "index.rst"]
-NOT_FOR_USERS = {"skfed.engines"}  # parts of the estimator, with settings of their own there
+NOT_FOR_USERS = {"skfed.engines", "skfed.nets"}  # parts of the estimator
 if find_spec("flwr") is None:  # an extra
     NOT_FOR_USERS.add("skfed.flower")
 

@@ -325,10 +325,10 @@ def test_a_chunk_that_raises_is_tried_client_by_client(blobs, monkeypatch):
 
 
 def test_a_poll_that_raises_is_tried_client_by_client(blobs, monkeypatch):
-    from skfed.engines import _polls
+    from skfed.engines import _evaluate
 
     X, y, clients = blobs
-    real, calls = _polls._evaluate, []
+    real, calls = _evaluate._evaluate, []
 
     def failing(*arguments):
         calls.append(len(arguments[-1].ends))
@@ -336,7 +336,7 @@ def test_a_poll_that_raises_is_tried_client_by_client(blobs, monkeypatch):
             raise RuntimeError("once")
         return real(*arguments)
 
-    monkeypatch.setattr(_polls, "_evaluate", failing)
+    monkeypatch.setattr(_evaluate, "_evaluate", failing)
     model = FederatedClassifier(
         SoftmaxRegression(5, 3), selector=PowerOfChoice(d=1.0, clients_per_round=2), n_rounds=2,
         engine="stacked", random_state=0,

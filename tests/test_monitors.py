@@ -121,7 +121,7 @@ def test_a_step_of_a_scheduler_is_a_round_whatever_is_monitored(blobs):
 
 
 def test_a_measured_loss_that_diverged_does_count_against_patience(blobs, monkeypatch):
-    from skfed import _validation
+    from skfed.server import _validation
 
     real, calls = _validation.evaluate, []
 

@@ -12,8 +12,9 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import EarlyStopping, LRScheduler
 from torch import nn
 
-from skfed import FederatedClassifier, FederatedRegressor, RandomSelector, _files
+from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.aggregation import Scaffold
+from skfed.utils import _files
 
 
 class Softmax(nn.Linear):

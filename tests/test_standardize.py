@@ -63,7 +63,7 @@ def test_moments_by_hand_and_what_they_cost():
 
 def test_moments_are_taken_in_chunks(table, monkeypatch):
     """So that the rows of one client need not fit into memory."""
-    from skfed import _standardize
+    from skfed.server import _standardize
 
     X, rows = table[0], np.arange(3, 100)
     sizes, flat = [], _standardize._flat

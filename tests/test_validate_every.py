@@ -25,7 +25,7 @@ def validated(model):
 
 @pytest.mark.parametrize("regress", [False, True])
 def test_validate_every_leaves_rounds_out_but_never_the_last(blobs, regress, monkeypatch):
-    from skfed import _validation
+    from skfed.server import _validation
 
     real, calls = _validation.evaluate, []
     whole = fit(blobs, regress)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.utils import Bunch
 
-from skfed.datasets import _home, load_adult, load_fashion_mnist, load_mnist, load_wisdm
+from skfed.datasets import _fetch, load_adult, load_fashion_mnist, load_mnist, load_wisdm
 
 
 def test_wisdm(data_home):
@@ -80,7 +80,7 @@ def test_wisdm_that_is_not_there_says_where_to_put_it(tmp_path):
 def test_without_argument_and_environment_it_is_scikit_learns_data_home(tmp_path, monkeypatch):
     monkeypatch.delenv("SKFED_DATA", raising=False)
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
-    assert _home.find_home(None) == tmp_path
+    assert _fetch.find_home(None) == tmp_path
 
 
 def test_idx_files_by_hand(tmp_path):
@@ -111,7 +111,7 @@ def openml(monkeypatch):
         images.iloc[-1, 0] = 7
         return Bunch(data=images, target=pd.Series(["3"] * (n - 1) + ["8"], dtype="category"))
 
-    monkeypatch.setattr(_home, "fetch_openml", fetch_openml)
+    monkeypatch.setattr(_fetch, "fetch_openml", fetch_openml)
     return asked
 
 
@@ -143,7 +143,7 @@ def test_without_a_network_the_error_says_where_to_put_the_files(tmp_path, monke
     def fetch_openml(**kwargs):
         raise OSError("no network")
 
-    monkeypatch.setattr(_home, "fetch_openml", fetch_openml)
+    monkeypatch.setattr(_fetch, "fetch_openml", fetch_openml)
     with pytest.raises(OSError, match=r"no network.*Put train-images.*t10k-labels.*into .*mnist"):
         load_mnist(data_home=tmp_path)
     with pytest.raises(OSError, match=r"Put adult.data.gz, adult.test.gz into .*adult"):

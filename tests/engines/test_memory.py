@@ -7,7 +7,7 @@ import pytest
 
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
-from skfed.engines import Draws, StackedEngine, _polls, _stack, make_engine
+from skfed.engines import Draws, StackedEngine, _evaluate, _stack, make_engine
 from skfed.engines._chunks import cut
 from skfed.engines._data import Rows
 from skfed.engines._memory import Memory
@@ -99,13 +99,13 @@ def test_the_budget_bounds_chunks(make_stacked):
 def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):
     X, y, clients = blobs
     asked = []
-    evaluate_rows = _polls.evaluate_rows
+    evaluate_rows = _evaluate.evaluate_rows
 
     def watch(*arguments):
         asked.append(len(arguments[-1].numbers))
         return evaluate_rows(*arguments)
 
-    monkeypatch.setattr(_polls, "evaluate_rows", watch)
+    monkeypatch.setattr(_evaluate, "evaluate_rows", watch)
     FederatedClassifier(
         selector=PowerOfChoice(d=6), n_rounds=1, memory_budget=32 * 7, random_state=0
     ).fit(X, y, clients=clients)

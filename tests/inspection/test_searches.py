@@ -12,7 +12,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
-from skfed.checkpoint import Run
+from skfed.checkpoint._run import Run
 from skfed.inspection import ConvergenceDisplay, TradeoffDisplay
 
 

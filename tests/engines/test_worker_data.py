@@ -8,7 +8,7 @@ import pytest
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed._federation import make_federation
-from skfed.engines import _held
+from skfed.engines import _worker_data
 from skfed.engines._data import Rows
 from skfed.engines._worker_data import CacheMiss, ClientRows, DataRef, WorkerCache, serve
 from skfed.engines._workers import Workers
@@ -16,8 +16,8 @@ from skfed.engines._workers import Workers
 
 @pytest.fixture
 def shelf(monkeypatch):
-    monkeypatch.setattr(_held, "_worker_cache", WorkerCache())
-    return _held._worker_cache
+    monkeypatch.setattr(_worker_data, "_worker_cache", WorkerCache())
+    return _worker_data._worker_cache
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def processes(monkeypatch):
         for work in works:
             parcel = pickle.loads(pickle.dumps(work.share.parcel()))
             n_sent.append(len(parcel.arrays))
-            monkeypatch.setattr(_held, "_worker_cache", next(shelves))
+            monkeypatch.setattr(_worker_data, "_worker_cache", next(shelves))
             yield serve(work.function, work.arguments, parcel)
 
     def start(n):
