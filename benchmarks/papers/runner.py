@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from benchmarks.papers.settings import Setting
@@ -54,24 +55,22 @@ class Tables:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running what this one runs."""
+        """Hold the folder for this process alone; the lock of a killed process is free.
+
+        Raises
+        ------
+        ValueError
+            If another process holds it.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = self.folder / "running"
         try:
-            other = int(lock.read_text())
-            os.kill(other, 0)
-        except (FileNotFoundError, ValueError, ProcessLookupError):
-            pass  # nobody, or somebody who was killed
-        else:
+            with FileLock(self.folder / "lock", timeout=0):
+                yield
+        except Timeout:
             raise ValueError(
-                f"process {other} is filling the tables in {self.folder}: wait for it, or give "
+                f"another process is filling the tables in {self.folder}: wait for it, or give "
                 "another --out."
-            )
-        lock.write_text(str(os.getpid()))
-        try:
-            yield
-        finally:
-            lock.unlink()
+            ) from None
 
     @staticmethod
     def _replace(path: Path, text: str) -> None:

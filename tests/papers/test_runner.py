@@ -1,5 +1,7 @@
 """What is there is not run again, and what was cut short is."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from shutil import copytree
@@ -97,12 +99,27 @@ def test_a_table_is_complete_runs_at_any_moment(filled, monkeypatch):
     assert (filled.folder / "small.csv").read_bytes() == before
 
 
+HOLD = """
+import sys, time
+from filelock import FileLock
+with FileLock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
 def test_one_process_fills_the_tables(tables):
-    with tables.locked(), pytest.raises(ValueError, match=r"process \d+ is filling.*another --out"):
-        run_missing(tables, RUNS[:1], jobs=1)
-    (tables.folder / "running").write_text("999999999")  # killed before it could tidy up
+    tables.folder.mkdir()
+    command = [sys.executable, "-c", HOLD, str(tables.folder / "lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(ValueError, match=r"another process is filling.*another --out"):
+            run_missing(tables, RUNS[:1], jobs=1)
+        other.kill()
     run_missing(tables, RUNS[:1], jobs=1)
-    assert not (tables.folder / "running").exists()
+    assert len(tables.read(SETTING)) == 4
+    with tables.locked(), pytest.raises(ValueError, match="another process is filling"):
+        run_missing(Tables(tables.folder), RUNS[:1], jobs=1)
 
 
 def test_nothing_is_run_when_nothing_is_missing(filled):
