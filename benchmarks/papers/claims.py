@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 LAST = 10  # rounds; what is measured in them is what a run comes to "in the end"
+POINTS = "{:+.1f} points"  # a difference of accuracies, in percent
 
 
 @dataclass(frozen=True)

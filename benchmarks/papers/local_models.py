@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.papers.claims import LAST
 from benchmarks.papers.problems import Problem
-from benchmarks.papers.settings import Setting, logits, to_tensors
+from benchmarks.papers.settings import Setting, logits, measured_history, to_tensors
 from skfed.selection import BaseSelector, Cohort
 
 LOCAL = "local models"  # the strategy in which each free client trains alone
@@ -39,12 +39,12 @@ class WithLocalModels(Setting):
         free = np.setdiff1d(problem.clients, problem.priority)
         ticks = itertools.count(1)
         for k in free:
-            model = self.model(strategy, seed, device).set_params(selector=Only(int(k)))
             local = self._now_and_then(self._local_measure(problem, device, held[[k]]))
-            # All of the clients' rounds are one of the run's.
-            model.measure = self.ticking(local, lambda: next(ticks) % len(free) or tick())
-            model.fit(problem.X, problem.y, clients=problem.clients)
-            histories.append(model.history_)
+            # A round of each of the clients is one round of the run.
+            measure = self.ticking(local, lambda: next(ticks) % len(free) or tick())
+            only = Only(int(k))
+            estimator = self.estimator(strategy, seed, device, measure, selector=only)
+            histories.append(measured_history(estimator, problem))
         mean = histories[0].copy()
         for column in ("test_accuracy", "local_accuracy"):
             mean[column] = np.mean([history[column] for history in histories], axis=0)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback
 
 from benchmarks.papers.claims import LAST
 from benchmarks.papers.problems import Problem
@@ -26,39 +27,22 @@ KEPT = [
     "samples_trained",
     "lr",
 ]
+MEASURED = ("test_", "global_", "local_")  # how the names of what is measured begin
 _ROWS_AT_ONCE = 2000  # of images, so that a convolution's output stays small
 _OF_THE_NET = {"module", "criterion", "optimizer", "lr", "batch_size"}
 
 Measure = Callable[[NeuralNetClassifier], dict[str, float]]
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Stands where an estimator measures a net on validation data."""
+class Measurements(Callback):
+    """Records what ``measure`` returns for the global net after each round."""
 
-    measure: Measure
-    rows: None = None  # callbacks of the net are shown none
+    def __init__(self, measure: Measure):
+        self.measure = measure
 
-    def is_due(self, t: int) -> bool:
-        return True
-
-    def after_round(self, net: NeuralNetClassifier, t: int) -> dict[str, float]:
-        return self.measure(net)
-
-    def after_stop(self, net: NeuralNetClassifier, t: int) -> dict[str, float]:
-        return {}
-
-
-class Measured(FederatedClassifier):
-    """A FederatedClassifier whose ``history_`` shows ``measure(net)`` after each round.
-
-    Validation data would do for one test set; the figures show the training loss as well.
-    """
-
-    measure: Measure
-
-    def _validation(self, *validation):
-        return Measurement(self.measure)
+    def on_epoch_end(self, net, **kwargs):
+        for name, value in self.measure(net).items():
+            net.history.record(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,25 +86,24 @@ class Setting:
     ) -> pd.DataFrame:
         """Train by one strategy; return a row a round. ``tick`` is called after each."""
         problem = self.data(seed)
-        model = self.model(strategy, seed, device)
-        model.measure = self.ticking(self.measures(problem, device), tick)
-        model.set_params(priority=problem.priority)
-        history = model.fit(problem.X, problem.y, clients=problem.clients).history_
-        return self.results(strategy, seed, history)
+        measure = self.ticking(self.measures(problem, device), tick)
+        estimator = self.estimator(strategy, seed, device, measure, priority=problem.priority)
+        return self.results(strategy, seed, measured_history(estimator, problem))
 
     def data(self, seed: int) -> Problem:
         """Return the problem, thinned out for a quick look."""
         problem = self.problem(seed)
         return problem if self.thin == 1 else problem.thinned(self.thin)
 
-    def model(self, strategy: str, seed: int, device: str) -> Measured:
+    def estimator(
+        self, strategy: str, seed: int, device: str, measure: Measure, **params: Any
+    ) -> FederatedClassifier:
         """Return the estimator of a run, not fitted."""
-        return Measured(
-            self.net().set_params(device=device),
+        return FederatedClassifier(
+            self.net().set_params(device=device, callbacks=[Measurements(measure)]),
             n_rounds=self.n_rounds,
             random_state=seed,
-            **self.training,
-            **self.strategies[strategy],
+            **self.training | self.strategies[strategy] | params,
         )
 
     def measures(self, problem: Problem, device: str) -> Measure:
@@ -152,7 +135,7 @@ class Setting:
 
     def results(self, strategy: str, seed: int, history: pd.DataFrame) -> pd.DataFrame:
         """Bring a history into the form of a table of results."""
-        measured = [c for c in history if c.startswith(("test_", "global_", "local_"))]
+        measured = [c for c in history if c.startswith(MEASURED)]
         scheduled = [c for c in ("eps", "d") if c in history]
         frame = history[["round", *measured, *KEPT, *scheduled]].copy()
         frame["seconds"] = history["select_seconds"] + history["train_seconds"]
@@ -178,6 +161,13 @@ class Setting:
             "training": str(dict(self.training)),
             "strategies": {name: str(dict(given)) for name, given in self.strategies.items()},
         }
+
+
+def measured_history(estimator: FederatedClassifier, problem: Problem) -> pd.DataFrame:
+    """Fit an estimator; return its ``history_`` with what was measured after each round."""
+    estimator.fit(problem.X, problem.y, clients=problem.clients)
+    rounds = pd.DataFrame(list(estimator.net_.history))
+    return estimator.history_.join(rounds[[c for c in rounds if c.startswith(MEASURED)]])
 
 
 def to_tensors(X: np.ndarray, y: np.ndarray, device: str) -> tuple[torch.Tensor, torch.Tensor]:

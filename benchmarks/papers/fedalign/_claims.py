@@ -1,9 +1,8 @@
 """The claims that FedALIGN's figures make alike."""
 
-from benchmarks.papers.claims import Bound, Claim, Direction, gain_in_the_end, gain_over
+from benchmarks.papers.claims import POINTS, Bound, Claim, Direction, gain_in_the_end, gain_over
 from benchmarks.papers.fedalign._images import ALL, BY_ACCURACY, BY_LOSS, PRIORITY, WARMUP
 
-POINTS = "{:+.1f} points"
 AFTERWARDS = WARMUP, WARMUP + 0.2  # the 40 of 200 rounds after the warm-up
 SHARDS = (
     "EMNIST cannot be had here: its set-up (600 shards, 784-200-200) on MNIST, whose shards have "

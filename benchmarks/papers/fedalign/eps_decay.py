@@ -1,8 +1,8 @@
 """Corollary 2: with eps that goes to 0 the bias of the free clients vanishes."""
 
-from benchmarks.papers.claims import Claim, Direction, NoHigher, gain_in_the_end
+from benchmarks.papers.claims import POINTS, Claim, Direction, NoHigher, gain_in_the_end
 from benchmarks.papers.experiment import ACCURACY, LOSS, Experiment, Panel, mean_of
-from benchmarks.papers.fedalign._claims import POINTS, ends_higher
+from benchmarks.papers.fedalign._claims import ends_higher
 from benchmarks.papers.fedalign._images import (
     BY_ACCURACY,
     BY_ACCURACY_TO_0,

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.papers.claims import Claim, Direction, gain_in_the_end, gain_over
+from benchmarks.papers.claims import POINTS, Claim, Direction, gain_in_the_end, gain_over
 from benchmarks.papers.experiment import Experiment, Panel, end_of
-from benchmarks.papers.fedalign._claims import POINTS, SHARDS
+from benchmarks.papers.fedalign._claims import SHARDS
 from benchmarks.papers.fedalign._images import (
     BY_ACCURACY,
     BY_LOSS,

@@ -1,13 +1,13 @@
 """Figure 5: partial participation."""
 
-from benchmarks.papers.experiment import ACCURACY, LOSS, MODELS, Experiment, Panel, mean_of
+from benchmarks.papers.experiment import Panel
 from benchmarks.papers.fedalign._claims import PARTICIPATION, SHARDS, advantage
-from benchmarks.papers.fedalign._images import MAIN, WARMUP, fashion_mnist, mnist
-from benchmarks.papers.pictures import curves
+from benchmarks.papers.fedalign._figure import figure
+from benchmarks.papers.fedalign._images import MAIN, fashion_mnist, mnist
 
-EXPERIMENT = Experiment(
-    title="FedALIGN, Figure 5: partial participation",
-    panels=[
+EXPERIMENT = figure(
+    "Figure 5: partial participation",
+    [
         Panel(
             "Fashion-MNIST, 18 priority, 0.3 take part",
             fashion_mnist(18, participation=0.3),
@@ -21,8 +21,5 @@ EXPERIMENT = Experiment(
             advantage("Figure 5"),
         ),
     ],
-    columns=[ACCURACY, LOSS, mean_of("n_trained", "clients trained"), MODELS],
-    draw=curves(("test_accuracy", "test accuracy"), warmup=WARMUP),
-    n_seeds=5,
     note=f"{PARTICIPATION} {SHARDS}",
 )

@@ -6,6 +6,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from benchmarks.papers.claims import (
+    POINTS,
     Bound,
     Claim,
     Direction,
@@ -27,7 +28,6 @@ LOWEST_LR = 0.00025  # random selection then takes rounds by the hundred, as in 
 N_ROUNDS = 400
 RAND, AFL = "rand", "afl"
 RAND_10 = "rand, C=0.1"
-POINTS = "{:+.1f} points"
 
 
 def powd(d: int) -> str:

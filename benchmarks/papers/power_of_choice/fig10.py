@@ -1,6 +1,7 @@
 """Figure 10: the variants, EMNIST's set-up (K=500, m=15) on MNIST."""
 
 from benchmarks.papers.experiment import Experiment
+from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     LR,
@@ -12,7 +13,6 @@ from benchmarks.papers.power_of_choice._images import (
     powd,
     rpowd,
 )
-from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Figure 10"
 

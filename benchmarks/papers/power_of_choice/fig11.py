@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     RAND,
@@ -13,7 +14,6 @@ from benchmarks.papers.power_of_choice._images import (
     powd,
     rpowd,
 )
-from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Figure 11"
 EXPERIMENT = figure(

@@ -2,8 +2,8 @@
 
 from functools import partial
 
+from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import AFL, RAND, fashion_mnist, more_accurate, powd
-from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Figure 12"
 CLAIMS = [more_accurate(PLACE, powd(6), 10), more_accurate(PLACE, powd(6), 5, AFL)]

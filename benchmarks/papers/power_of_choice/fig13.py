@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     RAND,
@@ -11,7 +12,6 @@ from benchmarks.papers.power_of_choice._images import (
     powd,
     rpowd,
 )
-from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Section 5, on Figure 12"
 CLAIMS = [higher(PLACE, name) for name in (powd(6), cpowd(6), rpowd(50))]

@@ -3,6 +3,7 @@
 from functools import partial
 
 from benchmarks.papers.experiment import Experiment
+from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     LR,
@@ -12,7 +13,6 @@ from benchmarks.papers.power_of_choice._images import (
     more_accurate,
     powd,
 )
-from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Figure 14"
 

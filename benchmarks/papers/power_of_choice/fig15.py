@@ -3,6 +3,7 @@
 from functools import partial
 
 from benchmarks.papers.experiment import Experiment
+from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     LR,
@@ -14,7 +15,6 @@ from benchmarks.papers.power_of_choice._images import (
     powd,
     rpowd,
 )
-from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Section 5, on Figure 14"
 

@@ -1,5 +1,6 @@
 """Figure 5: how many candidates, Fashion-MNIST, m=3."""
 
+from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     RAND,
@@ -9,7 +10,6 @@ from benchmarks.papers.power_of_choice._images import (
     more_accurate,
     powd,
 )
-from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Figure 5"
 CLAIMS = [

@@ -1,5 +1,6 @@
 """Figure 6: the variants that compute or communicate less; Fashion-MNIST, m=3."""
 
+from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     RAND,
@@ -12,7 +13,6 @@ from benchmarks.papers.power_of_choice._images import (
     powd,
     rpowd,
 )
-from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Figure 6"
 EXPERIMENT = figure(

@@ -1,6 +1,7 @@
 """Figure 9: how many candidates, EMNIST's set-up (K=500, m=15) on MNIST."""
 
 from benchmarks.papers.experiment import Experiment
+from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     LR,
@@ -11,7 +12,6 @@ from benchmarks.papers.power_of_choice._images import (
     mnist,
     powd,
 )
-from benchmarks.papers.power_of_choice._variants import figure
 
 PLACE = "Figure 9"
 CLAIMS = [higher(PLACE, powd(d)) for d in (30, 45, 75)]
