@@ -1,12 +1,14 @@
 """Real data for the benchmarks, found through SKFED_DATA, and one core to measure on."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.workloads import WORKLOADS, equal_shares
 from skfed.datasets import load_fashion_mnist, load_wisdm, partition_dirichlet
@@ -64,29 +66,40 @@ def folders(images, tmp_path_factory) -> dict[str, Path]:
     return result
 
 
-@contextmanager
-def confined_to_one_core() -> Iterator[None]:
-    """Run on the last of this process's cores alone, where the system allows it."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(cores)})
-    try:
-        yield
-    finally:
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """Run on one thread, and on the last of this process's cores where the system allows it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    can_choose = hasattr(os, "sched_setaffinity")
+    cores = os.sched_getaffinity(0) if can_choose else set()
+    if can_choose:
+        os.sched_setaffinity(0, {max(cores)})
+    yield
+    if can_choose:
         os.sched_setaffinity(0, cores)
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
-def one_core():
-    """Measure on one core."""
-    with confined_to_one_core():
-        yield
+def compare(benchmark) -> Callable[..., dict[str, float]]:
+    """Return a function that times several contestants in turns.
+
+    It calls ``turn(seconds)``, which adds the seconds of its rounds to ``seconds[name]``, and
+    returns the median of each name; ``results.py`` finds them under ``group``.
+    """
+
+    def run(group: str, turn: Callable[[dict], None], n_turns: int = 3) -> dict[str, float]:
+        seconds: dict[str, list[float]] = defaultdict(list)
+        benchmark.group = group
+        benchmark.pedantic(turn, args=(seconds,), rounds=n_turns, iterations=1)
+        medians = {name: median(times) for name, times in seconds.items()}
+        benchmark.extra_info["seconds"] = medians
+        return medians
+
+    return run
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
     """Note the version of torch."""
-    import torch
-
     machine_info["torch"] = torch.__version__

@@ -21,7 +21,6 @@ from benchmarks.peers import PEERS, PeerUnavailable, run_peer
 from benchmarks.workloads import WORKLOADS, Workload, gemm_peak
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 
-TURNS = 3
 ROUNDS = {"W1": 15, "W2": 3, "W3": 15}  # of each contestant in a turn
 LOOPS = {
     "torch loop, optimizer": well_written_loop.train_optimizer,
@@ -60,40 +59,33 @@ def fit_rounds(work: Workload, data, n_rounds: int, **params):
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_workload(benchmark, one_core, folders, workload):
+def test_workload(benchmark, compare, one_core, folders, workload):
     work, data = WORKLOADS[workload], load(folders[workload])
-    seconds: dict[str, list[float]] = {}
-    floors: list[float] = []
-    absent: dict[str, str] = {}
+    rounds, floors, absent = ROUNDS[workload], [], {}
 
-    def turn(rounds):
-        torch.set_num_threads(1)
+    def turn(seconds):
         peak = gemm_peak()
         for engine in ("stacked", "loop"):
             n_rounds = rounds if engine == "stacked" else max(1, rounds // 5)
             history = fit_rounds(work, data, n_rounds, engine=engine)
-            seconds.setdefault(f"skfed {engine}", []).extend(history["round_seconds"])
+            seconds[f"skfed {engine}"] += history["round_seconds"].tolist()
             if engine == "stacked":
                 done = history[["samples_evaluated", "samples_trained"]].to_numpy()
                 floors.extend(work.flops(*row) / peak for row in done)
         for name, train in LOOPS.items():
-            times = well_written_loop.time_rounds(workload, folders[workload], rounds, train)
-            seconds.setdefault(name, []).extend(times)
+            seconds[name] += well_written_loop.time_rounds(
+                workload, folders[workload], rounds, train
+            )
         for name in PEERS:
             try:
-                seconds.setdefault(name, []).extend(peer(name, workload, folders, rounds))
+                times = peer(name, workload, folders, rounds)
             except PeerUnavailable as reason:
                 absent[name] = str(reason)
+            else:
+                seconds[name] += times
 
-    benchmark.group = "workloads"
-    benchmark.pedantic(turn, args=(ROUNDS[workload],), rounds=TURNS, iterations=1)
-    medians = {name: median(times) for name, times in seconds.items() if times}
-    benchmark.extra_info |= {
-        "workload": workload,
-        "floor": median(floors),
-        "seconds": medians,
-        "absent": absent,
-    }
+    medians = compare("workloads", turn)
+    benchmark.extra_info |= {"workload": workload, "floor": median(floors), "absent": absent}
     print(f"\n{workload}: floor {median(floors):.4f} s")
     for name, value in medians.items():
         print(f"  {name:22} {value:.4f} s, {value / median(floors):.1f} floors")
@@ -108,22 +100,19 @@ def peer(name: str, workload: str, folders, rounds: int) -> list[float]:
 
 
 @pytest.mark.parametrize("workload", ["W2", "W3"])
-def test_two_jobs(benchmark, folders, workload):
+def test_two_jobs(benchmark, compare, folders, workload):
     """Two jobs on two cores, against one."""
     if (os.cpu_count() or 1) < 2:
         pytest.skip("needs two cores")
     work, data = WORKLOADS[workload], load(folders[workload])
-    seconds: dict[int, list[float]] = {1: [], 2: []}
 
-    def turn():
-        for n_jobs in seconds:
+    def turn(seconds):
+        for n_jobs in (1, 2):
             history = fit_rounds(work, data, ROUNDS[workload], engine="stacked", n_jobs=n_jobs)
-            seconds[n_jobs].extend(history["round_seconds"])
+            seconds[f"n_jobs={n_jobs}"] += history["round_seconds"].tolist()
 
-    benchmark.group = "jobs"
-    benchmark.pedantic(turn, rounds=TURNS, iterations=1)
-    medians = {f"n_jobs={n}": median(times) for n, times in seconds.items()}
-    benchmark.extra_info |= {"workload": workload, "seconds": medians}
+    medians = compare("jobs", turn)
+    benchmark.extra_info["workload"] = workload
     print(f"\n{workload}: {medians}, {medians['n_jobs=1'] / medians['n_jobs=2']:.2f}x")
 
 
@@ -173,31 +162,27 @@ MODULES = {"CNN": Convolutions, "GRU": Recurrent, "layer normalisation": Normali
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_other_modules(benchmark, one_core, images, module):
+def test_other_modules(benchmark, compare, one_core, images, module):
     """12 of 500 clients of about 120 rows, SGD with momentum, E=1, b=32, on each engine."""
     X, y = images
     clients = np.sort(np.random.default_rng(0).integers(0, 500, len(y)))
     net = NeuralNetClassifier(
         MODULES[module], criterion=nn.CrossEntropyLoss, batch_size=32, optimizer__momentum=0.9
     )
-    seconds: dict[str, list[float]] = {}
-    floors: list[float] = []
+    floors = []
 
-    def turn():
-        torch.set_num_threads(1)
+    def turn(seconds):
         row = flops_of_a_row(MODULES[module](), X, y) / gemm_peak()
         for engine in ("auto", "stacked", "loop"):
             model = FederatedClassifier(
                 net, engine=engine, selector=RandomSelector(12), n_rounds=7, random_state=0
             ).fit(X, y, clients=clients)
-            seconds.setdefault(engine, []).extend(model.history_["round_seconds"][2:])
+            seconds[engine] += model.history_["round_seconds"][2:].tolist()
             floors.extend(row * model.history_["samples_trained"][2:])
             benchmark.extra_info[engine] = model.engine_
 
-    benchmark.group = "modules"
-    benchmark.pedantic(turn, rounds=TURNS, iterations=1)
-    medians = {name: median(times) for name, times in seconds.items()}
-    benchmark.extra_info |= {"module": module, "floor": median(floors), "seconds": medians}
+    medians = compare("modules", turn)
+    benchmark.extra_info |= {"module": module, "floor": median(floors)}
     print(f"\n{module}: floor {median(floors):.4f} s, {medians}")
     print(f"  auto takes {benchmark.extra_info['auto']}")
 
@@ -211,44 +196,36 @@ def flops_of_a_row(module: nn.Module, X: np.ndarray, y: np.ndarray) -> float:
     return counter.get_total_flops() / batch
 
 
-def test_gpu(benchmark, folders):
+def test_gpu(benchmark, compare, folders):
     """W3 on a GPU: the stacked engine against the loop engine there."""
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     work, data = WORKLOADS["W3"], load(folders["W3"])
-    seconds: dict[str, list[float]] = {}
 
-    def turn():
+    def turn(seconds):
         for engine, n_rounds in (("stacked", 15), ("loop", 3)):
             history = fit_rounds(work, data, n_rounds, engine=engine, device="cuda")
-            seconds.setdefault(engine, []).extend(history["round_seconds"])
+            seconds[engine] += history["round_seconds"].tolist()
 
-    benchmark.group = "gpu"
-    benchmark.pedantic(turn, rounds=TURNS, iterations=1)
-    medians = {name: median(times) for name, times in seconds.items()}
-    card = torch.cuda.get_device_name()
-    benchmark.extra_info |= {"card": card, "seconds": medians}
+    medians = compare("gpu", turn)
+    card = benchmark.extra_info["card"] = torch.cuda.get_device_name()
     print(f"\n{card}: {medians}, {medians['loop'] / medians['stacked']:.1f}x")
 
 
-def test_polling(benchmark, one_core, images):
+def test_polling(benchmark, compare, one_core, images):
     """100 of 1000 clients polled and one trained for a step: the poll's time, beside its floor."""
     X, y = images
     clients = np.arange(len(y)) % 1000
     work = Workload(1000, (784, 64, 30, 10), 1, 20, candidates=100, local_steps=1)
-    seconds: dict[str, list[float]] = {}
-    floors: list[float] = []
+    floors = []
 
-    def turn():
-        torch.set_num_threads(1)
+    def turn(seconds):
         peak = gemm_peak()
         for engine in ("stacked", "loop"):
             history = fit_rounds(work, (X, y, clients), 10, engine=engine)
-            seconds.setdefault(engine, []).extend(history["select_seconds"])
+            seconds[engine] += history["select_seconds"].tolist()
             floors.extend(work.flops(n, 0) / peak for n in history["samples_evaluated"])
 
-    benchmark.group = "polling"
-    benchmark.pedantic(turn, rounds=TURNS, iterations=1)
-    medians = {name: median(times) for name, times in seconds.items()}
-    benchmark.extra_info |= {"seconds": medians, "floor": median(floors)}
+    medians = compare("polling", turn)
+    benchmark.extra_info["floor"] = median(floors)
     print(f"\npolls: {medians}, floor {median(floors):.4f} s")

@@ -3,11 +3,8 @@
 What is timed is the round alone, without fit's validation of X.
 """
 
-from statistics import median
-
 import numpy as np
 import pytest
-import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -39,15 +36,13 @@ NETS = {
 
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("data", NETS)
-def test_round(benchmark, one_core, request, data, selector):
+def test_round(benchmark, compare, one_core, request, data, selector):
     X, y, clients = request.getfixturevalue(data)
     net = NeuralNetClassifier(
         nn.Sequential(*NETS[data]), criterion=nn.CrossEntropyLoss, lr=0.005, batch_size=64
     )
-    seconds: dict[str, list[float]] = {}
 
-    def turn():
-        torch.set_num_threads(1)
+    def turn(seconds):
         for engine in ("stacked", "loop"):
             model = FederatedClassifier(
                 net,
@@ -58,10 +53,8 @@ def test_round(benchmark, one_core, request, data, selector):
                 engine=engine,
                 random_state=0,
             ).fit(X, y, clients=clients)
-            seconds.setdefault(engine, []).extend(model.history_["round_seconds"][2:])
+            seconds[engine] += model.history_["round_seconds"][2:].tolist()
 
-    benchmark.group = "rounds"
-    benchmark.pedantic(turn, rounds=2, iterations=1)
-    medians = {engine: median(times) for engine, times in seconds.items()}
-    benchmark.extra_info |= {"data": data, "selector": selector, "seconds": medians}
+    medians = compare("rounds", turn, n_turns=2)
+    benchmark.extra_info |= {"data": data, "selector": selector}
     print(f"\n{data}, {selector}: {medians}")

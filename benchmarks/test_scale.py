@@ -6,7 +6,6 @@
 import subprocess
 import sys
 import tracemalloc
-from statistics import median
 
 import numpy as np
 import pytest
@@ -30,19 +29,16 @@ def fit(data, n_rounds=40):
     return model.fit(X, y, clients=clients)
 
 
-def test_scale_in_clients(benchmark, one_core):
+def test_scale_in_clients(compare, one_core):
     """A round of power-of-choice, m=10 of d=100, from a thousand clients to a million."""
-    seconds: dict[int, list[float]] = {n: [] for n in SIZES}
     data = {n: federation(n) for n in SIZES}
 
-    def turn():
+    def turn(seconds):
         for n_clients in SIZES:
-            seconds[n_clients].extend(fit(data[n_clients]).history_["round_seconds"][5:])
+            history = fit(data[n_clients]).history_
+            seconds[str(n_clients)] += history["round_seconds"][5:].tolist()
 
-    benchmark.group = "scale"
-    benchmark.pedantic(turn, rounds=3, iterations=1)
-    medians = {str(n): median(times) for n, times in seconds.items()}
-    benchmark.extra_info |= {"seconds": medians}
+    medians = compare("scale", turn)
     ratio = medians[str(SIZES[-1])] / medians[str(SIZES[0])]
     print(f"\nseconds a round by clients: {medians}; a million takes {ratio:.2f}x a thousand")
 
