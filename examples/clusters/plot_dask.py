@@ -18,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed.datasets import partition_dirichlet
+from skfed.inspection import ConvergenceDisplay
 
 
 def federation(**params):
@@ -43,16 +44,10 @@ def main():
         search.fit(X, y, clients=users)
     assert np.array_equal(here.predict_proba(X), there.predict_proba(X))
     print("best d:", search.best_params_["selector__d"])
-    plot({"one process": here, "Dask, two workers": there})
-
-
-def plot(fits):
-    """Draw the seconds of each round; in the first the users' rows travel, and workers import."""
-    _, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
-    for label, model in fits.items():
-        ax.semilogy(model.history_["round"], model.history_["round_seconds"], ".-", label=label)
-    ax.set(xlabel="round", ylabel="seconds")
-    ax.legend(frameon=False)
+    # The first round takes longest: workers import skfed and receive the users' rows.
+    fits = {"one process": here, "Dask, two workers": there}
+    display = ConvergenceDisplay.from_estimators(fits, y="round_seconds")
+    display.ax_.set(yscale="log", ylabel="seconds")
     plt.show()
 
 
