@@ -46,7 +46,7 @@ from skfed.flower._messages import (
 )
 from skfed.nets import NetPool, State, cast, get_state, parameter_names
 from skfed.selection import Cohort
-from skfed.server._config import make_round_config
+from skfed.server._config import RoundConfig
 from skfed.server._standardize import client_moments, layers_of
 
 logger = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class _Client:
         X, y = model._check_training_data(X, y, reset=True, classes=classes)
         seed = config["seed"]
         net = model._make_net(X, seed)
-        make_round_config(model, net)  # checks what this client's own parameters promise
+        RoundConfig.from_params(vars(model), net)  # checks this client's own parameters
         X = cast(net, X)
         net_pool = NetPool(net, X[:1])
         draws = Draws(make_federation([name] * len(X), len(X)), seed, batch_size(net))

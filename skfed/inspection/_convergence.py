@@ -289,7 +289,7 @@ def _position(history: pd.DataFrame, x: str) -> np.ndarray:
 
 
 def _warmup_rounds(estimator: Any) -> int:
-    selector = selector_of(estimator)
+    selector = selector_of(vars(estimator))
     if not isinstance(selector, FedAlignSelector):
         return 0
     return selector._warmup_rounds(estimator.n_rounds)

@@ -7,8 +7,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skfed._federation import Federation
 from skfed.nets import set_state
+from skfed.server._config import RoundConfig
 from skfed.server._divergence import idle_rounds, loses_finiteness, told_of_divergence
-from skfed.server._state import RoundConfig, ServerState
+from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
 
 

@@ -1,61 +1,79 @@
-"""From an estimator's parameters to the rules of its rounds: defaults filled in, and checked."""
+"""How the rounds of a fit are run: an estimator's parameters with defaults filled in, checked."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from skorch import NeuralNet
 
 from skfed._federation import Federation
-from skfed.aggregation import BaseAggregator, WeightedMean
-from skfed.availability import Always
+from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
+from skfed.availability import Always, BaseAvailability
 from skfed.engines import LocalTraining
 from skfed.nets import buffer_names
+from skfed.privacy import GaussianMechanism
+from skfed.schedules import Scheduled
 from skfed.selection import BaseSelector, FedAlignSelector, RandomSelector
-from skfed.server._state import RoundConfig
 from skfed.utils._warnings import warn
 
-if TYPE_CHECKING:
-    from skfed._estimator import BaseFederated
+
+@dataclass(frozen=True, kw_only=True)
+class RoundConfig:
+    """How rounds are run."""
+
+    selector: BaseSelector
+    aggregator: BaseAggregator
+    server_optimizer: ServerOptimizer | None
+    availability: BaseAvailability
+    training: LocalTraining
+    lr_schedule: Scheduled | None
+    n_rounds: int  # over which schedules run
+    drop_failing: bool = True  # else the first failure of a client ends the fit
+    min_clients: int = 1  # with fewer that succeed, the model is kept
+    update_privacy: GaussianMechanism | None = None
+    loss_privacy: GaussianMechanism | None = None
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any], net: NeuralNet) -> Self:
+        """Return the configuration for a net, from the parameters of an estimator.
+
+        Raises
+        ------
+        ValueError
+            If a component has a parameter out of range, or does not fit the net or another
+            component.
+        """
+        config = cls(
+            selector=selector_of(params),
+            aggregator=WeightedMean() if params["aggregator"] is None else params["aggregator"],
+            server_optimizer=params["server_optimizer"],
+            availability=Always() if params["availability"] is None else params["availability"],
+            training=_local_training(params),
+            lr_schedule=params["lr_schedule"],
+            n_rounds=params["n_rounds"],
+            drop_failing=params["on_client_error"] == "drop",
+            min_clients=params["min_clients"],
+            update_privacy=params["update_privacy"],
+            loss_privacy=params["loss_privacy"],
+        )
+        for component in (config.aggregator, config.update_privacy, config.loss_privacy):
+            if component is not None:
+                component._validate_params()
+        if config.aggregator.uses_variates:
+            _check_plain_sgd(config.aggregator, net.optimizer_)
+        if config.update_privacy is not None:
+            _check_nothing_leaks(config.aggregator, net)
+        if config.lr_schedule is not None:
+            _check_scalable(net.optimizer_)
+        return config
 
 
-def make_round_config(model: "BaseFederated", net: NeuralNet) -> RoundConfig:
-    """Return the rules by which an estimator trains a net.
-
-    Raises
-    ------
-    ValueError
-        If a part has a parameter out of range, or does not go with the net or another part.
-    """
-    aggregator = WeightedMean() if model.aggregator is None else model.aggregator
-    for part in (aggregator, model.update_privacy, model.loss_privacy):
-        if part is not None:
-            part._validate_params()
-    if aggregator.uses_variates:
-        _check_plain_sgd(aggregator, net.optimizer_)
-    if model.update_privacy is not None:
-        _check_nothing_leaks(aggregator, net)
-    if model.lr_schedule is not None:
-        _check_scalable(net.optimizer_)
-    return RoundConfig(
-        selector=selector_of(model),
-        aggregator=aggregator,
-        server_optimizer=model.server_optimizer,
-        availability=Always() if model.availability is None else model.availability,
-        training=_local_training(model),
-        lr_schedule=model.lr_schedule,
-        n_rounds=model.n_rounds,
-        drop_failing=model.on_client_error == "drop",
-        min_clients=model.min_clients,
-        update_privacy=model.update_privacy,
-        loss_privacy=model.loss_privacy,
-    )
-
-
-def selector_of(model: "BaseFederated") -> BaseSelector:
-    """Return who selects; priority that is given is to play a part."""
-    if model.selector is not None:
-        return model.selector
-    return RandomSelector() if model.priority is None else FedAlignSelector()
+def selector_of(params: Mapping[str, Any]) -> BaseSelector:
+    """Return the selector of an estimator's parameters; the default depends on ``priority``."""
+    if params["selector"] is not None:
+        return params["selector"]
+    return RandomSelector() if params["priority"] is None else FedAlignSelector()
 
 
 def warn_of_ignored_priority(selector: BaseSelector, federation: Federation, told: set) -> None:
@@ -82,11 +100,10 @@ def warn_of_ignored_priority(selector: BaseSelector, federation: Federation, tol
         warn(text)
 
 
-def _local_training(model: "BaseFederated") -> LocalTraining:
-    steps = model.local_steps
+def _local_training(params: Mapping[str, Any]) -> LocalTraining:
     # Counts may be other integers than int, True for one.
-    steps = None if steps is None else int(steps)
-    return LocalTraining(int(model.local_epochs), steps, model.proximal_mu)
+    steps = None if params["local_steps"] is None else int(params["local_steps"])
+    return LocalTraining(int(params["local_epochs"]), steps, params["proximal_mu"])
 
 
 def _check_plain_sgd(aggregator: BaseAggregator, optimizer: torch.optim.Optimizer) -> None:

@@ -13,7 +13,7 @@ from skfed.checkpoint._run import Run
 from skfed.engines import Polls
 from skfed.nets import get_state, set_state
 from skfed.nets._linear import NAMES
-from skfed.server._config import make_round_config, warn_of_ignored_priority
+from skfed.server._config import RoundConfig, warn_of_ignored_priority
 from skfed.server._fitted import fitted
 from skfed.server._rounds import Rounds
 from skfed.server._state import ServerState
@@ -40,7 +40,7 @@ def rounds_of(
 
     ``train`` are the rows that callbacks see, where the server has them.
     """
-    rules = make_round_config(model, server.net)
+    rules = RoundConfig.from_params(vars(model), server.net)
     warn_of_ignored_priority(rules.selector, federation, server.told)
     round_callbacks = RoundCallbacks(server.net, train, validation)
     progress = Progress(server.round, until, shown=bool(model.verbose))

@@ -9,7 +9,8 @@ from skfed.engines import LocalTraining, TrainRequest, numbered
 from skfed.nets import State, parameter_names
 from skfed.schedules import value_at
 from skfed.selection import Cohort
-from skfed.server._state import RoundConfig, ServerState
+from skfed.server._config import RoundConfig
+from skfed.server._state import ServerState
 from skfed.utils._seeding import Purpose, stream
 
 _LARGEST_RATE = float(np.finfo(np.float32).max)

@@ -19,9 +19,10 @@ from skfed.history import Ledger
 from skfed.nets import State, get_state, model_bytes, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._conclusion import conclude
+from skfed.server._config import RoundConfig
 from skfed.server._poll import NO_ANSWER, Failures, LossPrivatizer, Poll, Returns, in_words
 from skfed.server._requests import make_train_request, noise_of
-from skfed.server._state import RoundConfig, ServerState
+from skfed.server._state import ServerState
 from skfed.server._validation import Validation
 from skfed.utils._seeding import Purpose, stream
 

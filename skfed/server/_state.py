@@ -7,15 +7,9 @@ from typing import Any
 import numpy as np
 from skorch import NeuralNet
 
-from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.aggregation._scaffold import Variates
-from skfed.availability import BaseAvailability
 from skfed.callbacks._skorch import memory_of
-from skfed.engines import LocalTraining
 from skfed.nets import State
-from skfed.privacy import GaussianMechanism
-from skfed.schedules import Scheduled
-from skfed.selection import BaseSelector
 from skfed.utils._seeding import Purpose, stream
 
 
@@ -70,20 +64,3 @@ class ServerState:
     def stream(self, purpose: Purpose) -> np.random.Generator:
         """Return the generator of this round's draws of one kind."""
         return stream(self.seed, purpose, self.round)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundConfig:
-    """How rounds are run."""
-
-    selector: BaseSelector
-    aggregator: BaseAggregator
-    server_optimizer: ServerOptimizer | None
-    availability: BaseAvailability
-    training: LocalTraining
-    lr_schedule: Scheduled | None
-    n_rounds: int  # what schedules plan for
-    drop_failing: bool = True  # else the first failure of a client ends the fit
-    min_clients: int = 1  # fewer that succeed keep the model
-    update_privacy: GaussianMechanism | None = None
-    loss_privacy: GaussianMechanism | None = None
