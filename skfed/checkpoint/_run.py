@@ -22,7 +22,7 @@ from skfed.checkpoint._fingerprint import (
     differences,
     fingerprint,
 )
-from skfed.checkpoint._state import position, restore, state_of, tell_what_is_lost
+from skfed.checkpoint._state import position, restore, state_to_dict, warn_of_lost_state
 from skfed.nets import get_state
 from skfed.server._state import ServerState
 from skfed.server._validation import Validation
@@ -103,11 +103,11 @@ class Run:
             return
         if not self._told:
             self._told = True
-            tell_what_is_lost(server)
+            warn_of_lost_state(server)
         self._append(server.rows)
         assert self._log is not None
         log = [self._log.name, self._n_bytes, self._checksum.hexdigest()]
-        _files.write(self._state_path, {"state": state_of(server), "log": log})
+        _files.write(self._state_path, {"state": state_to_dict(server), "log": log})
         for old in self.folder.glob("history-*.jsonl"):
             if old != self._log:
                 old.unlink()
@@ -244,7 +244,7 @@ def _restore(folder: Path, server: ServerState, found: Saved) -> None:
     try:
         restore(server, *found)
     except ValueError as error:
-        raise ValueError(f"{folder} cannot be taken up: {error}") from error
+        raise ValueError(f"{folder} cannot be resumed: {error}") from error
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skfed.checkpoint._state import restore, state_of, tell_what_is_lost
+from skfed.checkpoint._state import restore, state_to_dict, warn_of_lost_state
 from skfed.history import to_frame
 from skfed.server._state import ServerState
 from skfed.server._warm_start import settings_of
@@ -28,11 +28,11 @@ def save(model: "BaseFederated", path: str | os.PathLike) -> None:
     fitted = {
         "kind": type(model).__name__,
         "attributes": {n: v for n, v in vars(model).items() if _is_kept(n)},
-        "state": state_of(model._server),
+        "state": state_to_dict(model._server),
         "rows": model._server.rows,
     }
     _files.write(path, fitted)
-    tell_what_is_lost(model._server)
+    warn_of_lost_state(model._server)
 
 
 def load(model: "BaseFederated", path: str | os.PathLike) -> None:

@@ -1,7 +1,8 @@
-"""What the server remembers, as plain values and tensors: to be written, and taken up again."""
+"""The server's state as it is in a file: a dict of plain values and tensors."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from skorch.history import History
@@ -13,18 +14,38 @@ from skfed.server._divergence import in_doubt
 from skfed.server._state import ServerState
 from skfed.utils._files import checksum
 
-_KINDS: dict[str, Any] = {
-    "seed": int,
-    "reported": dict,
-    "optimizer_state": dict | None,
-    "stopped": int,
-    "proven": dict | None,
-    "callbacks": dict | None,
+
+class _Field(NamedTuple):
+    """A field's type, and its default in a file that was written before the field was added."""
+
+    kind: Any
+    default: Callable[[], Any] | None = None  # None: every file has the field
+
+
+def _none() -> None:
+    return None
+
+
+# A new field is a line here, one in state_to_dict and one in restore.
+_FIELDS = {
+    "model": _Field(dict),
+    "seed": _Field(int),
+    "reported": _Field(dict, dict),
+    "optimizer_state": _Field(dict | None, _none),
+    "variates": _Field(list, lambda: [{}, {}]),  # the server's, and the clients' by digest
+    "told": _Field(list, list),  # failures that were logged
+    "messages": _Field(dict, dict),
+    "private_rounds": _Field(tuple, tuple),
+    "stopped": _Field(int, int),
+    "proven": _Field(dict | None, _none),
+    "net_history": _Field(list, list),
+    "net_rates": _Field(list | None, _none),  # None: those of the new net
+    "callbacks": _Field(dict | None, _none),
 }
 
 
-def state_of(server: ServerState) -> dict[str, Any]:
-    """Return all but the rows of the history."""
+def state_to_dict(server: ServerState) -> dict[str, Any]:
+    """Return all of a server's state but the rows of the history."""
     return {
         "model": get_state(server.net),
         "seed": server.seed,
@@ -35,53 +56,34 @@ def state_of(server: ServerState) -> dict[str, Any]:
         "messages": dict(server.messages),
         "private_rounds": server.private_rounds,
         "stopped": server.stopped,
-        # It would double the file, and is of use only to a fit that diverges.
+        # It would double the file, and only a fit that diverges uses it.
         "proven": server.proven if in_doubt(server.rows) else None,
-        # What the wrapped net's callbacks have seen and changed.
         "net_history": server.net.history.to_list(),
         "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
         "callbacks": server.memory(),
     }
 
 
-def _check_kinds(state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Check what a state would have told only rounds later."""
-    for name, kind in _KINDS.items():
-        if not isinstance(state[name], kind):
-            raise TypeError(f"{name} is {state[name]!r}")
-    given = [*state["reported"].values(), *(v for g in state["net_rates"] for v in g.values())]
-    if state["seed"] < 0 or not all(isinstance(value, float) for value in given):
-        raise TypeError("seed, reported or net_rates")
-    if not all(isinstance(k, bytes) and isinstance(text, str) for k, text in state["told"]):
-        raise TypeError(f"told is {state['told']!r}")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TypeError("rows")
-
-
-def tell_what_is_lost(server: ServerState) -> None:
-    """Warn of what the net's callbacks keep and a file cannot hold."""
-    if lost := memory_of(server.net)[1]:
-        warn_of_lost(lost)
-
-
-def restore(server: ServerState, state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Bring a server, whose net is newly initialised, to a state.
+def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Set the state of a server whose net is newly initialised.
 
     Raises
     ------
     ValueError
-        If the state is of another net, or is none.
+        If the state is of another net, of a later version, or invalid.
     """
     try:
-        _check_kinds(state, rows)
+        state = _with_defaults(given)
+        _check_types(state, rows)
         for model in (state["model"], state["proven"] or state["model"]):
-            _check_fits(get_state(server.net), model)
-        variates = Variates(*state["variates"])
-        told = set(state["told"])
-        groups = zip(server.net.optimizer_.param_groups, state["net_rates"], strict=True)
+            _check_shapes(get_state(server.net), model)
+        groups = server.net.optimizer_.param_groups
+        rates = [{}] * len(groups) if state["net_rates"] is None else state["net_rates"]
+        pairs = list(zip(groups, rates, strict=True))
+        variates, told = Variates(*state["variates"]), set(state["told"])
         set_state(server.net, state["model"])
-        for group, rates in groups:
-            group.update(rates)
+        for group, one in pairs:
+            group.update(one)
         server.net.history = History(state["net_history"])
         server.seed, server.rows = state["seed"], rows
         server.reported, server.optimizer_state = state["reported"], state["optimizer_state"]
@@ -90,27 +92,60 @@ def restore(server: ServerState, state: dict[str, Any], rows: list[dict[str, Any
         server.private_rounds = state["private_rounds"]
         server.stopped, server.reminder = state["stopped"], state["callbacks"]
         server.proven = state["proven"]
-        server.succeeded = True  # else nothing would have been written
+        server.succeeded = True  # only such a state is written
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"it is no state of a federation: {error!r}") from error
+        raise ValueError(f"it holds no valid state: {error!r}") from error
 
 
-def position(model: State, seed: int, n_rounds: int) -> str:
-    """Return in words where a server stands: the same for the same model, seed and round."""
-    return f"round {n_rounds}, seed {seed}, model {checksum('', model)[:32]}"
+def _with_defaults(state: dict[str, Any]) -> dict[str, Any]:
+    """Add the fields that an older file lacks."""
+    if unknown := sorted(map(str, state.keys() - _FIELDS.keys())):
+        raise ValueError(
+            f"it has fields that this version of skfed does not know, {', '.join(unknown)}: a "
+            "later version wrote it; read it with that one."
+        )
+    defaults = {name: field.default() for name, field in _FIELDS.items() if field.default}
+    return defaults | state
+
+
+def _check_types(state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Check what would otherwise fail in a later round."""
+    for name, field in _FIELDS.items():
+        if not isinstance(state[name], field.kind):
+            raise TypeError(f"{name} is {state[name]!r}")
+    rates = [rate for group in state["net_rates"] or () for rate in group.values()]
+    if state["seed"] < 0 or not all(
+        isinstance(value, float) for value in (*state["reported"].values(), *rates)
+    ):
+        raise TypeError("seed, reported or net_rates")
+    if not all(isinstance(k, bytes) and isinstance(text, str) for k, text in state["told"]):
+        raise TypeError(f"told is {state['told']!r}")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise TypeError("rows")
+
+
+def _check_shapes(net: State, saved: dict[str, torch.Tensor]) -> None:
+    own, other = (
+        {name: tuple(tensor.shape) for name, tensor in state.items()} for state in (net, saved)
+    )
+    if own != other:
+        wrong = sorted(name for name in own | other if own.get(name) != other.get(name))[0]
+        raise ValueError(
+            f"estimator's net has {wrong} of shape {own.get(wrong)}, what was saved "
+            f"{other.get(wrong)}: give the net that was saved."
+        )
 
 
 def _rates(group: dict[str, Any]) -> dict[str, float]:
     return {name: float(group[name]) for name in ("lr", "initial_lr") if name in group}
 
 
-def _check_fits(model: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> None:
-    shapes, others = (
-        {name: tuple(tensor.shape) for name, tensor in one.items()} for one in (model, given)
-    )
-    if shapes != others:
-        wrong = sorted(name for name in shapes | others if shapes.get(name) != others.get(name))[0]
-        raise ValueError(
-            f"estimator's net has {wrong} of shape {shapes.get(wrong)}, what was saved "
-            f"{others.get(wrong)}: give the net that was saved."
-        )
+def warn_of_lost_state(server: ServerState) -> None:
+    """Warn of attributes of the net's callbacks that a file cannot hold."""
+    if lost := memory_of(server.net)[1]:
+        warn_of_lost(lost)
+
+
+def position(model: State, seed: int, n_rounds: int) -> str:
+    """Describe the number of rounds, the seed and the model of a server."""
+    return f"round {n_rounds}, seed {seed}, model {checksum('', model)[:32]}"
