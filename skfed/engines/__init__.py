@@ -7,12 +7,12 @@ from skfed.engines._replies import (
     Engine,
     EvaluateRequest,
     Evaluation,
+    Evaluator,
     LocalTraining,
-    Polls,
     TrainRequest,
     Updates,
 )
-from skfed.engines._sampling import Draws, batch_size, numbered
+from skfed.engines._sampling import Draws, batch_size, enumerate_copies
 from skfed.engines._stacked import StackedEngine
 from skfed.engines._weights import row_weights
 
@@ -21,15 +21,15 @@ __all__ = [
     "Engine",
     "EvaluateRequest",
     "Evaluation",
+    "Evaluator",
     "LocalTraining",
     "LoopEngine",
-    "Polls",
     "StackedEngine",
     "TrainRequest",
     "Updates",
     "batch_size",
+    "enumerate_copies",
     "evaluate",
     "make_engine",
-    "numbered",
     "row_weights",
 ]

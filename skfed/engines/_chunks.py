@@ -50,7 +50,7 @@ class Chunk:
         meant = np.arange(self.numbers.shape[2]) < self.sizes[..., None]
         return weights * torch.from_numpy(meant).to(weights.device)
 
-    def of(self, members: np.ndarray) -> "Chunk":
+    def subset(self, members: np.ndarray) -> "Chunk":
         """Return the chunk of some members alone, the first of whom has most steps."""
         steps = self.sizes[:, members[0]] > 0
         return replace(

@@ -60,12 +60,12 @@ def make_task(
 
 
 def train_client(
-    net_pool: NetPool, order: TrainRequest, member: np.ndarray, task: Task
+    net_pool: NetPool, request: TrainRequest, member: np.ndarray, task: Task
 ) -> list[Updates]:
-    """Train one member of a cohort; ``order`` is for this member alone."""
+    """Train one member of a cohort; ``request`` is for this member alone."""
     try:
-        own = train_alone(net_pool, order, task)
-        return [collect(order, member, own.stack, own.losses, own.n_samples, [own.variate])]
+        own = train_alone(net_pool, request, task)
+        return [collect(request, member, own.stack, own.losses, own.n_samples, [own.variate])]
     except MemoryError:
         raise
     except Exception as error:
@@ -83,40 +83,40 @@ class Trained(NamedTuple):
     variate: State | None  # SCAFFOLD's new c_k
 
 
-def train_alone(net_pool: NetPool, order: TrainRequest, task: Task) -> Trained:
-    """Train one member of a cohort with a fresh optimizer; ``order`` is for this member alone."""
-    model, training = order.model, order.training
-    correction = None if order.corrections is None else order.corrections[0]
+def train_alone(net_pool: NetPool, request: TrainRequest, task: Task) -> Trained:
+    """Train one member of a cohort with a fresh optimizer; ``request`` is for this member alone."""
+    state, training = request.state, request.training
+    correction = None if request.corrections is None else request.corrections[0]
     with (
         torch_seeded(task.layers_rng, net_pool.device),
         net_pool.borrowed() as net,
         one_torch_thread(),
     ):
-        set_state(net, model)
+        set_state(net, state)
         net.initialize_optimizer()
         net.history.clear()
-        with _corrected(net, model, training.proximal_mu, correction):
+        with _corrected(net, state, training.proximal_mu, correction):
             losses, rates, n_samples = _take_steps(net, training, task)
         trained = get_state(net)
         variate = None
         if correction is not None:
-            own = {name: trained[name] for name in order.parameters}
-            variate = new_variate(model, own, correction, _distances(net, rates))
+            own = {name: trained[name] for name in request.parameters}
+            variate = new_variate(state, own, correction, _distances(net, rates))
         stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
         return Trained(stack, np.array([np.mean(losses)]), np.array([n_samples]), variate)
 
 
 def evaluate_client(
-    net_pool: NetPool, model: State, task: Task
+    net_pool: NetPool, state: State, task: Task
 ) -> list[tuple[float, float, Exception | None]]:
-    """Return one client's mean loss and error, 1 - accuracy, at ``model``; NaN if it raised."""
+    """Return one client's mean loss and error, 1 - accuracy, at ``state``; NaN if it raised."""
     try:
         with (
             torch_seeded(task.layers_rng, net_pool.device),
             net_pool.borrowed() as net,
             one_torch_thread(),
         ):
-            set_state(net, model)
+            set_state(net, state)
             loss, outputs = _evaluate(net, task.X, task.y, task.weights)
             wrong = errors(net, outputs, torch.from_numpy(task.y).to(outputs.device))
             error = wrong.mean() if task.weights is None else weighted_mean(wrong, task.weights)
@@ -183,13 +183,13 @@ def _distances(net: NeuralNet, rates: Sequence[Rates]) -> dict[str, float]:
 
 @contextmanager
 def _corrected(
-    net: NeuralNet, model: State, proximal_mu: float, correction: State | None
+    net: NeuralNet, state: State, proximal_mu: float, correction: State | None
 ) -> Iterator[None]:
     """Add mu (w - w_t) and SCAFFOLD's c - c_k to the gradients, where there are such terms."""
     if not proximal_mu and not correction:
         yield
         return
-    anchor = {name: model[name].to(net.device) for name in parameter_names(net)}
+    anchor = {name: state[name].to(net.device) for name in parameter_names(net)}
     shift = {name: tensor.to(net.device) for name, tensor in (correction or {}).items()}
 
     def extra(name: str, parameter: torch.Tensor) -> torch.Tensor:
@@ -231,7 +231,7 @@ def errors(net: NeuralNet, output: torch.Tensor, y: torch.Tensor) -> torch.Tenso
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Compute with one torch thread: a product split over threads rounds in another order.
+    """Compute with one torch thread: a product split over threads rounds in another request.
 
     So the result is the same whatever n_jobs; cores are used by clients side by side. Each thread
     has a number of its own.

@@ -40,7 +40,7 @@ class PolledRows:
     numbers: np.ndarray
     ends: np.ndarray
 
-    def of(self, batch: int) -> "PolledRows":
+    def subset(self, batch: int) -> "PolledRows":
         """Return one batch alone."""
         start, end = self.ends[batch - 1] if batch else 0, self.ends[batch]
         return PolledRows(self.rows, self.numbers[start:end], np.array([end - start]))
@@ -107,14 +107,14 @@ def _between(polled: Polled, start: int, stop: int, end: int) -> Polled:
 
 def poll_work(
     net_pool: NetPool,
-    pool: MemoryPool,
-    model: State,
+    memory_pool: MemoryPool,
+    state: State,
     rowwise: bool,
     share: DataRef,
     n_batches: int,
 ) -> Work:
     """Return a product of some polls, as work whose process may die."""
-    same = net_pool, pool, model, rowwise
+    same = net_pool, memory_pool, state, rowwise
 
     def apart() -> Iterator[Work]:
         alone = (share.part(i) for i in range(n_batches) if n_batches > 1)
@@ -127,7 +127,7 @@ def poll_work(
 
 
 def evaluate_rows(
-    net_pool: NetPool, pool: MemoryPool, model: State, rowwise: bool, polled: PolledRows
+    net_pool: NetPool, memory_pool: MemoryPool, state: State, rowwise: bool, polled: PolledRows
 ) -> list[Answer]:
     """Return the summed losses and errors of each batch's rows, by weight, from one product.
 
@@ -136,26 +136,33 @@ def evaluate_rows(
     NaN, and what it raised.
     """
     try:
-        losses, wrong = _evaluate(net_pool, pool, model, rowwise, polled)
+        losses, wrong = _evaluate(net_pool, memory_pool, state, rowwise, polled)
         return [(*pair, None) for pair in zip(losses.tolist(), wrong.tolist(), strict=True)]
     except MemoryError:
         raise
     except Exception as error:
         if len(polled.ends) == 1:
             return [(np.nan, np.nan, sendable(error))]
-        batches = (polled.of(i) for i in range(len(polled.ends)))
+        batches = (polled.subset(i) for i in range(len(polled.ends)))
         return [
-            a for batch in batches for a in evaluate_rows(net_pool, pool, model, rowwise, batch)
+            a
+            for batch in batches
+            for a in evaluate_rows(net_pool, memory_pool, state, rowwise, batch)
         ]
 
 
 def _evaluate(
-    net_pool: NetPool, pool: MemoryPool, model: State, rowwise: bool, polled: PolledRows
+    net_pool: NetPool, memory_pool: MemoryPool, state: State, rowwise: bool, polled: PolledRows
 ) -> tuple[np.ndarray, np.ndarray]:
-    with net_pool.borrowed() as net, pool.borrowed() as memory, one_torch_thread(), torch.no_grad():
+    with (
+        net_pool.borrowed() as net,
+        memory_pool.borrowed() as memory,
+        one_torch_thread(),
+        torch.no_grad(),
+    ):
         numbers, y = polled.rows.prepare(polled.numbers)
         X = polled.rows.take(numbers, memory)
-        set_state(net, model)
+        set_state(net, state)
         net._set_training(False)
         output = net.module_(X)
         starts = np.concatenate([[0], polled.ends[:-1]])

@@ -12,7 +12,7 @@ import numpy as np
 
 from skfed.engines._client import evaluate_client, make_task, train_client
 from skfed.engines._replies import EvaluateRequest, Evaluation, TrainRequest, Updates
-from skfed.engines._sampling import Draws, Polled, numbered
+from skfed.engines._sampling import Draws, Polled, enumerate_copies
 from skfed.engines._worker_data import ClientRows, DataRef
 from skfed.engines._workers import Work, Workers
 from skfed.nets import NetPool
@@ -41,41 +41,42 @@ class LoopEngine:
     workers: Workers
     clients_add_noise: bool = field(default=False, init=False)
 
-    def train(self, order: TrainRequest) -> Iterator[Updates]:
+    def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train each client from the same model; one that stands twice trains twice, afresh."""
         works = (
             Work(
                 train_client,
-                (self.net_pool, order.of(member), member),
+                (self.net_pool, request.subset(member), member),
                 share,
                 tuple,
                 partial(_lost, member, name),
             )
-            for member, name, share in self.trainings(order)
+            for member, name, share in self.trainings(request)
         )
         return self.workers.side_by_side(works)
 
-    def evaluate(self, question: EvaluateRequest) -> Evaluation:
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Let clients say their mean loss and error; bounds are for the round to keep."""
-        t, clients = question.round, question.clients
-        asked = [self.draws.polled(t, k, question.max_samples) for k in clients]
+        t, clients = request.round, request.clients
+        asked = [self.draws.polled(t, k, request.max_samples) for k in clients]
         works = (
-            Work(evaluate_client, (self.net_pool, question.model), share, tuple, _lost_answer)
+            Work(evaluate_client, (self.net_pool, request.state), share, tuple, _lost_answer)
             for share in self._polls(clients, t, asked)
         )
         answers = list(self.workers.side_by_side(works))
         values = np.array([answer[:2] for answer in answers], float).reshape(-1, 2)
         raised = {i: error for i, (*_, error) in enumerate(answers) if error is not None}
         n_samples = np.array([len(polled) for polled in asked], dtype=int)
-        return Evaluation(values[:, 0], values[:, 1], n_samples, raised)
+        column = ("loss", "error").index(request.metric)
+        return Evaluation(values[:, column], n_samples, raised)
 
-    def trainings(self, order: TrainRequest) -> Iterator[tuple[np.ndarray, str, DataRef]]:
+    def trainings(self, request: TrainRequest) -> Iterator[tuple[np.ndarray, str, DataRef]]:
         """Yield each member of a cohort, its name, and the share that makes its task."""
-        draws, t = self.draws, order.round
-        for i, (k, copy) in enumerate(numbered(order.cohort.clients)):
+        draws, t = self.draws, request.round
+        for i, (k, copy) in enumerate(enumerate_copies(request.cohort.clients)):
             member, name = np.array([i]), draws.name(k, t)
             layers_rng = draws.stream(Purpose.RANDOM_LAYERS, t, k, copy)
-            draw = draws.minibatches(order.training, t, k, copy)
+            draw = draws.minibatches(request.training, t, k, copy)
             yield (
                 member,
                 name,

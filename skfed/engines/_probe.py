@@ -45,7 +45,7 @@ class Probe:
     def __init__(self, net: NeuralNet, X: torch.Tensor, y: torch.Tensor):
         self.net, self.X, self.y = net, X, y
         self.names = parameter_names(net)
-        self.models = [self._shaken(seed) for seed in range(2)]
+        self.states = [self._shaken(seed) for seed in range(2)]
 
     def check(self) -> None:
         """Raise CannotStack for what shows when the module computes."""
@@ -126,11 +126,11 @@ class Probe:
     def _shaken(self, seed: int) -> State:
         """Return the model with other weights: zeros, for one, would hide what they multiply."""
         rng = np.random.default_rng(seed)
-        model = get_state(self.net)
+        state = get_state(self.net)
         for name in self.names:
-            noise = torch.from_numpy(rng.normal(size=model[name].shape))
-            model[name] = (model[name] + 0.05 * noise).to(model[name].dtype)
-        return model
+            noise = torch.from_numpy(rng.normal(size=state[name].shape))
+            state[name] = (state[name] + 0.05 * noise).to(state[name].dtype)
+        return state
 
     def _criterion_draws(self) -> bool:
         with self._quietly(training=True):
@@ -154,7 +154,7 @@ class Probe:
     ) -> str | None:
         """Compare a stacked step with that of each client by itself."""
         counts = (len(X), len(X)) if sizes is None else sizes
-        alone = [self._alone(model, n) for model, n in zip(self.models, counts, strict=True)]
+        alone = [self._alone(state, n) for state, n in zip(self.states, counts, strict=True)]
         try:
             with warnings.catch_warnings():
                 # torch would repeat an operation without a rule for batches client by client.
@@ -168,10 +168,10 @@ class Probe:
                 return "batched gradients differ from those of one client"
         return None
 
-    def _alone(self, model: State, n_rows: int) -> State:
+    def _alone(self, state: State, n_rows: int) -> State:
         """Return one client's loss, gradients and buffers, as the loop engine has them."""
         with self._quietly(training=True), torch.enable_grad():
-            set_state(self.net, model)
+            set_state(self.net, state)
             self.net.module_.zero_grad()
             batch = self.X[:n_rows], self.y[:n_rows]
             loss = self.net.train_step_single(batch)["loss"].detach()
@@ -191,8 +191,8 @@ class Probe:
         """Return the same of all clients, from one step of the stack."""
         device = self.X.device
         stack = {
-            name.removeprefix("module."): torch.stack([m[name] for m in self.models]).to(device)
-            for name in self.models[0]
+            name.removeprefix("module."): torch.stack([m[name] for m in self.states]).to(device)
+            for name in self.states[0]
         }
         params = {n: t for n, t in stack.items() if f"module.{n}" in self.names}
         buffers = {n: t for n, t in stack.items() if n not in params}
@@ -203,18 +203,18 @@ class Probe:
         whole = {f"module.{n}": t.detach().cpu() for n, t in {**buffers, **grads}.items()}
         return [
             {n: t[i] for n, t in whole.items()} | {"loss": losses[i].detach().cpu()}
-            for i in range(len(self.models))
+            for i in range(len(self.states))
         ]
 
     @contextmanager
     def _quietly(self, training: bool) -> Iterator[None]:
         """Use the first model, and leave weights, buffers and torch's generator as they are."""
-        model = get_state(self.net)
+        state = get_state(self.net)
         with torch_seeded(np.random.default_rng(0), self.net.device), torch.no_grad():
-            set_state(self.net, self.models[0])
+            set_state(self.net, self.states[0])
             self.net._set_training(training)
             yield
-        set_state(self.net, model)
+        set_state(self.net, state)
 
 
 def few_rows(

@@ -34,20 +34,20 @@ class LocalTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """What the server asks of a cohort."""
+    """A request to train a cohort."""
 
     round: int
-    model: State  # w_t
+    state: State  # w_t
     parameters: Sequence[str]  # names of what is trained; the model's other tensors are buffers
     cohort: Cohort
     training: LocalTraining
-    rule: BaseAggregator
+    aggregator: BaseAggregator
     corrections: Sequence[State] | None = None  # SCAFFOLD's c - c_k, one a member of the cohort
     privacy: GaussianMechanism | None = None  # what members do to their updates
     noise: Sequence[np.random.Generator] | None = None  # with what, one a member
 
-    def of(self, members: np.ndarray) -> "TrainRequest":
-        """Return the order to some members alone, which may travel to another process."""
+    def subset(self, members: np.ndarray) -> "TrainRequest":
+        """Return the request to some members alone."""
         chosen = self.cohort
         cohort = replace(chosen, clients=chosen.clients[members], weights=chosen.weights[members])
         corrections = self.corrections and [self.corrections[i] for i in members]
@@ -109,10 +109,10 @@ def sendable(error: Exception) -> Exception:
 
 
 class EvaluateRequest(NamedTuple):
-    """What the server asks in a poll."""
+    """A request to evaluate a state on the data of some clients."""
 
     round: int
-    model: State  # w
+    state: State  # w
     clients: np.ndarray
     metric: str = "loss"  # or "error"
     max_samples: int | str | None = None  # rows that a client uses; "batch": those of a minibatch
@@ -120,35 +120,33 @@ class EvaluateRequest(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What polled clients say of a model, in the order asked."""
+    """The replies to a poll, in the order of the request's clients."""
 
-    losses: np.ndarray  # F_k(w), the mean over the rows
-    errors: np.ndarray  # 1 - accuracy
-    n_samples: np.ndarray
-    raised: dict[int, Exception] = {}  # by position, whose values are NaN
-    silent: np.ndarray | np.bool = np.False_  # a mask of who kept a value to itself, NaN here
-
-
-class Polls(Protocol):
-    """What carries polls to clients."""
-
-    clients_add_noise: (
-        bool  # whether clients add noise and keep silence by themselves, being elsewhere
-    )
-
-    def evaluate(self, question: EvaluateRequest) -> Evaluation:
-        """Let clients say their mean loss, or error, at a model."""
+    values: np.ndarray  # of the metric; NaN from a client that raised or did not reply
+    n_samples: np.ndarray  # rows that each client evaluated
+    raised: dict[int, Exception] = {}  # by position
+    silent: np.ndarray | np.bool = np.False_  # mask of the clients that did not reply
 
 
-class Engine(Polls, Protocol):
-    """What trains and polls clients in this process, or from it."""
+class Evaluator(Protocol):
+    """Evaluates a state on clients' data."""
 
-    def train(self, order: TrainRequest) -> Iterable[Updates]:
-        """Train a cohort from the order's model; a client that stands twice trains twice."""
+    #: Whether clients add noise, and compare with the bound, themselves.
+    clients_add_noise: bool
+
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
+        """Evaluate the request's metric on each client's rows."""
+
+
+class Engine(Evaluator, Protocol):
+    """Trains and evaluates clients."""
+
+    def train(self, request: TrainRequest) -> Iterable[Updates]:
+        """Train a cohort from the request's state; a client that stands twice trains twice."""
 
 
 def collect(
-    order: TrainRequest,
+    request: TrainRequest,
     members: np.ndarray,
     stack: State,
     losses: np.ndarray,
@@ -157,21 +155,23 @@ def collect(
 ) -> Updates:
     """Let the rule take what it needs of the members' models, stacked along a leading axis.
 
-    ``order`` is for these members alone.
+    ``request`` is for these members alone.
     """
-    if order.privacy is not None and order.noise is not None:
-        noise = deepcopy(order.noise)  # for who has to train once more
-        stack = order.privacy.of_updates(order.model, stack, order.parameters, noise)
-    part = order.rule.collect(order.model, stack, order.cohort.weights, order.parameters)
+    if request.privacy is not None and request.noise is not None:
+        noise = deepcopy(request.noise)  # for who has to train once more
+        stack = request.privacy.of_updates(request.state, stack, request.parameters, noise)
+    part = request.aggregator.collect(
+        request.state, stack, request.cohort.weights, request.parameters
+    )
     clean = part is not stack and _is_finite(part)
-    changed: Collection[str] = changed_names(order.model, stack, with_nan=not clean)
+    changed: Collection[str] = changed_names(request.state, stack, with_nan=not clean)
     finite = np.isfinite(losses)
-    if not clean and (part is stack or not _is_finite(part, order.model.keys() - set(changed))):
-        finite &= _finite_members(order.model, stack, changed)
+    if not clean and (part is stack or not _is_finite(part, request.state.keys() - set(changed))):
+        finite &= _finite_members(request.state, stack, changed)
     for i, variate in enumerate(variates):
         finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
     if not finite.all():
-        part, changed = _of_finite(order, stack, finite)
+        part, changed = _of_finite(request, stack, finite)
     if isinstance(part, dict):
         again = {_address(tensor) for tensor in stack.values()}  # whose memory is used again
         part = {n: (t.clone() if _address(t) in again else t).cpu() for n, t in part.items()}
@@ -179,15 +179,15 @@ def collect(
 
 
 def _of_finite(
-    order: TrainRequest, stack: State, finite: np.ndarray
+    request: TrainRequest, stack: State, finite: np.ndarray
 ) -> tuple[Any, Collection[str]]:
     """Let the rule take what it needs of the finite members alone; say what they have changed."""
     if not finite.any():
         return None, ()
     kept = {name: tensor[torch.from_numpy(finite)] for name, tensor in stack.items()}
-    weights = order.cohort.weights[finite]
-    part = order.rule.collect(order.model, kept, weights, order.parameters)
-    return part, changed_names(order.model, kept)
+    weights = request.cohort.weights[finite]
+    part = request.aggregator.collect(request.state, kept, weights, request.parameters)
+    return part, changed_names(request.state, kept)
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -201,12 +201,12 @@ def _is_finite(part: Any, unchanged: Collection[str] = ()) -> bool:
     )
 
 
-def _finite_members(model: State, stack: State, changed: Collection[str]) -> np.ndarray:
+def _finite_members(state: State, stack: State, changed: Collection[str]) -> np.ndarray:
     """Return whose changes are all finite."""
     finite = np.ones(len(next(iter(stack.values()))), dtype=bool)
     for name in changed:
         # A sum is not finite if a term is not; the other way round only if it overflows.
         suspect = ~by_member(real(stack[name])).sum(1).isfinite()
         for k in suspect.nonzero().flatten().tolist():
-            finite[k] &= finite_where_changed(stack[name][k], model[name])
+            finite[k] &= finite_where_changed(stack[name][k], state[name])
     return finite

@@ -87,7 +87,7 @@ def whole(size: int, n_samples: int) -> int:
     return n_samples if size == -1 else size
 
 
-def numbered(clients: Iterable[int]) -> Iterator[tuple[int, int]]:
+def enumerate_copies(clients: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield each drawn client and which of its copies this is."""
     copies: Counter[int] = Counter()
     for k in clients:

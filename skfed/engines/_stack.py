@@ -27,80 +27,84 @@ Method = LinearStack | BatchedModule
 
 def chunk_work(
     net_pool: NetPool,
-    pool: MemoryPool,
+    memory_pool: MemoryPool,
     method: Method,
     random: bool,
-    order: TrainRequest,
+    request: TrainRequest,
     members: np.ndarray,
     names: Sequence,
     share: DataRef,
 ) -> Work:
     """Return the training of a chunk, as work whose process may die."""
-    same = net_pool, pool, method, random
+    same = net_pool, memory_pool, method, random
 
     def apart() -> Iterator[Work]:
         alone = (np.array([i]) for i in range(len(members)) if len(members) > 1)
         return (
-            chunk_work(*same, order.of(i), members[i], names[i[0] :], share.part(i)) for i in alone
+            chunk_work(*same, request.subset(i), members[i], names[i[0] :], share.part(i))
+            for i in alone
         )
 
     def lost(error: Exception) -> list[Updates]:
-        error.add_note(f"while training client {names[0]!r} in round {order.round}")
+        error.add_note(f"while training client {names[0]!r} in round {request.round}")
         return [Updates.of_failed(members, error)]
 
-    return Work(train_chunk, (*same, order, members), share, apart, lost)
+    return Work(train_chunk, (*same, request, members), share, apart, lost)
 
 
 def train_chunk(
     net_pool: NetPool,
-    pool: MemoryPool,
+    memory_pool: MemoryPool,
     method: Method,
     random: bool,
-    order: TrainRequest,
+    request: TrainRequest,
     members: np.ndarray,
     chunk: Chunk,
 ) -> list[Updates]:
-    """Train some members of a cohort; ``order`` is for them alone.
+    """Train some members of a cohort; ``request`` is for them alone.
 
     ``random`` says whether the module draws while it trains; then the generator of torch is held.
     Where that raises, each trains alone, so that only those that fail are left out.
     """
-    same = net_pool, pool, method, random
+    same = net_pool, memory_pool, method, random
     try:
-        return [_train(*same, order, members, chunk)]
+        return [_train(*same, request, members, chunk)]
     except MemoryError:
         raise
     except Exception as error:
         if len(members) > 1:
             positions = (np.array([i]) for i in range(len(members)))
-            alone = (train_chunk(*same, order.of(i), members[i], chunk.of(i)) for i in positions)
+            alone = (
+                train_chunk(*same, request.subset(i), members[i], chunk.subset(i))
+                for i in positions
+            )
             return [updates for some in alone for updates in some]
         error = sendable(error)
-        error.add_note(f"while training client {chunk.names[0]!r} in round {order.round}")
+        error.add_note(f"while training client {chunk.names[0]!r} in round {request.round}")
         return [Updates.of_failed(members, error)]
 
 
 def _train(
     net_pool: NetPool,
-    pool: MemoryPool,
+    memory_pool: MemoryPool,
     method: Method,
     random: bool,
-    order: TrainRequest,
+    request: TrainRequest,
     members: np.ndarray,
     chunk: Chunk,
 ) -> Updates:
     seeded = torch_seeded(chunk.layers_rng, net_pool.device) if random else nullcontext()
-    net_and_memory = net_pool.borrowed(), pool.borrowed()
+    net_and_memory = net_pool.borrowed(), memory_pool.borrowed()
     with net_and_memory[0] as net, net_and_memory[1] as memory, seeded, one_torch_thread():
-        stack = Stack(net, method, order, chunk, memory)
-        losses, rates = _take_steps(stack, order.training.rates, chunk, memory)
+        stack = Stack(net, method, request, chunk, memory)
+        losses, rates = _take_steps(stack, request.training.rates, chunk, memory)
         return collect(
-            replace(order, model=stack.model),
+            replace(request, state=stack.state),
             members,
             stack.whole,
             losses,
             chunk.sizes.sum(axis=0),
-            stack.variates(order, rates),
+            stack.variates(request, rates),
         )
 
 
@@ -136,7 +140,7 @@ class Stack:
         Whose module, criterion and optimizer they are.
     method : LinearStack or BatchedModule
         How losses and gradients are had.
-    order : TrainRequest
+    request : TrainRequest
         What the server asks of these members.
     chunk : Chunk
         Who they are.
@@ -153,26 +157,26 @@ class Stack:
         self,
         net: NeuralNet,
         method: Method,
-        order: TrainRequest,
+        request: TrainRequest,
         chunk: Chunk,
         memory: Memory,
     ):
         n_members = len(chunk.names)
         self.net, self.method = net, method
-        self.model = {name: tensor.to(net.device) for name, tensor in order.model.items()}
+        self.state = {name: tensor.to(net.device) for name, tensor in request.state.items()}
         self.whole = {
             name: memory.empty(name, (n_members, *w.shape), w.dtype, w.device).copy_(w)
-            for name, w in self.model.items()
+            for name, w in self.state.items()
         }
         # Those who still train. They share the memory of the whole.
-        self.params = {_short(name): self.whole[name].detach() for name in order.parameters}
+        self.params = {_short(name): self.whole[name].detach() for name in request.parameters}
         self.buffers = {
             _short(name): tensor.detach()
             for name, tensor in self.whole.items()
-            if name not in order.parameters
+            if name not in request.parameters
         }
-        self.shifts = _stacked(order.corrections, self.model, order.parameters)
-        self.mu = order.training.proximal_mu
+        self.shifts = _stacked(request.corrections, self.state, request.parameters)
+        self.mu = request.training.proximal_mu
         self.rate = float(net.optimizer_.param_groups[0]["lr"])
         self.optimizer = None if self._is_plain() else _optimizer(net, self.params)
         self.n_training = n_members
@@ -200,15 +204,15 @@ class Stack:
         self.optimizer.step()
         return losses
 
-    def variates(self, order: TrainRequest, rates: np.ndarray) -> list[State | None]:
+    def variates(self, request: TrainRequest, rates: np.ndarray) -> list[State | None]:
         """Return SCAFFOLD's new c_k of all members, given the sums of their learning rates."""
-        if order.corrections is None:
+        if request.corrections is None:
             return [None] * len(rates)
         result = []
-        for i, (rate, correction) in enumerate(zip(rates, order.corrections, strict=True)):
-            trained = {name: self.whole[name][i].cpu() for name in order.parameters}
+        for i, (rate, correction) in enumerate(zip(rates, request.corrections, strict=True)):
+            trained = {name: self.whole[name][i].cpu() for name in request.parameters}
             distances = dict.fromkeys(trained, float(rate))
-            result.append(new_variate(order.model, trained, correction, distances))
+            result.append(new_variate(request.state, trained, correction, distances))
         return result
 
     def _is_plain(self) -> bool:
@@ -226,7 +230,7 @@ class Stack:
     def _corrected(self, name: str, grad: torch.Tensor) -> torch.Tensor:
         """Add mu (w - w_t) and SCAFFOLD's c - c_k."""
         if self.mu:
-            grad = grad + self.mu * (self.params[name] - self.model[f"module.{name}"])
+            grad = grad + self.mu * (self.params[name] - self.state[f"module.{name}"])
         if name in self.shifts:
             grad = grad + self.shifts[name][: len(grad)]
         return grad
@@ -251,7 +255,7 @@ def _optimizer(net: NeuralNet, params: State) -> torch.optim.Optimizer:
     return type(net.optimizer_)([group], **options)
 
 
-def _stacked(corrections: Sequence[State] | None, model: State, parameters: Sequence[str]) -> State:
+def _stacked(corrections: Sequence[State] | None, state: State, parameters: Sequence[str]) -> State:
     """Stack SCAFFOLD's corrections; those that are missing are zero."""
     if not corrections or not any(corrections):
         return {}
@@ -260,7 +264,7 @@ def _stacked(corrections: Sequence[State] | None, model: State, parameters: Sequ
             [c[name].to(w.device) if name in c else torch.zeros_like(w) for c in corrections]
         )
         for name in parameters
-        for w in [model[name]]
+        for w in [state[name]]
     }
 
 

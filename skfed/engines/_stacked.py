@@ -17,7 +17,7 @@ from skfed.engines._evaluate import cut_polls, poll_work
 from skfed.engines._memory import MemoryPool
 from skfed.engines._minibatches import count_steps
 from skfed.engines._replies import EvaluateRequest, Evaluation, LocalTraining, TrainRequest, Updates
-from skfed.engines._sampling import Draws, Polled, chosen, numbered
+from skfed.engines._sampling import Draws, Polled, chosen, enumerate_copies
 from skfed.engines._stack import Method, chunk_work
 from skfed.engines._worker_data import ClientRows, DataRef
 from skfed.engines._workers import Work, Workers
@@ -79,7 +79,7 @@ class StackedEngine:
     plan: Plan
     memory_budget: int
     workers: Workers
-    pool: MemoryPool = field(default_factory=MemoryPool)
+    memory_pool: MemoryPool = field(default_factory=MemoryPool)
     clients_add_noise: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -87,30 +87,31 @@ class StackedEngine:
             self.rows, self.draws.federation, self.memory_budget, self.workers.n_workers
         )
 
-    def train(self, order: TrainRequest) -> Iterator[Updates]:
+    def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train a cohort; a client that stands twice trains twice, afresh."""
-        return self.workers.side_by_side(self._works(order))
+        return self.workers.side_by_side(self._works(request))
 
-    def evaluate(self, question: EvaluateRequest) -> Evaluation:
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Let clients say their mean loss and error; bounds are for the round to keep."""
-        t, clients, model = question.round, question.clients, question.model
+        t, clients, state = request.round, request.clients, request.state
         if not len(clients):
-            return Evaluation(np.zeros(0), np.zeros(0), np.zeros(0, dtype=int))
-        asked = [self.draws.polled(t, k, question.max_samples) for k in clients]
+            return Evaluation(np.zeros(0), np.zeros(0, dtype=int))
+        asked = [self.draws.polled(t, k, request.max_samples) for k in clients]
         limit = self._limit(self.plan.row_bytes, self.plan.row_bytes)
         size = self.plan.evaluation_batch
         if self.plan.rowwise and not 0 < size <= limit:
             size = limit  # its sums are the same however they are cut
         polls, owners = cut_polls(self.held, clients.tolist(), asked, size, limit)
-        same = self.net_pool, self.pool, model, self.plan.rowwise
+        same = self.net_pool, self.memory_pool, state, self.plan.rowwise
         answers = list(self.workers.side_by_side(poll_work(*same, *poll) for poll in polls))
         n_samples = np.array([len(polled) for polled in asked])
         totals = n_samples if self.rows.weights is None else self._totals(clients, asked)
-        sums = [np.bincount(owners, weights=[a[i] for a in answers]) for i in (0, 1)]
+        column = ("loss", "error").index(request.metric)
+        sums = np.bincount(owners, weights=[a[column] for a in answers])
         raised = {int(owners[b]): a[2] for b, a in enumerate(answers) if a[2] is not None}
         for i, error in raised.items():
             error.add_note(f"while polling {self.draws.name(clients[i], t)}")
-        return Evaluation(sums[0] / totals, sums[1] / totals, n_samples, raised)
+        return Evaluation(sums / totals, n_samples, raised)
 
     def _totals(self, clients: np.ndarray, asked: Sequence[Polled]) -> np.ndarray:
         """Return the weight of the rows asked of each client; 1 where there is none to divide by.
@@ -123,15 +124,15 @@ class StackedEngine:
         totals = np.array([self.rows.weights[chosen(*pair)].sum() for pair in pairs])
         return np.where(totals > 0, totals, 1.0)
 
-    def _works(self, order: TrainRequest) -> Iterator[Work]:
+    def _works(self, request: TrainRequest) -> Iterator[Work]:
         """Yield the training of a cohort, chunk by chunk."""
-        training, drawn = order.training, list(numbered(order.cohort.clients))
-        same = self.net_pool, self.pool, self.plan.method, self.plan.random
+        training, drawn = request.training, list(enumerate_copies(request.cohort.clients))
+        same = self.net_pool, self.memory_pool, self.plan.method, self.plan.random
         for members in self._cut(training, [k for k, _ in drawn]):
             mine = [drawn[i] for i in members]
             names = self.draws.federation.names([k for k, _ in mine])
-            share = self._share(order, names, mine)
-            yield chunk_work(*same, order.of(members), members, names, share)
+            share = self._share(request, names, mine)
+            yield chunk_work(*same, request.subset(members), members, names, share)
 
     def _cut(self, training: LocalTraining, clients: list[int]) -> list[np.ndarray]:
         """Cut a cohort into chunks."""
@@ -145,9 +146,11 @@ class StackedEngine:
         max_steps = self.memory_budget // (4 * 8 * self.draws.rows_a_step(largest))
         return cut(np.array(steps, dtype=int), limit, alike, max_steps)
 
-    def _share(self, order: TrainRequest, names: tuple, members: list[tuple[int, int]]) -> DataRef:
+    def _share(
+        self, request: TrainRequest, names: tuple, members: list[tuple[int, int]]
+    ) -> DataRef:
         """Return what makes a chunk of its members' rows."""
-        training, t = order.training, order.round
+        training, t = request.training, request.round
         draws = [self.draws.minibatches(training, t, k, copy) for k, copy in members]
         # The draws of a chunk's random layers are its own, since its cut is.
         layers_rng = self.draws.stream(Purpose.RANDOM_LAYERS, t, *members[0])

@@ -145,7 +145,7 @@ class DataRef:
 
 
 def _part(make: Make, which: Any, rows: Rows, numbers: Sequence[np.ndarray]) -> Any:
-    return make(rows, numbers).of(which)
+    return make(rows, numbers).subset(which)
 
 
 def serve(function: Callable[..., list], arguments: tuple, parcel: Payload) -> list | CacheMiss:

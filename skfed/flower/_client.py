@@ -20,9 +20,9 @@ from skfed.aggregation import WeightedMean
 from skfed.engines import (
     Draws,
     EvaluateRequest,
+    Evaluator,
     LocalTraining,
     LoopEngine,
-    Polls,
     TrainRequest,
     batch_size,
     make_engine,
@@ -146,7 +146,7 @@ class _Local:
 
     model: BaseFederated
     engine: LoopEngine
-    polls: Polls  # of the kind that the simulation would take, so that equal losses are equal
+    polls: Evaluator  # of the kind that the simulation would take, so that equal losses are equal
     net_pool: NetPool
     weights: State  # of a new net: names, shapes and dtypes
     parameters: list[str]
@@ -216,7 +216,7 @@ class _Client:
         )
         if told.raised:
             raise told.raised[0]
-        value = float((told.losses if metric == "loss" else told.errors)[0])
+        value = float(told.values[0])
         if not np.isfinite(value) and "at_most" not in question:
             raise Refusal("its loss is not finite: lower the learning rate, or scale X.")
         if local.model.loss_privacy is not None:
@@ -236,7 +236,7 @@ class _Client:
         order = _order(local, asked, model)
         answer: dict[str, Any] = {}
         for i, (member, _, share) in enumerate(local.engine.trainings(order)):
-            own = train_alone(local.net_pool, order.of(member), share.here())
+            own = train_alone(local.net_pool, order.subset(member), share.here())
             answer |= _sent(local, order, i, own)
         return RecordDict(answer)
 
@@ -318,11 +318,11 @@ def _order(local: _Local, asked: RecordDict, model: State) -> TrainRequest:
         correction = to_model(sent, {name: local.weights[name] for name in names})
     return TrainRequest(
         round=how["round"],
-        model=model,
+        state=model,
         parameters=local.parameters,
         cohort=Cohort.mean(np.zeros(n_copies, dtype=int)),
         training=_training(local, how),
-        rule=WeightedMean(),  # the server aggregates
+        aggregator=WeightedMean(),  # the server aggregates
         corrections=None if correction is None else [correction] * n_copies,
     )
 
@@ -347,7 +347,7 @@ def _sent(local: _Local, order: TrainRequest, i: int, own: Trained) -> dict[str,
     stack, loss = own.stack, float(own.losses[0])
     if local.model.update_privacy is not None:
         rng = np.random.default_rng()
-        stack = local.model.update_privacy.of_updates(order.model, stack, order.parameters, [rng])
+        stack = local.model.update_privacy.of_updates(order.state, stack, order.parameters, [rng])
     if local.model.loss_privacy is not None:
         loss = local.model.loss_privacy.of_loss(loss, np.random.default_rng())
     report = MetricRecord({"loss": loss, "n_samples": int(own.n_samples[0])})

@@ -61,7 +61,7 @@ class MessageEngine:
     def evaluate(self, question: EvaluateRequest) -> Evaluation:
         """Poll clients; a client above the bound says nothing."""
         names = self._names(question.clients)
-        arrays, contents = to_arrays(question.model), {}
+        arrays, contents = to_arrays(question.state), {}
         for name in names:
             asked = self._asked(
                 name,
@@ -84,7 +84,7 @@ class MessageEngine:
                 silent[i] = value is None
                 values[i] = np.nan if value is None else value
         n_samples = self._n_polled(question)
-        return Evaluation(values, values, n_samples, raised, silent)
+        return Evaluation(values, n_samples, raised, silent)
 
     def moments(self, n_features: int, drop: bool) -> list[Moments | None]:
         """Return the mean and variance of each column, of each priority client.
@@ -109,7 +109,7 @@ class MessageEngine:
     def messages(self, order: TrainRequest) -> list[Message]:
         """Return the messages that ask a cohort to train; a client that stands twice gets one."""
         names = self._names(order.cohort.clients)
-        training, arrays, contents = order.training, to_arrays(order.model), {}
+        training, arrays, contents = order.training, to_arrays(order.state), {}
         for name, n_copies in Counter(names).items():
             asked = self._asked(
                 name,
@@ -174,7 +174,7 @@ class MessageEngine:
         """Read what a client sends of the training of one of its copies."""
         if isinstance(answer, Exception):
             raise answer
-        trained = to_model(record(answer, f"model-{copy}", ArrayRecord), order.model)
+        trained = to_model(record(answer, f"model-{copy}", ArrayRecord), order.state)
         report = record(answer, f"report-{copy}", MetricRecord)
         loss, n_samples = number(report, "loss"), number(report, "n_samples", int)
         (k,) = order.cohort.clients[member].tolist()
@@ -183,11 +183,11 @@ class MessageEngine:
         variate: State | None = None
         if order.corrections is not None:
             sent = record(answer, f"variate-{copy}", ArrayRecord)
-            own = {name: order.model[name] for name in order.parameters if name in sent}
+            own = {name: order.state[name] for name in order.parameters if name in sent}
             variate = to_model(sent, own) or None  # without what has no learning rate
         stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
         # It comes with noise already.
-        alone = replace(order.of(member), privacy=None, noise=None)
+        alone = replace(order.subset(member), privacy=None, noise=None)
         return collect(alone, member, stack, np.array([loss]), np.array([n_samples]), [variate])
 
     def _n_trained(self, training: LocalTraining, k: int) -> int:

@@ -10,7 +10,7 @@ from skfed.callbacks._progress import Progress
 from skfed.callbacks._sklearn import SklearnCallbacks
 from skfed.callbacks._skorch import RoundCallbacks, Rows
 from skfed.checkpoint._run import Run
-from skfed.engines import Polls
+from skfed.engines import Evaluator
 from skfed.nets import get_state, set_state
 from skfed.nets._linear import NAMES
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
@@ -29,7 +29,7 @@ def rounds_of(
     model: "BaseFederated",
     server: ServerState,
     federation: Federation,
-    polls: Polls,
+    polls: Evaluator,
     until: int,
     train: Rows | None,
     validation: Validation | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from skfed._federation import Federation
-from skfed.engines import EvaluateRequest, Polls, TrainRequest, Updates, numbered
+from skfed.engines import EvaluateRequest, Evaluator, TrainRequest, Updates, enumerate_copies
 from skfed.history import Ledger
 from skfed.nets import State
 from skfed.privacy import GaussianMechanism
@@ -106,7 +106,7 @@ class LossPrivatizer:
 class Poll:
     """Carries a selector's questions of one round to the clients, and charges for them."""
 
-    carrier: Polls
+    carrier: Evaluator
     model: State
     round: int
     ledger: Ledger
@@ -123,7 +123,7 @@ class Poll:
             )
         question = EvaluateRequest(self.round, self.model, clients, metric, max_samples, at_most)
         told = self.carrier.evaluate(question)
-        values = told.losses if metric == "loss" else told.errors
+        values = told.values
         for i in np.flatnonzero(~np.isfinite(values) & ~told.silent).tolist():
             self.failures.add(
                 clients[i], told.raised.get(i) or self.discretion.not_finite("loss", values[i])
@@ -155,7 +155,7 @@ class Returns:
         n_members = len(order.cohort.clients)
         self.clients, self.failures = order.cohort.clients, failures
         self.discretion = discretion
-        self.copies = list(numbered(self.clients.tolist()))
+        self.copies = list(enumerate_copies(self.clients.tolist()))
         self.losses = np.full(n_members, np.nan)
         self.n_samples = np.zeros(n_members, dtype=int)
         self.sent = np.ones(n_members, dtype=bool)  # whose training came to its end

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from skfed._federation import Federation
-from skfed.engines import LocalTraining, TrainRequest, numbered
+from skfed.engines import LocalTraining, TrainRequest, enumerate_copies
 from skfed.nets import State, parameter_names
 from skfed.schedules import value_at
 from skfed.selection import Cohort
@@ -26,11 +26,11 @@ def make_train_request(
     """Return what the round's cohort is asked to do."""
     return TrainRequest(
         round=server.round,
-        model=model,
+        state=model,
         parameters=parameter_names(server.net),
         cohort=cohort,
         training=_training(server, rules),
-        rule=rules.aggregator,
+        aggregator=rules.aggregator,
         corrections=_corrections(server, federation, rules, cohort),
         privacy=rules.update_privacy,
         noise=_update_noise(server, federation, rules, cohort),
@@ -50,7 +50,7 @@ def _update_noise(
     """Return the noise of each member's update."""
     if rules.update_privacy is None:
         return None
-    members = numbered(cohort.clients.tolist())
+    members = enumerate_copies(cohort.clients.tolist())
     return [noise_of(server, federation, Purpose.UPDATE_NOISE, k, copy) for k, copy in members]
 
 

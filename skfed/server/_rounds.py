@@ -14,7 +14,7 @@ from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
 from skfed.aggregation._tensors import finite_where_changed, settled
-from skfed.engines import LocalTraining, Polls, TrainRequest, Updates
+from skfed.engines import Evaluator, LocalTraining, TrainRequest, Updates
 from skfed.history import Ledger
 from skfed.nets import State, get_state, model_bytes, set_state
 from skfed.selection import Cohort, Round
@@ -67,7 +67,7 @@ class Rounds:
         What moves on with each round.
     federation : Federation
         Who the clients are.
-    polls : Polls
+    polls : Evaluator
         Carries polls to the clients.
     rules : RoundConfig
         How rounds are run.
@@ -85,7 +85,7 @@ class Rounds:
         self,
         server: ServerState,
         federation: Federation,
-        polls: Polls,
+        polls: Evaluator,
         rules: RoundConfig,
         *,
         until: int,
@@ -179,7 +179,7 @@ class Rounds:
         """Move the model by what arrives; return the row of the history."""
         server, federation, rules = self.server, self.federation, self.rules
         order, returns, ledger = begun.order, begun.returns, begun.poll.ledger
-        model, asked = order.model, order.cohort
+        model, asked = order.state, order.cohort
         parts = returns.parts(arriving)
         aggregate = rules.aggregator.combine(model, parts, asked, order.parameters)
         aggregate = settled(model, aggregate, returns.changed)
@@ -261,9 +261,9 @@ def _move(
     optimizer_state = server.optimizer_state
     if rules.server_optimizer is not None:
         aggregate, optimizer_state = rules.server_optimizer.step(
-            order.model, aggregate, order.parameters, optimizer_state
+            order.state, aggregate, order.parameters, optimizer_state
         )
-    for name, w in order.model.items():
+    for name, w in order.state.items():
         if not finite_where_changed(aggregate[name], w):
             return ValueError(
                 f"{name} of the global model is not finite after round {server.round}, though the "

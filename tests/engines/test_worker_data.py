@@ -70,7 +70,7 @@ def test_beyond_the_budget_those_unused_for_longest_go(held, shelf):
 
 def test_a_part_is_made_of_the_whole(held):
     class Made(list):
-        def of(self, which):
+        def subset(self, which):
             return self[which]
 
     share = DataRef(held, [0, 1], lambda rows, numbers: Made(sums(rows, numbers)))
