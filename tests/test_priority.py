@@ -133,9 +133,7 @@ def test_fedalign_warns_if_nobody_matched_all_run_long(blobs):
     assert f"F was from {F.min():.4g} to {F.max():.4g}" in text
     assert F.max() > 1e5
     # Four free clients in eight rounds, some of whom are well below F.
-    assert re.search(
-        r"eps was 0\.2\. After round 0, \d+ losses of free clients were asked for", text
-    )
+    assert re.search(r"eps was 0\.2\. After round 0, free clients were polled \d+ times", text)
     for way_out in ("in units of the loss", "scale y", "match='accuracy'", "eps=0"):
         assert way_out in text
 
@@ -177,7 +175,7 @@ def test_matching_by_accuracy_warns_in_units_of_the_error(blobs):
     model = FederatedClassifier(
         selector=FedAlignSelector(match="accuracy", warmup=1), priority=["b", "d"], n_rounds=3
     )
-    with pytest.warns(UserWarning, match="in units of the error: raise it; eps=0"):
+    with pytest.warns(UserWarning, match="in units of the error: raise it; set eps=0"):
         model.set_params(random_state=0).fit(np.zeros_like(X), ones.astype(int), clients=clients)
 
 
@@ -189,11 +187,11 @@ def test_how_many_free_clients_were_below_the_priority_clients_is_told(blobs):
         selector=selector, priority=["b"], n_rounds=2, lr_schedule=0.1, random_state=0
     )
     rows = np.isin(clients, ["a", "b", "c"])
-    with pytest.warns(UserWarning, match=r"2 losses of free clients were asked for; (\d)") as told:
+    with pytest.warns(UserWarning, match=r"free clients were polled 2 times; (\d)") as told:
         model.fit(X[rows], y[rows], clients=clients[rows])
     last = model.history_.iloc[-1]
     n_below = last["scalars_up"] - 1  # the priority client answers too
-    assert f"asked for; {n_below} were below F - eps" in str(told[0].message)
+    assert f"2 times; {n_below} answers were below F - eps" in str(told[0].message)
 
 
 def test_rounds_of_another_selector_are_not_those_of_fedalign(blobs):

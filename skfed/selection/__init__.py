@@ -1,4 +1,7 @@
-"""Who trains in a round: selectors, and the view of a round that they choose from."""
+"""Selectors, which choose the clients of a round, and the view of a round that they choose from.
+
+To add a selector, subclass :class:`BaseSelector` in a new file here and name the class below.
+"""
 
 from skfed.selection._active import ActiveFLSelector
 from skfed.selection._base import BaseSelector, Cohort, Round

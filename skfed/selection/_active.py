@@ -20,12 +20,12 @@ from skfed.utils._sklearn import Interval
 
 
 class ActiveFLSelector(BaseSelector):
-    """Draw clients by a softmax of the loss that each reported last, some of them at random.
+    """Draw clients by a softmax of the loss that each reported last, and some uniformly.
 
-    The value of a client is the mean minibatch loss it sent with its last update, -inf before.
-    The ``alpha1`` share of lowest values is set to -inf too; (1 - alpha3) m clients are drawn
-    without replacement with probabilities proportional to exp(alpha2 * value), and the rest
-    uniformly from the others. Nobody is polled; updates are averaged with equal weights.
+    The value of a client is the mean minibatch loss that it sent with its last update, -inf before
+    the first. The ``alpha1`` share of lowest values is set to -inf too; (1 - alpha3) m clients are
+    drawn without replacement with probabilities proportional to exp(alpha2 * value), and the rest
+    uniformly from the others. No client is polled; updates are averaged with equal weights.
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ class ActiveFLSelector(BaseSelector):
         number of available clients. None is a tenth of the clients, but at least ten, and at most
         half of them: 2 of 4 clients, 10 of 40, 400 of 4,000.
     alpha1 : float, default=0.75
-        DataRef of clients, rounded down, that the draw by value leaves out.
+        Share of clients, rounded down, that the draw by value leaves out.
     alpha2 : float, default=0.01
         Inverse temperature, per unit of the loss.
     alpha3 : float, default=0.1
-        DataRef of m that is drawn uniformly; (1 - alpha3) m is rounded down.
+        Share of m that is drawn uniformly; (1 - alpha3) m is rounded down.
     ignore_priority : bool, default=False
-        True declares that priority is meant to play no part in who trains: no warning is given.
+        If True, there is no warning that ``priority`` does not affect who trains.
     """
 
     _parameter_constraints = {
@@ -62,7 +62,7 @@ class ActiveFLSelector(BaseSelector):
         self.ignore_priority = ignore_priority
 
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
-        """Return m / K: clients that reported the same are chosen alike; nobody is polled."""
+        """Return m / K for clients that reported equal losses; no client is polled."""
         n_clients = len(round.sizes)
         m = min(self._count(n_clients), n_clients)
         return {"polled": np.zeros(n_clients), "chosen": np.full(n_clients, m / n_clients)}
@@ -78,9 +78,9 @@ class ActiveFLSelector(BaseSelector):
         return Cohort.mean(available[chosen])
 
     def _chances(self, rng: np.random.Generator, reported: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the draw by value; all 1/n if nobody has a value."""
+        """Return the probabilities of the draw by value; all 1/n if no client has a value."""
         values = np.where(np.isfinite(reported), reported, -np.inf)
-        shuffled = rng.permutation(len(values))  # so that ties at the border fall at random
+        shuffled = rng.permutation(len(values))  # ties at the cut are broken at random
         lowest = shuffled[np.argsort(values[shuffled], kind="stable")]
         values[lowest[: int(self.alpha1 * len(values) + 1e-9)]] = -np.inf
         if np.isneginf(values).all():

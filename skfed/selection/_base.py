@@ -1,8 +1,7 @@
-"""The contract between a selector and a round.
+"""The interface of selectors.
 
-A selector is one method on one view: it sees a :class:`Round` and returns a :class:`Cohort`. It
-never sees data or models, so the same object can choose among arrays in this process or among
-machines on a network.
+A selector takes a :class:`Round` and returns a :class:`Cohort`. It has no access to data or models,
+so the same object can choose among arrays in this process or among machines on a network.
 """
 
 from abc import ABCMeta, abstractmethod
@@ -33,14 +32,14 @@ class Cohort:
     Parameters
     ----------
     clients : ndarray of shape (n_chosen,), dtype=int
-        Client indices; a client drawn twice stands twice and trains twice.
+        Client indices; a client drawn twice is listed twice and trains twice.
     weights : ndarray of shape (n_chosen,)
         The weight of each update, summing to 1 unless ``unbiased``.
     unbiased : bool, default=False
         Aggregate as w + sum of q_k (w_k - w) (power-of-choice, appendix E), with the weights as
         the q_k, which need not sum to 1.
     objective : float, default=nan
-        F(w_t) over the priority clients reached, where the rule polled them for it.
+        F(w_t) over the priority clients reached, if the rule polled them for it.
     """
 
     clients: np.ndarray
@@ -49,9 +48,9 @@ class Cohort:
     objective: float = float("nan")
 
     def keep(self, mask: np.ndarray) -> "Cohort":
-        """Return the cohort of those in ``mask``, weights scaled to sum to 1 unless unbiased.
+        """Return the cohort of the clients in ``mask``; weights sum to 1 again unless unbiased.
 
-        Nobody is left if those in the mask had no weight: there is no mean to take of them.
+        It is empty if all weights in the mask are 0: they define no mean.
         """
         clients, weights = self.clients[mask], self.weights[mask]
         if not self.unbiased and not mask.all():
@@ -62,19 +61,19 @@ class Cohort:
 
     @classmethod
     def mean(cls, clients: np.ndarray) -> "Cohort":
-        """Weigh every update alike: 1/m (power-of-choice, equation 3)."""
+        """Return a cohort of equal weights, 1/m (power-of-choice, equation 3)."""
         return cls(clients, np.full(len(clients), 1 / max(len(clients), 1)))
 
     @classmethod
     def by_size(cls, clients: np.ndarray, sizes: np.ndarray) -> "Cohort":
-        """Weigh each update by D_k / sum of D over the cohort (FedALIGN, Algorithm 1)."""
+        """Return a cohort of weights D_k / sum of D over the cohort (FedALIGN, Algorithm 1)."""
         chosen = sizes[clients]
         return cls(clients, chosen / max(chosen.sum(), 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """All that a selector may know when it chooses.
+    """What a selector knows when it chooses.
 
     Parameters
     ----------
@@ -83,22 +82,22 @@ class Round:
     n_rounds : int
         The number of rounds that the fit is planned for.
     rng : numpy.random.Generator
-        The only source of randomness for a selector, keyed by (seed, round).
+        The source of all random draws of a selector, keyed by (seed, round).
     sizes : ndarray of shape (n_clients,), dtype=int
         D_k, in samples.
     fractions : ndarray of shape (n_clients,)
         p_k; they sum to 1 over the priority clients.
     priority, available : ndarray of shape (n_clients,), dtype=bool
-        Who has priority (wholly or in part), and who can be reached in this round.
+        Whether a client has priority (wholly or in part), and can be reached in this round.
     priority_weights : ndarray of shape (n_clients,)
         s_k in [0, 1]: 1 for priority clients, 0 for free ones, unless ``priority`` is a mapping.
     reported : ndarray of shape (n_clients,)
         The last training loss that each client sent along with its update; +inf before the first,
         NaN after its training failed.
     ends : ndarray of shape (n_clients,), dtype=int
-        The sizes of each client and of all before it, added up: what :meth:`draw` looks up.
+        Cumulative sums of the sizes, used by :meth:`draw`.
     ask : callable
-        What carries a poll to the clients and charges for it; use :meth:`poll`.
+        Sends a poll to the clients and records its cost; use :meth:`poll`.
     """
 
     index: int
@@ -121,14 +120,14 @@ class Round:
                 object.__setattr__(self, name, view)
 
     def draw(self, n: int, by_size: bool = True, replace: bool = False) -> np.ndarray:
-        """Draw available clients; where all are, at the cost of the draws, not of all clients.
+        """Draw available clients; while all are, the cost does not grow with their number.
 
         Parameters
         ----------
         n : int
             Number of draws; without replacement, capped by the number of available clients.
         by_size : bool, default=True
-            With probabilities in proportion to D_k; else every client alike.
+            With probabilities in proportion to D_k; else with equal probabilities.
         replace : bool, default=False
             With replacement.
 
@@ -152,7 +151,7 @@ class Round:
         max_samples: int | str | None = None,
         at_most: float | None = None,
     ) -> np.ndarray:
-        """Ask clients how the current global model does on their data; every answer is charged.
+        """Ask clients for the loss or error of the current global model; the ledger is charged.
 
         Parameters
         ----------
@@ -169,33 +168,33 @@ class Round:
         Returns
         -------
         ndarray of shape (len(clients),)
-            The values in the order asked, NaN from a client that stayed silent.
+            The values in the order of ``clients``, NaN for a client that stayed silent or failed.
 
         Raises
         ------
         ValueError
             If a client does not exist or is not available, or an option is unknown.
         """
-        asked = _client_indices(clients, self.available, "poll")
+        polled = _client_indices(clients, self.available, "poll")
         if metric not in ("loss", "error"):
             raise ValueError(f'metric must be "loss" or "error", got {metric!r}.')
         whole_number = isinstance(max_samples, Integral) and max_samples >= 1
         if max_samples not in (None, "batch") and not whole_number:
             raise ValueError(f'max_samples must be None, "batch" or >= 1, got {max_samples!r}.')
-        return self.ask(asked, metric=metric, max_samples=max_samples, at_most=at_most)
+        return self.ask(polled, metric=metric, max_samples=max_samples, at_most=at_most)
 
 
 class BaseSelector(BaseEstimator, metaclass=ABCMeta):
     """Base class of selectors.
 
-    A subclass gives ``__init__`` parameters, keeps no state, and implements ``_select(round)``,
-    which returns a :class:`Cohort`. ``_parameter_constraints`` states what its parameters may be.
+    A subclass implements ``_select(round)``, which returns a :class:`Cohort`, keeps no state, and
+    lists the allowed values of its ``__init__`` parameters in ``_parameter_constraints``.
     """
 
     _parameter_constraints: dict = {}
 
-    #: Whether it matters to the choice who has priority. Where it does not, a fit with
-    #: ``priority`` warns, unless the selector's attribute ``ignore_priority`` is True.
+    #: Whether the choice depends on priority. If it does not, a fit with ``priority`` warns,
+    #: unless the selector's attribute ``ignore_priority`` is True.
     uses_priority = True
 
     def select(self, round: Round) -> Cohort:
@@ -204,50 +203,50 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
         Parameters
         ----------
         round : Round
-            What may be known of the round.
+            The view of the round.
 
         Returns
         -------
         Cohort
-            In the order of the client indices, so that sums over it do not depend on the order in
-            which a rule happens to list clients.
+            Sorted by client index, so that sums over it do not depend on the order in which a rule
+            lists clients.
 
         Raises
         ------
         ValueError
             If a parameter is out of range, or the rule returned clients that do not exist or are
-            not available, or weights that are no weights.
+            not available, or invalid weights.
         """
         if not get_config()["skip_parameter_validation"]:
             self._validate_params()
-        if not round.available.any():  # no rule has a choice; the round keeps the model
+        if not round.available.any():  # the round keeps the model
             return Cohort.mean(np.empty(0, dtype=np.intp))
         return self._check(self._select(round), round)
 
     def scheduled(self, round: Round) -> dict[str, float]:
-        """Return what the parameters that may be scheduled are in a round, for the history."""
+        """Return the values of scheduled parameters in a round, as columns of the history."""
         return {}
 
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
-        """Return how often the rule polls and chooses each client, where it states it.
+        """Return the expected numbers of polls and choices of each client, where they are known.
 
         Parameters
         ----------
         round : Round
-            A round in which all clients are available, say the same loss and reported the same.
+            A round in which all clients are available and have equal losses, polled or reported.
 
         Returns
         -------
         dict of str to ndarray of shape (n_clients,)
-            Expected numbers under "polled" and "chosen"; a key is left out where the rule says
-            nothing. :mod:`skfed.utils.selector_checks` compares them with what happens.
+            Expected numbers under "polled" and "chosen"; a key may be left out.
+            :mod:`skfed.utils.selector_checks` compares them with observed frequencies.
         """
         return {}
 
     def warning_after(
         self, rows: Sequence[Mapping[str, Any]], free: Collection[Hashable], n_rounds: int
     ) -> str | None:
-        """Return what a finished fit shows about the parameters, for a warning.
+        """Return a warning about the parameters after a finished fit, if there is one.
 
         Parameters
         ----------
@@ -261,13 +260,13 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
         Returns
         -------
         str or None
-            What is wrong and what to do about it; None where nothing is.
+            What is wrong and what to do about it; None if nothing is.
         """
         return None
 
     @abstractmethod
     def _select(self, round: Round) -> Cohort:
-        """Choose; parameters are checked, somebody is available, the answer will be checked."""
+        """Choose a cohort; the parameters are valid and at least one client is available."""
 
     def _check(self, cohort: Cohort, round: Round) -> Cohort:
         name = type(self).__name__
@@ -283,33 +282,8 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
         return Cohort(clients[order], weights[order], cohort.unbiased, cohort.objective)
 
 
-def inclusion_probabilities(chances: np.ndarray, n_draws: int) -> np.ndarray:
-    """Return how likely each client is among ``n_draws`` draws by size without replacement.
-
-    Each draw is by size among those not drawn yet. Exact, over all sets of drawn clients: for a
-    dozen clients only.
-    """
-    reached = {frozenset[int](): 1.0}
-    for _ in range(n_draws):
-        following: dict[frozenset[int], float] = {}
-        for drawn, probability in reached.items():
-            rest = [k for k in range(len(chances)) if k not in drawn]
-            total = sum(chances[k] for k in rest)
-            for k in rest:
-                key = drawn | {k}
-                following[key] = following.get(key, 0.0) + probability * chances[k] / total
-        reached = following
-    result = np.zeros(len(chances))
-    for drawn, probability in reached.items():
-        result[list(drawn)] += probability
-    return result
-
-
 def count_clients(value: Any, n_clients: int) -> int:
-    """Turn an int, or a fraction of all clients, into a number of clients.
-
-    A fraction is rounded down, to 1 at the least: m = max(C K, 1), as FedAvg has it.
-    """
+    """Return a number of clients from an int, or from a fraction: m = max(C K, 1), as in FedAvg."""
     if isinstance(value, Integral):
         return int(value)
     # The tiny addition undoes rounding such as 0.29 * 100 = 28.999999999999996.
@@ -317,26 +291,26 @@ def count_clients(value: Any, n_clients: int) -> int:
 
 
 def default_count(n_clients: int) -> int:
-    """Return m where a rule is not told: a tenth of the clients, but at least ten, or all."""
+    """Return the default m: a tenth of the clients, but at least ten, or all."""
     return min(max(10, n_clients // 10), n_clients)
 
 
-def half_at_most(n: int, of: int) -> int:
-    """Return ``n``, but at most half ``of`` some clients, so that a rule has a choice."""
-    return min(n, max(of // 2, 1))
+def half_at_most(n: int, n_candidates: int) -> int:
+    """Return ``n``, but at most half of the candidates, so that there is a choice among them."""
+    return min(n, max(n_candidates // 2, 1))
 
 
-def _client_indices(clients: Any, available: np.ndarray, asker: str) -> np.ndarray:
-    """Check that all are indices of clients that can be reached."""
+def _client_indices(clients: Any, available: np.ndarray, caller: str) -> np.ndarray:
+    """Check that all are indices of available clients."""
     clients = np.asarray(clients)
     if clients.size == 0:
         return np.empty(0, dtype=np.intp)
     if clients.ndim != 1 or not np.issubdtype(clients.dtype, np.integer):
-        raise ValueError(f"{asker} needs a list of client indices, got {clients!r}.")
+        raise ValueError(f"{caller} needs a list of client indices, got {clients!r}.")
     outside = clients[(clients < 0) | (clients >= len(available))]
     if len(outside):
-        raise ValueError(f"{asker} names client {outside[0]}; indices go to {len(available) - 1}.")
+        raise ValueError(f"{caller} names client {outside[0]}; indices go to {len(available) - 1}.")
     away = clients[~available[clients]]
     if len(away):
-        raise ValueError(f"{asker} names client {away[0]}, which is not available in this round.")
+        raise ValueError(f"{caller} names client {away[0]}, which is not available in this round.")
     return clients.astype(np.intp)

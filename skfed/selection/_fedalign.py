@@ -22,10 +22,10 @@ class FedAlignSelector(BaseSelector):
     """Take the priority clients, and each free client whose loss is within eps of theirs.
 
     After the warm-up, the priority clients are polled for F(w_t), the mean of their losses
-    weighted by size. Each available free client then gets the model and the bound F(w_t) + eps;
-    above the bound it stays silent, and of those that answer with F_k(w_t) the server takes who
-    passes ``|F_k(w_t) - F(w_t)| < eps`` (the indicator of Theorem 1, which is strict; Algorithm 1
-    prints <=). The outcome is that of Algorithm 1; the cost is lower, since a client dropped by
+    weighted by size. Each available free client then gets the model and the bound F(w_t) + eps.
+    It stays silent if its loss is above the bound, and else answers with F_k(w_t). The server takes
+    those with ``|F_k(w_t) - F(w_t)| < eps`` (the indicator of Theorem 1, which is strict; Algorithm
+    1 prints <=). The outcome is that of Algorithm 1; the cost is lower, since a client dropped by
     the lower test sends a scalar instead of a model.
 
     In full participation updates are weighted by p'_k = D_k / sum of D over the cohort (equation
@@ -40,16 +40,16 @@ class FedAlignSelector(BaseSelector):
     eps : float, schedule or callable of the round, default=0.2
         eps_t, how far the loss of a free client may be from F, in units of the loss (of the
         error, a share in [0, 1], with ``match="accuracy"``). 0 is FedAvg on the priority clients;
-        inf, without warm-up, is FedAvg on all. Corollary 2 wants it to end at 0, as
+        inf, without warm-up, is FedAvg on all. Corollary 2 requires that it ends at 0, as
         ``skfed.schedules.LinearDecay(0.2)`` does. A fit in which no free client ever matches
         warns, unless eps is 0.
     warmup : int or float, default=0.1
-        Rounds at the start in which only priority clients train and nobody is polled; a float in
-        [0, 1] is a share of the rounds, rounded down.
+        Rounds at the start in which only priority clients train and no client is polled; a float
+        in [0, 1] is a share of the rounds, rounded down.
     match : {"loss", "accuracy"}, default="loss"
-        Compare losses, as the algorithm and the theory have it, or accuracies over all local
-        data, as the paper's practice section does. The authors' code compares the accuracy on one
-        minibatch instead.
+        Compare losses, as the algorithm and the theory do, or accuracies over all local data, as
+        the paper's practice section does. The authors' code compares the accuracy on one minibatch
+        instead.
     participation : int or float, default=1.0
         The same share of the priority clients and of the free ones takes part in a round, rounded
         down, at least one priority client; an int n is the share n / (number of clients). F is
@@ -84,29 +84,29 @@ class FedAlignSelector(BaseSelector):
         return {"eps": value_at(self.eps, "eps", round.index, round.n_rounds)}
 
     def warning_after(self, rows, free, n_rounds):
-        """Return that no free client ever matched, with the losses seen, if that is so.
-
-        Not where eps is 0, which is meant to match nobody, nor for the rounds of the warm-up.
-        """
+        """Return a warning if no free client ever matched in a round with eps > 0."""
         free = set(map(canonical, free))
-        asked = [row for row in rows if row.get("eps", 0) > 0 and _free_polled(row, free)]
-        if not asked or any(free & set(map(canonical, row["cohort"])) for row in asked):
+        rows = [row for row in rows if row.get("eps", 0) > 0 and _free_polled(row, free)]
+        if not rows or any(free & set(map(canonical, row["cohort"])) for row in rows):
             return None
-        unit = "loss" if self.match == "loss" else "error"
-        way_out = "scale y, or (of a classifier) match='accuracy', where eps is a share"
+        advice = "units of the error: raise it"
+        if self.match == "loss":
+            advice = (
+                "units of the loss: raise it, scale y, or (of a classifier) set match='accuracy', "
+                "where eps is a share"
+            )
         return (
-            f"FedAlignSelector matched no free client in any of the {len(asked)} rounds in which "
-            f"it polled them, so that only priority clients trained.{_seen(asked)} eps was "
-            f"{_span([row['eps'] for row in asked])}.{_heard(asked, free)} eps is in units of the "
-            f"{unit}: raise it{', ' + way_out if unit == 'loss' else ''}; eps=0 says that only "
-            "priority clients are to train."
+            f"FedAlignSelector matched no free client in any of the {len(rows)} rounds in which it "
+            f"polled them, so only priority clients trained.{_objective_range(rows)} eps was "
+            f"{_range([row['eps'] for row in rows])}.{_poll_answers(rows, free)} eps is in "
+            f"{advice}; set eps=0 if only priority clients are to train."
         )
 
     def _select(self, round: Round) -> Cohort:
         share = self._share(len(round.sizes))
         draws = np.flatnonzero(round.available & round.priority)
         free = np.flatnonzero(round.available & ~round.priority)
-        if not len(draws):  # nobody to say what the objective is: the model stays as it is
+        if not len(draws):  # F is not defined; the round keeps the model
             return Cohort.mean(draws)
         if share < 1:
             draws, free = self._participants(round, share, draws, free)
@@ -123,30 +123,30 @@ class FedAlignSelector(BaseSelector):
     def _matched(
         self, round: Round, reached: np.ndarray, free: np.ndarray
     ) -> tuple[np.ndarray, float]:
-        """Poll, unless it is the warm-up; return who is aligned, and F where losses told it."""
-        nobody = np.empty(0, dtype=np.intp)
-        partly = reached[round.priority_weights[reached] < 1]
+        """Poll, except in the warm-up; return the matched clients, and F where it is a loss."""
+        none = np.empty(0, dtype=np.intp)
+        partial = reached[round.priority_weights[reached] < 1]
         warm = round.index < self._warmup_rounds(round.n_rounds)
-        if warm or not (len(free) or len(partly)):
-            return nobody, np.nan
+        if warm or not (len(free) or len(partial)):
+            return none, np.nan
         eps = self.scheduled(round)["eps"]
         metric = _METRIC[self.match]
         local = round.poll(reached, metric=metric)
-        told = np.isfinite(local)
-        if not told.any():
-            return nobody, np.nan
+        answered = np.isfinite(local)
+        if not answered.any():
+            return none, np.nan
         weights = (round.priority_weights * round.sizes)[reached]
-        F = np.average(local[told], weights=weights[told])
-        answers = round.poll(free, metric=metric, at_most=F + eps) if len(free) else nobody
-        aligned = free[np.abs(answers - F) < eps]
-        aligned_partly = reached[(np.abs(local - F) < eps) & np.isin(reached, partly)]
+        F = np.average(local[answered], weights=weights[answered])
+        answers = round.poll(free, metric=metric, at_most=F + eps) if len(free) else none
+        matched_free = free[np.abs(answers - F) < eps]
+        matched_partial = reached[(np.abs(local - F) < eps) & np.isin(reached, partial)]
         objective = F if self.match == "loss" else np.nan
-        return np.union1d(aligned, aligned_partly), objective
+        return np.union1d(matched_free, matched_partial), objective
 
     def _participants(
         self, round: Round, share: float, priority: np.ndarray, free: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw who takes part: priority clients with replacement by size, free ones uniformly."""
+        """Draw priority clients with replacement by size, and free ones uniformly."""
         n_priority = max(1, int(share * round.priority.sum() + 1e-9))
         n_free = min(int(share * (~round.priority).sum() + 1e-9), len(free))
         chances = (round.priority_weights * round.sizes)[priority]
@@ -165,35 +165,34 @@ class FedAlignSelector(BaseSelector):
 
 
 def _free_polled(row: Mapping[str, Any], free: set) -> list:
-    """Return the free clients that a round polled, but for those that failed."""
+    """Return the free clients that a round polled, without those that failed."""
     failed = set(map(canonical, row["failed"]))
     return [k for k in map(canonical, row["polled"]) if k in free and k not in failed]
 
 
-def _heard(rows: list[Mapping[str, Any]], free: set) -> str:
-    """Say what free clients answered: above F + eps nothing, so what came was below F - eps."""
-    # In round 0, what clients sent before it is charged too.
+def _poll_answers(rows: list[Mapping[str, Any]], free: set) -> str:
+    """Return a sentence on the free clients' answers, all of which were below F - eps."""
+    # Round 0 is also charged for what clients sent before it.
     rows = [row for row in rows if row["round"] > 0]
     n_others = sum(canonical(client) not in free for row in rows for client in row["polled"])
-    n_asked = sum(len(_free_polled(row, free)) for row in rows)
+    n_polled = sum(len(_free_polled(row, free)) for row in rows)
     # Each of the other clients sends one scalar at most.
     n_below = max(0, sum(row["scalars_up"] for row in rows) - n_others)
-    if not n_asked:
+    if not n_polled:
         return ""
     return (
-        f" After round 0, {n_asked} losses of free clients were asked for; {n_below} were below "
-        "F - eps, and no answer came to the others, as from clients above F + eps."
+        f" After round 0, free clients were polled {n_polled} times; {n_below} answers were below "
+        "F - eps, and the other polls had no answer, as from clients above F + eps."
     )
 
 
-def _seen(rows: list[Mapping[str, Any]]) -> str:
-    """Say in which range F was, where it is a loss."""
-    told = [row["objective"] for row in rows if np.isfinite(row["objective"])]
-    return f" F was {_span(told)}." if told else ""
+def _objective_range(rows: list[Mapping[str, Any]]) -> str:
+    """Return a sentence on the range of F, if it is a loss."""
+    objectives = [row["objective"] for row in rows if np.isfinite(row["objective"])]
+    return f" F was {_range(objectives)}." if objectives else ""
 
 
-def _span(values: list[float]) -> str:
-    """Return the range of some values in words."""
+def _range(values: list[float]) -> str:
     low, high = (f"{value:.4g}" for value in (min(values), max(values)))
     return low if low == high else f"from {low} to {high}"
 
@@ -202,7 +201,7 @@ def _sampled_cohort(
     round: Round, draws: np.ndarray, matched: np.ndarray, objective: float
 ) -> Cohort:
     """Weigh K draws and the matched clients as equation 56 does."""
-    gain = (1 - round.priority_weights) * round.fractions  # what a match adds, p_k if it is free
+    gain = (1 - round.priority_weights) * round.fractions  # added by a match; p_k if it is free
     total = 1 + gain[matched].sum()
     copies = np.bincount(draws, minlength=len(round.sizes))
     added = np.zeros(len(round.sizes))

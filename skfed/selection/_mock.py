@@ -1,14 +1,14 @@
-"""Rounds in which every client's loss is known beforehand, to try a selector without data."""
+"""Rounds with given losses, to try a selector without data."""
 
 import numpy as np
 
 from skfed.selection._base import Round
 
 
-class ImaginedRound(Round):
-    """A round whose polls are answered from a table, and noted.
+class MockRound(Round):
+    """A round that answers polls from a table of losses.
 
-    ``polls`` lists them as (clients, metric, max_samples, at_most).
+    ``polls`` lists the polls so far as (clients, metric, max_samples, at_most).
     """
 
     polls: list[tuple]
@@ -24,30 +24,10 @@ def mock_round(
     index: int = 0,
     n_rounds: int = 10,
     rng: np.random.Generator | None = None,
-) -> ImaginedRound:
-    """Return a view of a round whose clients answer each poll with ``losses``.
+) -> MockRound:
+    """Return a round whose clients answer each poll with ``losses``; NaN is no answer.
 
-    Parameters
-    ----------
-    losses : array-like of shape (n_clients,)
-        What each client says when it is polled; NaN for one that stays silent.
-    sizes : array-like of shape (n_clients,), default=None
-        D_k; None gives each client one sample.
-    priority_weights : array-like of shape (n_clients,), default=None
-        s_k; None gives every client priority.
-    available : array-like of bool of shape (n_clients,), default=None
-        Who can be reached; None is everybody.
-    reported : array-like of shape (n_clients,), default=None
-        Last training losses; None is +inf for each, nobody having trained yet.
-    index, n_rounds : int, default=0, 10
-        t, and how many rounds are planned.
-    rng : numpy.random.Generator, default=None
-        The round's randomness; None is a fixed seed.
-
-    Returns
-    -------
-    Round
-        The view; its ``polls`` grow with each question.
+    By default each client has one sample and priority, is available, and has reported no loss.
     """
     losses = np.asarray(losses, float)
     n_clients = len(losses)
@@ -62,7 +42,7 @@ def mock_round(
         values = losses[clients]
         return values if at_most is None else np.where(values <= at_most, values, np.nan)
 
-    view = ImaginedRound(
+    view = MockRound(
         index=index,
         n_rounds=n_rounds,
         rng=np.random.default_rng(0) if rng is None else rng,

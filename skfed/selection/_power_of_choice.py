@@ -15,19 +15,19 @@ from skfed.selection._base import (
     count_clients,
     default_count,
     half_at_most,
-    inclusion_probabilities,
 )
+from skfed.selection._sampling import inclusion_probabilities
 from skfed.utils._sklearn import StrOptions
 
 _MAX_SAMPLES = {"full": None, "batch": "batch"}
 
 
 class PowerOfChoice(BaseSelector):
-    """Ask d candidates for their loss and train the m of highest loss (pi_pow-d, section 4).
+    """Poll d candidates for their loss and train the m of highest loss (pi_pow-d, section 4).
 
     The d candidates are drawn without replacement by p_k; the m with the highest loss of the
     current global model train, ties broken at random, and their updates are averaged with equal
-    weights. Priority plays no part: candidates are drawn by D_k over all available clients.
+    weights. Priority is not used: candidates are drawn by D_k over all available clients.
 
     Parameters
     ----------
@@ -40,15 +40,15 @@ class PowerOfChoice(BaseSelector):
         ``StepDecay(K, m / K, milestones=[0.5])`` takes it to m at half of the rounds.
     clients_per_round : int, float or None, default=None
         m, the number of clients that train; an int, or a fraction like ``d``. None is a tenth of
-        the clients, but at least ten, and at most half of the candidates, so that there is a
-        choice: 2 of 4 clients, 10 of 40, 400 of 4,000; 3 with ``d=6``.
+        the clients, but at least ten, and at most half of the candidates: 2 of 4 clients, 10 of
+        40, 400 of 4,000; 3 with ``d=6``.
     loss : {"full", "batch", "reported"}, default="full"
         "full" polls the loss over all of a candidate's data (pow-d). "batch" polls it over
-        min(b, D_k) random rows, for the net's batch size b (cpow-d). "reported" asks nobody and
+        min(b, D_k) random rows, for the net's batch size b (cpow-d). "reported" does not poll: it
         takes the mean minibatch loss that a client sent with its last update, +inf before its
         first (rpow-d).
     ignore_priority : bool, default=False
-        True declares that priority is meant to play no part in who trains: no warning is given.
+        If True, there is no warning that ``priority`` does not affect who trains.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class PowerOfChoice(BaseSelector):
         return {"d": self._counts(round)[0]}
 
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
-        """Return the candidates' inclusion by p_k, of whom m in d are chosen if all are tied."""
+        """Return each candidate's inclusion by p_k; of tied candidates, m in d are chosen."""
         d, m = self._counts(round)
         candidates = inclusion_probabilities(round.sizes / round.sizes.sum(), d)
         polled = np.zeros_like(candidates) if self.loss == "reported" else candidates
@@ -90,16 +90,15 @@ class PowerOfChoice(BaseSelector):
 
     def _select(self, round: Round) -> Cohort:
         d, m = self._counts(round)
-        candidates = round.draw(d)
-        # Shuffled once more before the stable sort: ties are broken at random, whatever the order
-        # in which the draw lists the candidates.
-        candidates = round.rng.permutation(candidates)
+        # Shuffled before the stable sort, so that ties are broken at random whatever the order of
+        # the draw.
+        candidates = round.rng.permutation(round.draw(d))
         highest = np.argsort(-self._losses(round, candidates), kind="stable")[:m]
         return Cohort.mean(candidates[highest])
 
     def _losses(self, round: Round, candidates: np.ndarray) -> np.ndarray:
-        """Return what candidates are ranked by; -inf where a client or its training failed."""
-        if self.loss == "reported":  # +inf stands for never selected, who go first
+        """Return the losses that rank candidates; -inf if the client or its training failed."""
+        if self.loss == "reported":  # +inf, never selected, ranks first
             losses = round.reported[candidates]
             return np.where(np.isnan(losses), -np.inf, losses)
         losses = round.poll(candidates, max_samples=_MAX_SAMPLES[self.loss])

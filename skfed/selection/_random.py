@@ -13,28 +13,27 @@ from skfed.selection._base import (
     Round,
     count_clients,
     default_count,
-    inclusion_probabilities,
 )
+from skfed.selection._sampling import inclusion_probabilities
 from skfed.utils._sklearn import StrOptions
 
 
 class RandomSelector(BaseSelector):
-    """Draw clients at random, without asking anybody anything.
+    """Draw clients at random, without a poll.
 
     The defaults are pi_rand of the power-of-choice paper: m draws with replacement, client k with
-    probability p_k, aggregated by a plain mean. Draws go by D_k over all available clients,
-    whoever has priority.
+    probability p_k, aggregated by a plain mean. Draws are by D_k over all available clients;
+    priority is not used.
 
     Parameters
     ----------
     clients_per_round : int, float or None, default=None
         m, the number of draws; a float in (0, 1] is a fraction of all clients, rounded down, at
         least 1. Capped by the number of available clients. None is a tenth of the clients, but at
-        least ten: 10 draws of 40 clients, 400 of 4,000. Of up to ten clients, None trains each
-        that is available once, with ``weighting="auto"`` by size: a few draws with replacement
-        would leave out half of 4 hospitals.
+        least ten: 10 draws of 40 clients, 400 of 4,000. Up to ten clients are not drawn: each
+        that is available trains once, and ``weighting="auto"`` is "size".
     probability : {"size", "uniform"}, default="size"
-        Draw by the number of samples, or every client alike.
+        Draw in proportion to the number of samples, or with equal probabilities.
     replace : bool, default=True
         Draw with replacement; a client drawn twice trains twice, independently.
     weighting : {"auto", "mean", "size", "unbiased"}, default="auto"
@@ -42,7 +41,7 @@ class RandomSelector(BaseSelector):
         q_k = p_k K / m for uniform draws, aggregated as w + sum of q_k (w_k - w) (appendix E).
         "auto" is "mean" when drawn by size and "size" when drawn uniformly.
     ignore_priority : bool, default=False
-        True declares that priority is meant to play no part in who trains: no warning is given.
+        If True, there is no warning that ``priority`` does not affect who trains.
 
     Examples
     --------
@@ -75,7 +74,7 @@ class RandomSelector(BaseSelector):
         self.ignore_priority = ignore_priority
 
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
-        """Return m p_k or m / K, or inclusion by size without replacement; nobody is polled."""
+        """Return m p_k or m / K, or inclusion by size without replacement; no client is polled."""
         n_clients = len(round.sizes)
         m = min(self._count(n_clients), n_clients)
         if self._takes_all(n_clients):
@@ -94,21 +93,19 @@ class RandomSelector(BaseSelector):
                 'weighting="unbiased" is for probability="uniform"; draws by size are unbiased '
                 'with weighting="mean".'
             )
-        n_available = int(np.count_nonzero(round.available))
-        m = min(self._count(len(round.sizes)), n_available)
-        if all_of_them := self._takes_all(len(round.sizes)):
-            clients = np.flatnonzero(round.available)
-        else:
-            clients = round.draw(m, by_size, self.replace)
+        available = np.flatnonzero(round.available)
+        m = min(self._count(len(round.sizes)), len(available))
+        takes_all = self._takes_all(len(round.sizes))
+        clients = available if takes_all else round.draw(m, by_size, self.replace)
         weighting = self.weighting
         if weighting == "auto":
-            weighting = "mean" if by_size and not all_of_them else "size"
+            weighting = "mean" if by_size and not takes_all else "size"
         if weighting == "mean":
             return Cohort.mean(clients)
         if weighting == "size":
             return Cohort.by_size(clients, round.sizes)
-        shares = round.sizes[clients] / round.sizes[round.available].sum()
-        return Cohort(clients, shares * n_available / m, unbiased=True)
+        shares = round.sizes[clients] / round.sizes[available].sum()
+        return Cohort(clients, shares * len(available) / m, unbiased=True)
 
     def _count(self, n_clients: int) -> int:
         if self.clients_per_round is None:
@@ -116,5 +113,5 @@ class RandomSelector(BaseSelector):
         return count_clients(self.clients_per_round, n_clients)
 
     def _takes_all(self, n_clients: int) -> bool:
-        """Tell whether the default is every client once, and not draws."""
+        """Return whether every available client trains once, without draws."""
         return self.clients_per_round is None and default_count(n_clients) == n_clients

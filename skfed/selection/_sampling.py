@@ -1,4 +1,7 @@
-"""Draws of clients, at the cost of what is drawn where everybody is available."""
+"""Random draws of clients.
+
+While all clients are available, the cost of a draw does not grow with their number.
+"""
 
 import numpy as np
 
@@ -8,25 +11,10 @@ _TRIES = 8
 def draw_by_size(
     rng: np.random.Generator, ends: np.ndarray, available: np.ndarray, n: int, replace: bool
 ) -> np.ndarray:
-    """Draw clients with probabilities in proportion to their size.
+    """Draw ``n`` available clients in proportion to their sizes; return them in the order drawn.
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        The only source of randomness.
-    ends : ndarray of shape (n_clients,)
-        The sizes of each client and of all before it, added up.
-    available : ndarray of shape (n_clients,), dtype=bool
-        Who can be drawn; at least ``n`` of them without replacement.
-    n : int
-        Number of draws.
-    replace : bool
-        With replacement; without, each draw is among those not drawn yet.
-
-    Returns
-    -------
-    ndarray of shape (n,), dtype=int
-        In the order drawn.
+    ``ends`` are the cumulative sizes. Without replacement, each draw is among the clients not
+    drawn yet, and at least ``n`` must be available.
     """
     if not available.all():
         return _draw_among(rng, ends, np.flatnonzero(available), n, replace)
@@ -34,7 +22,7 @@ def draw_by_size(
         return _owners(rng, ends, n)
     drawn = np.empty(0, dtype=np.intp)
     for _ in range(_TRIES):
-        # Leaving out who is drawn again is the same as drawing among the others.
+        # Dropping repeated clients is the same as drawing among those not drawn yet.
         drawn = np.concatenate([drawn, _owners(rng, ends, n)])
         drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
         if len(drawn) >= n:
@@ -43,8 +31,29 @@ def draw_by_size(
     return np.concatenate([drawn, _draw_among(rng, ends, rest, n - len(drawn), replace)])
 
 
+def inclusion_probabilities(chances: np.ndarray, n_draws: int) -> np.ndarray:
+    """Return how likely each client is among ``n_draws`` draws by size without replacement.
+
+    Exact, by enumeration of all sets of drawn clients: for a dozen clients only.
+    """
+    reached = {frozenset[int](): 1.0}
+    for _ in range(n_draws):
+        following: dict[frozenset[int], float] = {}
+        for drawn, probability in reached.items():
+            rest = [k for k in range(len(chances)) if k not in drawn]
+            total = sum(chances[k] for k in rest)
+            for k in rest:
+                key = drawn | {k}
+                following[key] = following.get(key, 0.0) + probability * chances[k] / total
+        reached = following
+    result = np.zeros(len(chances))
+    for drawn, probability in reached.items():
+        result[list(drawn)] += probability
+    return result
+
+
 def _owners(rng: np.random.Generator, ends: np.ndarray, n: int) -> np.ndarray:
-    """Return whose ``n`` rows are, drawn from all rows with replacement."""
+    """Draw ``n`` rows with replacement; return the client of each."""
     return np.searchsorted(ends, rng.integers(ends[-1], size=n), side="right")
 
 

@@ -1,8 +1,8 @@
-"""Checks that any selector should pass, whoever wrote it.
+"""Checks that any selector should pass.
 
-``check_selector(MySelector())`` runs them all and names the one that fails;
-``parametrize_with_selector_checks`` makes a test of each. They ask the selector to choose in
-imagined rounds, in which every client's loss is known beforehand; nothing is trained.
+``check_selector(MySelector())`` runs all checks and names the one that fails;
+``parametrize_with_selector_checks`` makes a test of each. They call the selector on mock rounds
+with given losses; nothing is trained.
 """
 
 import pickle
@@ -16,7 +16,7 @@ from sklearn import config_context
 from sklearn.base import clone
 
 from skfed.selection import BaseSelector, Cohort
-from skfed.selection._mock import ImaginedRound, mock_round
+from skfed.selection._mock import MockRound, mock_round
 
 __all__ = [
     "check_selector",
@@ -25,7 +25,7 @@ __all__ = [
 
 _N_CLIENTS = 12
 _N_DRAWS = 600
-_SIGMAS = 5.0  # how far a frequency may be from what it should be, in standard errors
+_SIGMAS = 5.0  # largest deviation of a frequency from its expectation, in standard errors
 
 Check = Callable[[BaseSelector], None]
 
@@ -36,7 +36,7 @@ def check_selector(selector: BaseSelector) -> None:
     Parameters
     ----------
     selector : BaseSelector
-        What to check, with parameters that make sense among 12 clients.
+        The selector to check, with parameters that are valid for 12 clients.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def parametrize_with_selector_checks(selectors: Sequence[BaseSelector]):
     Parameters
     ----------
     selectors : sequence of BaseSelector
-        What to check.
+        The selectors to check.
 
     Returns
     -------
@@ -87,38 +87,35 @@ def check_cohorts_are_valid(selector: BaseSelector) -> None:
 
 
 def check_unavailable_clients_are_left_alone(selector: BaseSelector) -> None:
-    """Nobody is polled or chosen who cannot be reached."""
+    """Clients that are not available are neither polled nor chosen."""
     for seed in range(30):
         available = np.random.default_rng(seed).random(_N_CLIENTS) < 0.5
         view = _round(seed=seed, available=available)
-        chosen = set(selector.select(view).clients.tolist()) | _polled(view)
+        chosen = {*selector.select(view).clients.tolist(), *_polled(view)}
         away = chosen - set(np.flatnonzero(available).tolist())
-        assert not away, f"polled or chose {sorted(away)}, who are not available"
+        assert not away, f"polled or chose {sorted(away)}, which are not available"
 
 
 def check_answers_used_are_asked_for(selector: BaseSelector) -> None:
-    """What was not asked, or not answered, makes no difference: every answer is in the ledger.
-
-    What clients have reported with their updates is known without a poll, and stays as it is.
-    """
+    """The cohort does not depend on losses that were neither polled nor reported."""
     for seed in range(20):
         view = _round(seed=seed, reported=_LOSSES)
         cohort = selector.select(view)
-        losses = _LOSSES.copy()
-        losses[[k for k in range(_N_CLIENTS) if k not in _polled(view)]] += 7.0
+        losses = _LOSSES + 7.0
+        losses[_polled(view)] = _LOSSES[_polled(view)]
         other = _round(seed=seed, losses=losses, reported=_LOSSES)
         assert _same(cohort, selector.select(other)), "it depends on losses it did not poll"
 
 
 def check_answers_count_for_who_gave_them(selector: BaseSelector) -> None:
-    """If two alike clients swap their answers, they swap their chances."""
+    """Two clients of equal size that swap their losses swap their frequencies."""
     sizes = np.ones(_N_CLIENTS, int)
     straight = _frequencies(selector, sizes=sizes)
     for i, j in ((1, 8), (2, 5), (4, 10)):  # free clients, far apart in index and loss
         swap = np.arange(_N_CLIENTS)
         swap[[i, j]] = j, i
         swapped = _frequencies(selector, sizes=sizes, losses=_LOSSES[swap], reported=_LOSSES[swap])
-        message = f"clients {i} and {j} swapped their answers and not their chances"
+        message = f"clients {i} and {j} swapped their losses, but not their frequencies"
         _assert_close(swapped[:, swap], straight, 2, message)
 
 
@@ -138,7 +135,7 @@ def check_same_seed_gives_same_cohort(selector: BaseSelector) -> None:
 
 
 def check_only_the_rounds_generator_is_drawn_from(selector: BaseSelector) -> None:
-    """The global generators of numpy, Python and torch neither matter nor move."""
+    """The global generators of numpy, Python and torch are not used."""
     before = np.random.get_state(), random.getstate(), torch.get_rng_state()  # noqa: NPY002
     try:
         cohorts, moved = [], False
@@ -171,7 +168,7 @@ def check_no_state_is_kept(selector: BaseSelector) -> None:
 
 
 def check_the_view_is_left_alone(selector: BaseSelector) -> None:
-    """The arrays of the round are what they were."""
+    """The arrays of the round are not changed."""
     view = _round()
     before = {n: v.copy() for n, v in vars(view).items() if isinstance(v, np.ndarray)}
     selector.select(view)
@@ -186,62 +183,58 @@ def check_it_clones_and_pickles(selector: BaseSelector) -> None:
     rebuilt = type(selector)(**selector.get_params(deep=False))
     for copy in [*copies, rebuilt]:
         assert repr(copy) == repr(selector), f"a copy is {copy!r}"
-        assert _same(copy.select(_round()), selector.select(_round())), "a copy chose others"
+        assert _same(copy.select(_round()), selector.select(_round())), "a copy chose other clients"
 
 
 def check_a_single_available_client(selector: BaseSelector) -> None:
-    """With one client in reach, that one is chosen or, if it is no priority client, nobody."""
+    """A single available client is chosen; if it is free, an empty cohort is allowed too."""
     for k in range(_N_CLIENTS):
         cohort = selector.select(_round(available=np.arange(_N_CLIENTS) == k))
         chosen = set(cohort.clients.tolist())
         expected = [{k}] if _PRIORITY[k] else [{k}, set()]
-        assert chosen in expected, f"only client {k} is there, and it chose {chosen}"
+        assert chosen in expected, f"only client {k} is available, but it chose {chosen}"
 
 
 def check_ties_are_broken_at_random(selector: BaseSelector) -> None:
-    """Clients that are alike in all are chosen alike often."""
-    alike = {"losses": np.ones(_N_CLIENTS), "sizes": np.ones(_N_CLIENTS, int)}
+    """Clients of equal losses, sizes and priority are chosen equally often."""
+    equal = {"losses": np.ones(_N_CLIENTS), "sizes": np.ones(_N_CLIENTS, int)}
     for reported in (np.full(_N_CLIENTS, np.inf), np.ones(_N_CLIENTS)):
-        rate = _frequencies(selector, reported=reported, **alike)
+        rate = _frequencies(selector, reported=reported, **equal)
         for group in (_PRIORITY, ~_PRIORITY):
             mean = rate[:, group].mean(axis=1, keepdims=True) * np.ones(group.sum())
-            _assert_close(rate[:, group], mean, 1, "equal clients are not chosen alike")
+            _assert_close(rate[:, group], mean, 1, "equal clients are not chosen equally often")
 
 
 def check_failed_clients_are_not_preferred(selector: BaseSelector) -> None:
-    """A loss that is not finite is no reason to choose a client, nor is a failed training."""
-    ordinary = np.median(_LOSSES)
+    """A client of a loss that is not finite, or whose training failed, is not chosen more often."""
     for k in (0, _N_CLIENTS - 1):
-        others = np.where(np.arange(_N_CLIENTS) == k, ordinary, _LOSSES)
-        rate = _frequencies(selector, losses=others, reported=others)[0, k]
+        median = _losses_with(k, np.median(_LOSSES))
+        rate = _frequencies(selector, losses=median, reported=median)[0, k]
         for bad in (np.nan, np.inf, -np.inf):
-            losses = np.where(np.arange(_N_CLIENTS) == k, bad, _LOSSES)
-            polled = _frequencies(selector, losses=losses, reported=others)[0, k]
+            losses = _losses_with(k, bad)
+            polled = _frequencies(selector, losses=losses, reported=median)[0, k]
             assert polled <= rate + _tolerance(rate, 2), f"a polled loss of {bad} is preferred"
-        reported = np.where(np.arange(_N_CLIENTS) == k, np.nan, _LOSSES)
-        failed = _frequencies(selector, losses=others, reported=reported)[0, k]
+        reported = _losses_with(k, np.nan)
+        failed = _frequencies(selector, losses=median, reported=reported)[0, k]
         assert failed <= rate + _tolerance(rate, 2), "a client whose training failed is preferred"
-    nothing = np.full(_N_CLIENTS, np.nan)
-    selector.select(_round(losses=nothing, reported=nothing))
+    all_failed = np.full(_N_CLIENTS, np.nan)
+    selector.select(_round(losses=all_failed, reported=all_failed))
 
 
 def check_marginals_are_as_stated(selector: BaseSelector) -> None:
-    """Among clients that say the same, polls and choices are as frequent as the rule states."""
-    same = np.ones(_N_CLIENTS)
-    view = _round(losses=same, reported=same)
-    stated = selector.marginals(view)
-    rates = dict.fromkeys(("polled", "chosen"), np.zeros(_N_CLIENTS))
+    """With equal losses, polls and choices are as frequent as ``marginals`` states."""
+    losses = np.ones(_N_CLIENTS)
+    rates = {"polled": np.zeros(_N_CLIENTS), "chosen": np.zeros(_N_CLIENTS)}
     for seed in range(_N_DRAWS):
-        view = _round(seed=seed, losses=same, reported=same)
-        cohort = selector.select(view)
-        asked = np.array([k for poll in view.polls for k in poll[0]], dtype=int)
-        for name, clients in (("polled", asked), ("chosen", cohort.clients)):
-            rates[name] = rates[name] + np.bincount(clients, minlength=_N_CLIENTS) / _N_DRAWS
-    for name, expected in stated.items():
+        view = _round(seed=seed, losses=losses)
+        chosen = selector.select(view).clients
+        for name, clients in (("polled", np.array(_polled(view), int)), ("chosen", chosen)):
+            rates[name] += np.bincount(clients, minlength=_N_CLIENTS) / _N_DRAWS
+    for name, expected in selector.marginals(_round(losses=losses)).items():
         _assert_close(rates[name], expected, 1, f"clients are not {name} as often as stated")
 
 
-# Purity comes first: the checks after it assume it.
+# The checks after the first three assume that a selector keeps no state and is seeded.
 CHECKS: list[Check] = [
     check_no_state_is_kept,
     check_only_the_rounds_generator_is_drawn_from,
@@ -259,8 +252,8 @@ CHECKS: list[Check] = [
     check_marginals_are_as_stated,
 ]
 
-# Clients of different sizes and losses, a third of them with priority, so that rules of both
-# papers have something to choose from: some free losses are near the priority clients', some far.
+# Clients of different sizes and losses, a third of them with priority. Some free clients' losses
+# are near those of the priority clients, some far.
 _SIZES = np.array([5, 40, 10, 25, 15, 30, 20, 35, 8, 12, 28, 18])
 _PRIORITY = np.arange(_N_CLIENTS) % 3 == 0
 _LOSSES = np.array([1.103, 1.71, 1.389, 1.297, 1.004, 1.93, 1.57, 1.178, 2.11, 1.461, 2.02, 1.833])
@@ -275,8 +268,8 @@ def _round(
     reported: np.ndarray | None = None,
     index: int = 5,
     order: np.ndarray | None = None,
-) -> ImaginedRound:
-    """Imagine a round among the clients above; ``order`` renumbers them."""
+) -> MockRound:
+    """Return a mock round of the clients above; ``order`` renumbers them."""
     order = np.arange(_N_CLIENTS) if order is None else order
     reported = losses if reported is None else reported
     return mock_round(
@@ -290,15 +283,19 @@ def _round(
     )
 
 
-def _rounds() -> Iterator[ImaginedRound]:
-    """Imagine rounds of all kinds: early and late, nobody or everybody having reported."""
+def _rounds() -> Iterator[MockRound]:
+    """Yield early and late rounds, in which either all clients or none have reported."""
     for seed in range(10):
         yield _round(seed=seed, index=seed)
         yield _round(seed=seed, index=seed, reported=np.full(_N_CLIENTS, np.inf))
 
 
-def _polled(view: ImaginedRound) -> set[int]:
-    return {k for poll in view.polls for k in poll[0]}
+def _losses_with(k: int, loss: float) -> np.ndarray:
+    return np.where(np.arange(_N_CLIENTS) == k, loss, _LOSSES)
+
+
+def _polled(view: MockRound) -> list[int]:
+    return [k for clients, *_ in view.polls for k in clients]
 
 
 def _same(one: Cohort, other: Cohort) -> bool:
@@ -306,9 +303,9 @@ def _same(one: Cohort, other: Cohort) -> bool:
 
 
 def _frequencies(selector: BaseSelector, **view) -> np.ndarray:
-    """Return how often each client is chosen a round, and with which weight, over many rounds."""
+    """Return the mean count and the mean weight of each client in a cohort."""
     totals = np.zeros((2, _N_CLIENTS))
-    with config_context(skip_parameter_validation=True):  # it costs a fifth of a choice
+    with config_context(skip_parameter_validation=True):  # a fifth of the time
         for seed in range(_N_DRAWS):
             cohort = selector.select(_round(seed=seed, **view))
             totals[0] += np.bincount(cohort.clients, minlength=_N_CLIENTS)
@@ -317,7 +314,7 @@ def _frequencies(selector: BaseSelector, **view) -> np.ndarray:
 
 
 def _tolerance(rate: np.ndarray, n_samples: int) -> np.ndarray:
-    """Return how far a mean of so many samples may be off; a client may be drawn repeatedly."""
+    """Return the tolerance of a difference of ``n_samples`` mean counts."""
     variance = np.maximum(rate, 1 / _N_DRAWS) * np.maximum(1 - rate, 0.1)
     return _SIGMAS * np.sqrt(n_samples * variance / _N_DRAWS)
 
@@ -332,9 +329,9 @@ def _assert_close(rate: np.ndarray, expected: np.ndarray, n_samples: int, messag
 
 
 def _attributes(selector: BaseSelector) -> dict[str, tuple[int, str]]:
-    """Return what the selector and its class hold."""
-    held = {**vars(type(selector)), **vars(selector)}
-    return {name: (id(value), repr(value)) for name, value in held.items()}
+    """Return the identity and text of each attribute of the selector and its class."""
+    attributes = {**vars(type(selector)), **vars(selector)}
+    return {name: (id(value), repr(value)) for name, value in attributes.items()}
 
 
 def _global_states() -> tuple:

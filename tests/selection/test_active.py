@@ -14,7 +14,7 @@ def frequencies(make_round, selector, reported, n=4000):
     return counts / n
 
 
-def test_nobody_has_reported_yet_so_all_are_alike(make_round):
+def test_before_the_first_report_all_clients_are_equally_likely(make_round):
     rate = frequencies(make_round, ActiveFLSelector(clients_per_round=3), np.full(12, np.inf))
     np.testing.assert_allclose(rate, 0.25, atol=4 * np.sqrt(0.25 * 0.75 / 4000))
 

@@ -5,7 +5,7 @@ from sklearn.base import clone
 
 from skfed import FedAlignSelector, PowerOfChoice, RandomSelector
 from skfed.selection import BaseSelector, Cohort
-from skfed.selection._base import count_clients, inclusion_probabilities
+from skfed.selection._base import count_clients
 
 SELECTORS = [
     RandomSelector(clients_per_round=2),
@@ -17,7 +17,7 @@ SELECTORS = [
 
 
 class Fixed(BaseSelector):
-    """Returns what it is told."""
+    """Returns a given cohort."""
 
     def __init__(self, cohort=None):
         self.cohort = cohort
@@ -39,7 +39,7 @@ class Fixed(BaseSelector):
         ([0, 2], [0.5, 0.4], "sum to 0.9"),
     ],
 )
-def test_a_cohort_that_is_none_is_refused(make_round, clients, weights, match):
+def test_an_invalid_cohort_is_refused(make_round, clients, weights, match):
     view, _ = make_round(np.zeros(4), available=[True, False, True, True])
     with pytest.raises(ValueError, match=match):
         Fixed(Cohort(np.array(clients), np.array(weights))).select(view)
@@ -58,7 +58,7 @@ def test_an_unbiased_cohort_may_sum_to_anything(make_round):
     assert Fixed(cohort).select(view).weights.tolist() == [0.3]
 
 
-def test_who_is_left_after_a_dropout_shares_the_weight():
+def test_the_weights_left_after_a_dropout_sum_to_1():
     cohort = Cohort(np.array([0, 1, 1]), np.array([0.5, 0.3, 0.2]))
     kept = cohort.keep(np.array([True, True, False]))
     assert kept.weights.tolist() == pytest.approx([0.625, 0.375])
@@ -75,15 +75,6 @@ def test_numpy_scalars_count_as_numbers_do(make_round):
     for value in (np.float32(0.5), np.float64(0.5), np.int8(6)):
         assert PowerOfChoice(d=value, clients_per_round=1).scheduled(view) == {"d": 6}
         assert len(RandomSelector(value).select(view).clients) == 6
-
-
-def test_inclusion_probabilities_by_hand():
-    """Two draws of sizes 1, 1, 2: P(3) = 1/2 + 2 * 1/4 * 2/3."""
-    expected = [0.25 + 0.25 / 3 + 0.5 / 2, 0.25 + 0.25 / 3 + 0.5 / 2, 0.5 + 1 / 3]
-    chances = np.array([0.25, 0.25, 0.5])
-    np.testing.assert_allclose(inclusion_probabilities(chances, 2), expected)
-    assert inclusion_probabilities(chances, 3).tolist() == pytest.approx([1, 1, 1])
-    assert inclusion_probabilities(chances, 1).tolist() == chances.tolist()
 
 
 def test_the_view_cannot_be_changed(make_round):
@@ -104,7 +95,7 @@ def test_the_view_cannot_be_changed(make_round):
         ({"clients": [0], "max_samples": "all"}, "max_samples must be"),
     ],
 )
-def test_a_poll_that_makes_no_sense_is_refused(make_round, kwargs, match):
+def test_an_invalid_poll_is_refused(make_round, kwargs, match):
     view, polls = make_round(np.zeros(3), available=[True, False, True])
     with pytest.raises(ValueError, match=match):
         view.poll(**kwargs)
@@ -124,7 +115,7 @@ def test_selecting_changes_nothing_and_repeats(make_round, selector):
 
 
 @pytest.mark.parametrize("selector", SELECTORS, ids=repr)
-def test_nobody_or_one_client_in_reach(make_round, selector):
+def test_no_or_one_available_client(make_round, selector):
     nobody, _ = make_round(np.zeros(4), available=np.zeros(4, bool))
     assert selector.select(nobody).clients.tolist() == []
     one, _ = make_round(np.zeros(4), available=[False, False, True, False])
@@ -149,7 +140,7 @@ def test_nobody_or_one_client_in_reach(make_round, selector):
         (RandomSelector(weighting="unbiased"), 'weighting="unbiased" is for probability="unif'),
     ],
 )
-def test_parameters_out_of_range_name_parameter_value_and_way_out(make_round, selector, match):
+def test_errors_name_the_parameter_and_its_value(make_round, selector, match):
     view, _ = make_round(np.zeros(4))
     with pytest.raises(ValueError, match=match):
         selector.select(view)
@@ -160,8 +151,8 @@ def test_a_fraction_counts_at_least_one_client_and_rounds_down():
     assert count_clients(0.1, 36) == 3
 
 
-def test_parameters_are_not_checked_where_scikit_learn_is_told_not_to(make_round):
-    """A truthy text is no bool, but works as one."""
+def test_parameters_are_not_checked_if_scikit_learn_skips_validation(make_round):
+    """A string is not a bool, but its truth value can be taken."""
     selector = RandomSelector(2, replace="yes")
     with pytest.raises(ValueError, match="'replace'"):
         selector.select(make_round([1.0, 2.0, 3.0])[0])

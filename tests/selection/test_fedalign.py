@@ -34,7 +34,7 @@ def test_eps_zero_and_infinity(make_round):
 @pytest.mark.parametrize(
     ("warmup", "n_rounds", "n_warm"), [(0.1, 100, 10), (0.29, 100, 29), (3, 100, 3), (0.1, 3, 0)]
 )
-def test_in_the_warm_up_only_priority_clients_train_and_nobody_is_polled(
+def test_in_the_warm_up_only_priority_clients_train_without_a_poll(
     make_round, warmup, n_rounds, n_warm
 ):
     selector = FedAlignSelector(eps=np.inf, warmup=warmup)
@@ -58,13 +58,13 @@ def test_without_free_clients_nobody_is_polled(make_round):
     assert polls == []
 
 
-def test_without_a_priority_client_in_reach_nobody_trains(make_round):
+def test_without_an_available_priority_client_nobody_trains(make_round):
     view, polls = make_round(LOSSES, priority=PRIORITY, available=[False, False, True, True, True])
     assert FedAlignSelector(eps=np.inf, warmup=0).select(view).clients.tolist() == []
     assert polls == []
 
 
-def test_an_objective_that_nobody_tells_matches_nobody(make_round):
+def test_without_an_objective_no_client_matches(make_round):
     view, _ = make_round([np.nan, np.nan, 1.0, 1.0, 1.0], priority=PRIORITY)
     assert FedAlignSelector(eps=np.inf, warmup=0).select(view).clients.tolist() == [0, 1]
     view, _ = make_round([np.nan, 1.0, 1.1, np.nan, 3.0], priority=PRIORITY)

@@ -13,7 +13,7 @@ def test_with_all_as_candidates_it_picks_exactly_the_highest_losses(make_round):
         cohort = PowerOfChoice(d=12, clients_per_round=3).select(view)
         assert set(cohort.clients) == set(np.argsort(losses)[-3:])
         assert cohort.weights.tolist() == [1 / 3] * 3
-        assert sorted(polls[0][0]) == list(range(12))  # one poll, of everybody
+        assert sorted(polls[0][0]) == list(range(12))  # one poll, of all clients
         assert polls[0][1:] == ("loss", None, None)
 
 
@@ -72,7 +72,7 @@ def test_cpow_d_polls_a_batch(make_round):
     assert polls[0][1:] == ("loss", "batch", None)
 
 
-def test_rpow_d_asks_nobody_and_prefers_who_was_never_selected(make_round):
+def test_rpow_d_polls_nobody_and_prefers_clients_never_selected(make_round):
     reported = np.array([0.5, np.inf, 2.0, np.nan, 1.0])
     view, polls = make_round(np.zeros(5), reported=reported)
     selector = PowerOfChoice(d=5, clients_per_round=3, loss="reported")

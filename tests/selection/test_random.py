@@ -23,7 +23,7 @@ def test_draws_by_size_with_replacement_and_plain_mean(make_round):
     assert (np.abs(rate - expected) < 4 * error).all()
     view, _ = make_round(np.zeros(4), sizes=sizes)
     cohort = RandomSelector(clients_per_round=7).select(view)
-    assert len(cohort.clients) == 4  # capped by who is available
+    assert len(cohort.clients) == 4  # capped by the number of available clients
     assert cohort.weights.tolist() == [0.25] * 4
 
 

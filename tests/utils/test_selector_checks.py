@@ -1,4 +1,4 @@
-"""Our selectors pass, a correct foreign one passes, and each wrong one is caught by name."""
+"""Correct selectors pass all checks; each incorrect one fails the check of its mistake."""
 
 import numpy as np
 import pytest
@@ -34,23 +34,25 @@ OURS = [
 
 
 @parametrize_with_selector_checks(OURS)
-def test_our_selectors_pass(selector, check):
+def test_selectors_of_the_package_pass(selector, check):
     check(selector)
 
 
 class Median(BaseSelector):
-    """A correct foreign rule: polls all and takes those above the median loss."""
+    """Polls all clients and takes those above the median loss."""
 
     def _select(self, round):
         clients = np.flatnonzero(round.available)
         losses = round.poll(clients)
-        told = np.isfinite(losses)
-        chosen = clients[told][losses[told] >= np.median(losses[told])] if told.any() else clients
-        return Cohort.by_size(chosen, round.sizes)
+        answered = np.isfinite(losses)
+        if answered.any():
+            clients, losses = clients[answered], losses[answered]
+            clients = clients[losses >= np.median(losses)]
+        return Cohort.by_size(clients, round.sizes)
 
 
 class Softmax(BaseSelector):
-    """Another: draws three by the softmax of their losses."""
+    """Draws three clients by the softmax of their losses."""
 
     def _select(self, round):
         clients = np.flatnonzero(round.available)
@@ -72,7 +74,7 @@ class Utility(BaseSelector):
         return Cohort.by_size(clients[np.argsort(-utility, kind="stable")[:3]], round.sizes)
 
     def _utility(self, round, clients):
-        # Who has not reported comes first, whose training failed last.
+        # Clients that have not reported rank first, those whose training failed last.
         return np.nan_to_num(self._reported(round)[clients], nan=-1.0, posinf=1e9) * np.sqrt(
             round.sizes[clients]
         )
@@ -82,18 +84,18 @@ class Utility(BaseSelector):
 
 
 class UtilityOfHalf(Utility):
-    """The same, but polls one half of the clients, and takes the reported losses of the others."""
+    """The same with polled losses for half of the clients, and reported ones for the others."""
 
     def _utility(self, round, clients):
         utility = super()._utility(round, clients)
-        asked = clients[: len(clients) // 2]
-        told = np.nan_to_num(round.poll(asked), nan=-1.0, posinf=-1.0, neginf=-1.0)
-        utility[: len(asked)] = told * np.sqrt(round.sizes[asked])
+        half = clients[: len(clients) // 2]
+        losses = np.nan_to_num(round.poll(half), nan=-1.0, posinf=-1.0, neginf=-1.0)
+        utility[: len(half)] = losses * np.sqrt(round.sizes[half])
         return utility
 
 
 @pytest.mark.parametrize("selector", [Median(), Softmax()], ids=repr)
-def test_correct_foreign_selectors_pass(selector):
+def test_selectors_of_others_pass(selector):
     check_selector(selector)
 
 
@@ -103,7 +105,7 @@ def test_a_correct_selector_by_reported_losses_and_sizes_passes(selector):
 
 
 class UniformCandidates(PowerOfChoice):
-    """FedLab's mistake: candidates uniformly instead of by p_k."""
+    """Draws candidates uniformly instead of by p_k, as FedLab does."""
 
     def _select(self, round):
         candidates = round.rng.choice(np.flatnonzero(round.available), size=min(
@@ -113,7 +115,7 @@ class UniformCandidates(PowerOfChoice):
 
 
 class IndexesAnotherList(PowerOfChoice):
-    """FLGo's mistake: ranks the candidates and takes the ranks as clients."""
+    """Takes the ranks of candidates for client indices, as FLGo does."""
 
     def _select(self, round):
         available = np.flatnonzero(round.available)
@@ -144,7 +146,7 @@ class PrefersNaN(PowerOfChoice):
 
 
 class Wrong(BaseSelector):
-    """Polls all and takes the half of highest loss, but for one mistake."""
+    """Polls all clients and takes the half of highest loss, except for one mistake."""
 
     def _select(self, round):
         clients = np.flatnonzero(round.available)
@@ -190,7 +192,7 @@ class KeepsStateOnTheClass(Wrong):
 
 
 class WeighsTheFirst(Wrong):
-    """Nearly all of the weight goes to whoever has the lowest index."""
+    """Gives nearly all weight to the client of lowest index."""
 
     def mistake(self, round, chosen):
         weights = np.where(chosen == chosen.min(), 1.0, 1e-3)
@@ -214,14 +216,14 @@ class LooksBehind(Wrong):
 
 
 class TakesLossesForReported(Utility):
-    """Takes the losses of now, which it did not poll, for the reported ones."""
+    """Uses current losses, which it did not poll, in place of reported ones."""
 
     def _reported(self, round):
         return round.ask.__closure__[1].cell_contents
 
 
 class PrefersWhoFailed(Utility):
-    """Takes clients whose training failed for new ones."""
+    """Treats clients whose training failed as new ones."""
 
     def _reported(self, round):
         return np.nan_to_num(round.reported, nan=1e9)
@@ -291,7 +293,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("selector", "name"), WRONG, ids=lambda case: type(case).__name__)
-def test_each_mistake_is_caught_by_the_check_that_names_it(selector, name):
+def test_each_mistake_fails_its_check(selector, name):
     check = next(check for check in CHECKS if check.__name__ == name)
     with pytest.raises(AssertionError, match=f"^{name}: "):
         run_check(check, selector)
@@ -299,10 +301,10 @@ def test_each_mistake_is_caught_by_the_check_that_names_it(selector, name):
         check_selector(selector)
 
 
-def test_parameters_that_do_not_survive_cloning_are_caught():
+def test_parameters_that_change_when_cloned_fail():
     with pytest.raises((AssertionError, RuntimeError), match="Cannot clone|check_it_clones"):
         check_selector(ChangesItsParameters(share=0.8))
 
 
-def test_every_check_catches_something():
+def test_every_check_has_a_selector_that_fails():
     assert {name for _, name in WRONG} == {check.__name__ for check in CHECKS}
