@@ -2,16 +2,24 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from skfed._federation import Federation
-from skfed.engines import Draws, EvaluateRequest, Evaluation, LocalTraining, TrainRequest, Updates
+from skfed.engines import (
+    Draws,
+    EvaluateRequest,
+    Evaluation,
+    LocalTraining,
+    TrainRequest,
+    Updates,
+    enumerate_copies,
+)
 from skfed.engines._replies import collect
 from skfed.flower._messages import (
     MOMENTS,
@@ -72,7 +80,6 @@ class MessageEngine:
             )
             model = self._model(name, question.round, arrays)
             contents[name] = RecordDict({"question": asked} | model)
-        self.nodes.look()
         answers = self.nodes.exchange(contents, POLL)
         values, raised, silent = np.full(len(names), np.nan), {}, np.zeros(len(names), bool)
         for i, name in enumerate(names):
@@ -106,8 +113,22 @@ class MessageEngine:
                 found.append(None)
         return found
 
-    def messages(self, order: TrainRequest) -> list[Message]:
-        """Return the messages that ask a cohort to train; a client that stands twice gets one."""
+    def train(self, order: TrainRequest) -> Iterator[Updates]:
+        """Train a cohort; yield what each member sends back.
+
+        A client that stands in the cohort twice gets one message, and sends two updates.
+        """
+        clients = order.cohort.clients.tolist()
+        answers = self.nodes.exchange(self._train_contents(order), TRAIN)
+        for i, (k, copy) in enumerate(enumerate_copies(clients)):
+            member, (name,) = np.array([i]), self._names([k])
+            try:
+                yield self._update(order, member, copy, answers[name])
+            except Exception as error:
+                yield Updates.of_failed(member, error)
+
+    def _train_contents(self, order: TrainRequest) -> dict[str, RecordDict]:
+        """Return the content of the message to each client of a cohort."""
         names = self._names(order.cohort.clients)
         training, arrays, contents = order.training, to_arrays(order.state), {}
         for name, n_copies in Counter(names).items():
@@ -124,22 +145,7 @@ class MessageEngine:
             if order.corrections is not None:
                 content["correction"] = to_arrays(order.corrections[names.index(name)])
             contents[name] = RecordDict(content)
-        self.nodes.look()
-        return self.nodes.messages(contents, TRAIN)
-
-    def updates(
-        self, order: TrainRequest, messages: Sequence[Message], replies: Iterable[Message]
-    ) -> Iterator[Updates]:
-        """Yield what a cohort has sent back, member by member."""
-        answers = self.nodes.answers(messages, replies)
-        copies: Counter[str] = Counter()
-        for i, name in enumerate(self._names(order.cohort.clients)):
-            member = np.array([i])
-            try:
-                yield self._update(order, member, copies[name], answers[name])
-            except Exception as error:
-                yield Updates.of_failed(member, error)
-            copies[name] += 1
+        return contents
 
     def _names(self, clients: Iterable[int]) -> list[str]:
         return [str(name) for name in self.federation.names(clients)]

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from flwr.app import Message, RecordDict
@@ -78,32 +78,28 @@ class Nodes:
         self._closed = True
         return self.cards
 
-    def look(self) -> None:
-        """Find clients again that have come back as another node."""
+    def exchange(
+        self, contents: dict[str, RecordDict], kind: str
+    ) -> dict[str, RecordDict | Exception]:
+        """Send each client its content; return the content of each reply, or an exception."""
+        self._find_returned()
+        messages = {
+            name: Message(content, self.node_of[name], kind, ttl=self.timeout)
+            for name, content in contents.items()
+        }
+        replies = self.grid.send_and_receive([*messages.values()], timeout=self.timeout)
+        reply_to = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        answers = {}
+        for name, message in messages.items():
+            answers[name] = content_of(reply_to.get(message.metadata.message_id))
+            (self._lost.add if _is_lost(answers[name]) else self._lost.discard)(name)
+        return answers
+
+    def _find_returned(self) -> None:
+        """Find clients that have come back as another node."""
         online = self._online()
         if self._lost or any(self.node_of[name] not in online for name in self.cards):
             self._meet(online, wait=True)
-
-    def exchange(self, contents: dict[str, RecordDict], kind: str) -> dict[str, Any]:
-        """Send each client its content; return what each answers, or an exception."""
-        messages = self.messages(contents, kind)
-        return self.answers(messages, self.grid.send_and_receive(messages, timeout=self.timeout))
-
-    def messages(self, contents: dict[str, RecordDict], kind: str) -> list[Message]:
-        """Return the messages to clients, in the order of ``contents``."""
-        return [
-            Message(content, self.node_of[name], kind, ttl=self.timeout)
-            for name, content in contents.items()
-        ]
-
-    def answers(self, messages: Sequence[Message], replies: Iterable[Message]) -> dict[str, Any]:
-        """Return by client what has come in reply to messages: a content, or an exception."""
-        name_of = {node: name for name, node in self.node_of.items()}
-        answers = self._contents(messages, replies)
-        told = {name_of[m.metadata.dst_node_id]: a for m, a in zip(messages, answers, strict=True)}
-        for name, answer in told.items():
-            (self._lost.add if _is_lost(answer) else self._lost.discard)(name)
-        return told
 
     def _online(self) -> dict[int, str]:
         """Return the nodes that are connected, and the name that each is registered by, if any."""
@@ -131,13 +127,6 @@ class Nodes:
     def _silent(self, nodes: Iterable[int]) -> set[int]:
         """Return the nodes that have not said who they are."""
         return set(nodes) - self._greetings.said.keys() - set(self.node_of.values())
-
-    def _contents(
-        self, messages: Sequence[Message], replies: Iterable[Message]
-    ) -> list[RecordDict | Exception]:
-        """Return what has come in reply to each message."""
-        came = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        return [content_of(came.get(m.metadata.message_id)) for m in messages]
 
     def _accept(self, node: int, online: dict[int, str], answer: Any) -> str | None:
         """Take a node for the client that it says it is; else return why not."""

@@ -175,18 +175,17 @@ class FederatedStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Poll and select; return the messages to the cohort, none after the last round."""
-        self._order = self._rounds.begin()
-        self._messages = [] if self._order is None else self._engine.messages(self._order)
-        return self._messages
+        """Ask nothing: ``aggregate_train`` runs the whole round."""
+        return []
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate what the cohort sent; return the model and the numbers of the round."""
-        if self._order is None:  # a callback has stopped the rounds
+        """Run a round: poll, select, train, aggregate; return the model and the round's numbers."""
+        request = self._rounds.begin()
+        if request is None:  # a callback has stopped the rounds
             return None, None
-        self._rounds.finish(self._engine.updates(self._order, self._messages, replies))
+        self._rounds.finish(self._engine.train(request))
         server = self._rounds.server
         row = server.rows[-1]
         numbers = {name: row[name] for name in _SHOWN}
