@@ -19,7 +19,7 @@ from skfed.availability import BaseAvailability
 from skfed.callbacks._sklearn import (
     CallbackSupportMixin,
     SklearnCallbacks,
-    of_the_fit,
+    callback_attributes,
     with_callbacks,
 )
 from skfed.checkpoint._run import Run, open_run
@@ -201,7 +201,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             If ``checkpoint`` cannot be written to.
         """
         self._validate_params()
-        given = X, y
+        task = {"estimator": self, "X": X, "y": y}
         resume = self.warm_start and hasattr(self, "net_")
         with self._kept_on_failure(resume):
             with naming("X", "y"):
@@ -215,8 +215,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             with open_run(self, server, federation, (X, y, weights), validation) as run:
                 rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
-                    self,
-                    given,
+                    self._init_callback_context(
+                        max_subtasks=len(rounds), sequential_subtasks=False
+                    ),
+                    task,
                     rounds,
                     lambda: snapshot_attributes(server, federation, self._output_shape, X),
                 )
@@ -305,7 +307,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                     f"{self.n_rounds}, is kept; fit goes on from it with warm_start=True."
                 )
             elif not resume:
-                before |= of_the_fit(self)
+                before |= callback_attributes(vars(self))
                 self.__dict__.clear()
                 self.__dict__.update(before)
             raise

@@ -347,7 +347,7 @@ def test_callbacks_that_cannot_be_saved_are_named(blobs, tmp_path):
     net = NeuralNetClassifier(
         nn.Linear(5, 3), criterion=nn.CrossEntropyLoss, callbacks=[("hoarder", Hoarder())]
     )
-    with pytest.warns(UserWarning, match=r"begins anew.*hoarder\.things"):
+    with pytest.warns(UserWarning, match=r"are reset.*hoarder\.things"):
         fit(blobs, tmp_path, estimator=net, n_rounds=1)
 
 

@@ -1,7 +1,7 @@
-"""Callbacks that monitor a value, such as EarlyStopping: they see the rounds that have it.
+"""Callbacks that monitor a value, such as EarlyStopping: called only in rounds that have the value.
 
-A round has no objective where nobody was polled for it, and no validation between two of them.
-Recording NaN would count such a round against a callback's patience.
+A round has no objective if no client was polled for it, and no validation scores if it was not
+validated. A NaN in their place would count against a callback's patience.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from skorch import NeuralNet
 from skorch.callbacks import Callback, Checkpoint, EpochScoring, LRScheduler, PassthroughScoring
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-Named = Sequence[tuple[str, Callback]]
+NamedCallbacks = Sequence[tuple[str, Callback]]
 
-_ROUND, _TRAIN, _VALID = "a round", "training rows", "validation data"  # what is measured on what
-#: Columns of history_ that the net's history gets, for TensorBoard, PrintLog and monitors.
-SHOWN = {
+_ROUND, _TRAIN, _VALID = "a round", "training rows", "validation data"  # sources of columns
+#: Columns of history_ that are copied to the net's history, and their source.
+COPIED_COLUMNS = {
     "objective": _ROUND,
     "val_loss": _VALID,
     "val_score": _VALID,
@@ -23,9 +23,8 @@ SHOWN = {
     "bytes_down": _ROUND,
     "bytes_up": _ROUND,
 }
-_COLUMNS = {"epoch": _ROUND, "dur": _ROUND} | SHOWN
-_REMEDY = {
-    _TRAIN: "the server holds none",
+_MISSING = {
+    _TRAIN: "the server has none",
     _VALID: "there is none: pass X_val and y_val to fit",
 }
 
@@ -33,51 +32,55 @@ _REMEDY = {
 def monitor_of(callback: Callback) -> str | Callable[[NeuralNet], Any] | None:
     """Return what a callback monitors: a column of the net's history, or a function of the net."""
     if isinstance(callback, LRScheduler) and not _is_plateau_of_rounds(callback):
-        return None  # it has a monitor by default, and does not look at it
+        return None  # it has a default monitor that it does not use
     monitor = getattr(callback, "monitor", None)
     is_function = callable(monitor) and isinstance(callback, LRScheduler | Checkpoint)
     return monitor if is_function or isinstance(monitor, str) else None
 
 
-def check_monitors(callbacks: Named, has_train: bool, has_valid: bool) -> dict[str, str]:
-    """Check that what is monitored can be there; return what each known column is measured on.
+def check_monitors(callbacks: NamedCallbacks, has_train: bool, has_valid: bool) -> dict[str, str]:
+    """Check that the monitored columns can exist; return the source of each known column.
 
     Raises
     ------
     ValueError
-        If no round can have it.
+        If a callback monitors a column that no round can have.
     """
-    known, there = dict(_COLUMNS), {_ROUND: True, _TRAIN: has_train, _VALID: has_valid}
+    available = {_ROUND: True, _TRAIN: has_train, _VALID: has_valid}
+    sources = {"epoch": _ROUND, "dur": _ROUND} | COPIED_COLUMNS
+    # A callback of the user's own class may record any column.
     all_known = all(type(cb).__module__.partition(".")[0] == "skorch" for _, cb in callbacks)
     for name, callback in callbacks:
         monitor = monitor_of(callback)
-        if isinstance(monitor, str) and (monitor in known or all_known):
-            possible = [column for column, source in known.items() if there[source]]
-            _check(name, monitor, known.get(monitor), possible, there)
-        known |= _recorded(callback)
-    return known
+        if isinstance(monitor, str) and (monitor in sources or all_known):
+            _check_monitor(name, monitor, sources, available)
+        sources |= _recorded_columns(callback)
+    return sources
 
 
-def _check(
-    name: str, monitor: str, source: str | None, possible: list[str], there: dict[str, bool]
+def _check_monitor(
+    name: str, monitor: str, sources: dict[str, str], available: dict[str, bool]
 ) -> None:
-    if source is not None and there[source]:
+    source = sources.get(monitor)
+    if source is None:
+        reason = "which no callback before it records"
+    elif available[source]:
         return
-    why = "which no callback before it records"
-    if source is not None:
-        why = f"which is measured on {source}, and {_REMEDY[source]}"
+    else:
+        reason = f"which is measured on {source}, and {_MISSING[source]}"
+    columns = [column for column, source in sources.items() if available[source]]
     raise ValueError(
-        f"estimator's callback {name} monitors {monitor!r}, {why}; or let it monitor one of "
-        f"{possible} (callbacks__{name}__monitor)."
+        f"estimator's callback {name} monitors {monitor!r}, {reason}; or set "
+        f"callbacks__{name}__monitor to one of {columns}."
     )
 
 
-def _recorded(callback: Callback) -> dict[str, str]:
-    """Return the columns that a callback of skorch records, and what they are measured on."""
+def _recorded_columns(callback: Callback) -> dict[str, str]:
+    """Return the columns that a callback of skorch records, and their sources."""
     source = _TRAIN if getattr(callback, "on_train", False) else _VALID
     if isinstance(callback, EpochScoring):
         name = callback.name_
-    elif isinstance(callback, PassthroughScoring):  # of the losses that a round has
+    elif isinstance(callback, PassthroughScoring):  # averages the losses in the round's history
         name, source = callback.name, _ROUND if callback.on_train else _VALID
     else:
         event = getattr(callback, "event_name", None)
@@ -86,22 +89,24 @@ def _recorded(callback: Callback) -> dict[str, str]:
     return {name: source} | best
 
 
-def end_round(callback: Callback, net: NeuralNet, known: dict[str, str], **data: Any) -> bool:
-    """Show a callback a round, unless this lacks what it monitors; tell whether it was shown.
+def call_on_epoch_end(
+    callback: Callback, net: NeuralNet, sources: dict[str, str], **data: Any
+) -> bool:
+    """Call a callback if the round has what it monitors; return whether it was called.
 
-    A round lacks what a function monitors if that raises KeyError, as the history does.
+    A monitor that is a function raises KeyError, as the history does, if the round lacks its value.
     """
     monitor: Any = monitor_of(callback)
-    if isinstance(monitor, str) and monitor in known and monitor not in net.history[-1]:
-        return _hide(callback, net)
+    if isinstance(monitor, str) and monitor in sources and monitor not in net.history[-1]:
+        return _skip(callback, net)
     if not callable(monitor):
         callback.on_epoch_end(net, **data)
         return True
     try:
         value = monitor(net)
     except KeyError:
-        return _hide(callback, net)
-    callback.monitor = lambda net: value  # asked once
+        return _skip(callback, net)
+    callback.monitor = lambda net: value  # the function is called once a round
     try:
         callback.on_epoch_end(net, **data)
     finally:
@@ -109,9 +114,9 @@ def end_round(callback: Callback, net: NeuralNet, known: dict[str, str], **data:
     return True
 
 
-def _hide(callback: Callback, net: NeuralNet) -> bool:
+def _skip(callback: Callback, net: NeuralNet) -> bool:
     if isinstance(callback, Checkpoint) and callback.event_name is not None:
-        # It counts these events to find the round that it saved.
+        # Checkpoint finds the round that it saved by this event in each row of the history.
         net.history.record(callback.event_name, False)
     return False
 

@@ -1,4 +1,4 @@
-"""What a fit shows while it runs."""
+"""The progress bar of a fit."""
 
 from typing import Any
 
@@ -7,38 +7,40 @@ from tqdm.auto import tqdm
 
 
 class Progress:
-    """A bar over the rounds of a fit, with what the last one came to.
+    """Progress bar over the rounds of a fit, with the values of the last round.
 
     Parameters
     ----------
     done, total : int
-        Rounds finished before, and rounds planned.
+        Number of rounds that are finished, and that are planned.
     shown : bool
-        Whether to show anything.
+        Whether to show the bar.
     """
 
     def __init__(self, done: int, total: int, shown: bool):
         self.megabytes = 0.0
-        self.scored: dict[str, str] = {}  # in the last round that was validated
+        self.score: dict[str, str] = {}  # of the last validated round
         self.bar = tqdm(initial=done, total=total, unit="round", disable=not shown)
 
     def begin_round(self) -> None:
-        """Wait."""
+        """Do nothing: the bar is updated after each round."""
 
     def end_round(self, row: dict[str, Any]) -> bool:
-        """Show a finished round; it is no reason to stop."""
+        """Update the bar by the round's row of history_; return False, not to stop."""
         self.megabytes += (row["bytes_down"] + row["bytes_up"]) / 1e6
-        objective = row["objective"]
-        name, loss = "objective", objective
-        if not np.isfinite(objective):
-            name, loss = "train loss", row["train_loss"]
-        told = {name: f"{loss:.4f}", "cohort": row["n_aggregated"], "MB": f"{self.megabytes:.1f}"}
+        has_objective = np.isfinite(row["objective"])
+        name, column = ("objective",) * 2 if has_objective else ("train loss", "train_loss")
         if np.isfinite(row.get("val_score", np.nan)):
-            self.scored = {"val score": f"{row['val_score']:.3f}"}
-        self.bar.set_postfix(told | self.scored, refresh=False)
+            self.score = {"val score": f"{row['val_score']:.3f}"}
+        values = {
+            name: f"{row[column]:.4f}",
+            "cohort": row["n_aggregated"],
+            "MB": f"{self.megabytes:.1f}",
+        }
+        self.bar.set_postfix(values | self.score, refresh=False)
         self.bar.update()
         return False
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Close the bar, which stays on the screen."""
         self.bar.close()

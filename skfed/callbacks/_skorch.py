@@ -1,6 +1,6 @@
 """The wrapped net's epoch-level callbacks, once a round: a round is an epoch of the global net.
 
-Batch-level hooks act on every client's batches instead (``nets.NetPool``).
+Batch-level callbacks are called at the clients instead (``nets.NetPool``).
 """
 
 import warnings
@@ -14,16 +14,23 @@ from skorch import NeuralNet
 from skorch.callbacks import BatchScoring, Callback, EpochScoring, LRScheduler, PrintLog
 from skorch.history import History
 
-from skfed.callbacks._monitors import SHOWN, Named, check_monitors, end_round, monitor_of
+from skfed.callbacks._monitors import (
+    COPIED_COLUMNS,
+    NamedCallbacks,
+    call_on_epoch_end,
+    check_monitors,
+    monitor_of,
+)
 from skfed.utils._files import to_json
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._warnings import warn
 
 Rows = tuple[np.ndarray, np.ndarray]
+CallbackState = dict[str, dict[str, Any]]
 
 _BATCH_HOOKS = "on_batch_begin", "on_batch_end", "on_grad_computed"
 _ROUND_HOOKS = "on_epoch_end", "on_train_end"
-_BEGINNINGS = "on_train_begin", "on_epoch_begin"
+_BEGIN_HOOKS = "on_train_begin", "on_epoch_begin"
 
 
 def _hooks(callback: Callback, *names: str) -> list[str]:
@@ -32,8 +39,8 @@ def _hooks(callback: Callback, *names: str) -> list[str]:
 
 
 def acts_on_batches(callback: Callback) -> bool:
-    """Tell whether a callback is for the clients' batches."""
-    if isinstance(callback, EpochScoring):  # only to cache predictions
+    """Return whether a callback is called at the clients, for their batches."""
+    if isinstance(callback, EpochScoring):  # its batch hooks only cache predictions
         return False
     if isinstance(callback, BatchScoring):
         return callback.on_train
@@ -43,20 +50,25 @@ def acts_on_batches(callback: Callback) -> bool:
 
 
 def acts_on_rounds(callback: Callback) -> bool:
-    """Tell whether a callback is for the global net after each round."""
-    if isinstance(callback, BatchScoring):  # it has no batches of its own
+    """Return whether a callback is called with the global net after each round."""
+    if isinstance(callback, BatchScoring):  # the global net has no batches
         return False
     return bool(_hooks(callback, *_ROUND_HOOKS))
 
 
+def _user_callbacks(net: NeuralNet) -> NamedCallbacks:
+    """Return the callbacks that are not skorch's defaults."""
+    defaults = {name for name, _ in net.get_default_callbacks()}
+    return [(name, callback) for name, callback in net.callbacks_ if name not in defaults]
+
+
 def idle_callbacks(net: NeuralNet) -> list[str]:
-    """Name those of the user's callbacks that have no effect, with what they would have done."""
-    own = {name for name, _ in net.get_default_callbacks()}
-    given = [(name, callback) for name, callback in net.callbacks_ if name not in own]
-    of_clients = [callback for _, callback in given if acts_on_batches(callback)]
-    only_scores = all(isinstance(callback, BatchScoring) for callback in of_clients)
+    """Return the names of the user's callbacks or hooks that have no effect, with the reason."""
+    callbacks = _user_callbacks(net)
+    at_clients = [callback for _, callback in callbacks if acts_on_batches(callback)]
+    only_scores = all(isinstance(callback, BatchScoring) for callback in at_clients)
     idle = []
-    for name, callback in given:
+    for name, callback in callbacks:
         if isinstance(callback, BatchScoring) and not callback.on_train:
             idle.append(f"{name} (no client has validation batches: use EpochScoring)")
         elif isinstance(callback, BatchScoring) and only_scores:
@@ -65,23 +77,23 @@ def idle_callbacks(net: NeuralNet) -> list[str]:
                 "use EpochScoring)"
             )
         elif not (acts_on_batches(callback) or acts_on_rounds(callback)):
-            idle += [f"{name}.{hook}" for hook in _hooks(callback, *_BEGINNINGS)]
+            idle += [f"{name}.{hook}" for hook in _hooks(callback, *_BEGIN_HOOKS)]
     return idle
 
 
-class HeldOut(Protocol):
-    """What callbacks need to know of validation data."""
+class ValidationData(Protocol):
+    """The validation data of a fit."""
 
     @property
     def rows(self) -> Rows | None:
-        """X and y as the net takes them; None shows callbacks none."""
+        """X and y as the net takes them; None if callbacks get none."""
 
     def is_due(self, t: int) -> bool:
-        """Tell whether the net is measured on them after round t."""
+        """Return whether the net is validated after round t."""
 
 
 class RoundCallbacks:
-    """Runs the epoch-level callbacks of a net; nothing if the user gave none.
+    """Calls the epoch-level callbacks of a net, if the user gave any.
 
     Parameters
     ----------
@@ -89,8 +101,8 @@ class RoundCallbacks:
         Holds the global model.
     train : tuple of ndarray, or None
         X and y as the net takes them.
-    validation : HeldOut or None
-        The validation data, and the rounds after which the net is measured on them.
+    validation : ValidationData or None
+        The validation data, and the rounds after which the net is validated.
 
     Raises
     ------
@@ -98,123 +110,116 @@ class RoundCallbacks:
         If a callback monitors what no round can have.
     """
 
-    def __init__(
-        self,
-        net: NeuralNet,
-        train: Rows | None,
-        validation: HeldOut | None,
-    ):
+    def __init__(self, net: NeuralNet, train: Rows | None, validation: ValidationData | None):
         self.net = net
-        self.callbacks = _of_rounds(net)
+        self.callbacks = _round_callbacks(net)
         valid = None if validation is None else validation.rows
         self.n_valid = 0 if valid is None else len(valid[1])
         self.validation = validation
-        self.known = check_monitors(self.callbacks, train is not None, valid is not None)
-        self.blind: dict[str, bool] = {}  # who has seen no round that has what it monitors
+        self.sources = check_monitors(self.callbacks, train is not None, valid is not None)
+        self.called: dict[str, bool] = {}  # whether any round had what a callback monitors
         if self.callbacks:
             datasets = [None if rows is None else net.get_dataset(*rows) for rows in (train, valid)]
             self.data = {"dataset_train": datasets[0], "dataset_valid": datasets[1]}
 
-    def begin(self, remembered: dict[str, Any] | None = None, anew: Collection[str] = ()) -> None:
-        """Start the training; a warm start or another partial_fit goes on with it.
+    def begin(
+        self, callback_state: CallbackState | None = None, restarted: Collection[str] = ()
+    ) -> None:
+        """Call on_train_begin of callbacks that begin, and restore the state of the others.
 
-        skorch would begin anew, and an LRScheduler then take a step more at each beginning. With
-        what another process ``remembered``, the training goes on from there. Callbacks that are to
-        begin ``anew`` are given by name.
+        A callback begins in the first fit, or if its name is in ``restarted``. skorch would call
+        on_train_begin in each fit, and an LRScheduler takes a step there. ``callback_state`` was
+        read from a file.
         """
-        is_first = remembered is not None or not self.net.history
-        beginning = [(name, one) for name, one in self.callbacks if is_first or name in anew]
+        is_first = callback_state is not None or not self.net.history
+        beginning = [(name, cb) for name, cb in self.callbacks if is_first or name in restarted]
         rates = [dict(group) for group in self.net.optimizer_.param_groups]
         history, self.net.history = self.net.history, History()
-        self._notify("on_train_begin", beginning, X=None, y=None)
+        self._call("on_train_begin", beginning, X=None, y=None)
         self.net.history = history or self.net.history
-        if remembered is None:
+        if callback_state is None:
             return
-        lost = [
-            f"{name}.{attribute}"
-            for name, callback in self.callbacks
-            for attribute in _remind(callback, remembered.get(name, {}))
-        ]
-        if not any(isinstance(one, LRScheduler) and name in anew for name, one in self.callbacks):
+        _restore(self.callbacks, callback_state)
+        if not any(isinstance(cb, LRScheduler) and name in restarted for name, cb in beginning):
             for group, rate in zip(self.net.optimizer_.param_groups, rates, strict=True):
-                group.update(rate)  # which schedulers set when they begin
-        if lost:
-            warn_of_lost(lost)
+                group.update(rate)  # a scheduler sets the rates in on_train_begin
 
     def begin_round(self) -> None:
-        """Start a round."""
+        """Call on_epoch_begin."""
         if self.callbacks:
             self.net.history.new_epoch()
             self.net.history.record("epoch", len(self.net.history))
-            self._notify("on_epoch_begin", **self.data)
+            self._call("on_epoch_begin", self.callbacks, **self.data)
 
     def end_round(self, row: dict[str, Any]) -> bool:
-        """Show the callbacks a round; tell whether one of them wants to stop."""
+        """Call on_epoch_end with the round's row of history_; return whether to stop."""
         if not self.callbacks:
             return False
+        is_validated = self._is_validated(row["round"])
+        self._record(row, is_validated)
+        data = self.data if is_validated else self.data | {"dataset_valid": None}
+        try:
+            with self._isolated():
+                for name, callback in self.callbacks:
+                    if isinstance(callback, PrintLog):
+                        self._print_new_columns(callback)
+                    called = call_on_epoch_end(callback, self.net, self.sources, **data)
+                    self.called[name] = self.called.get(name, False) or called
+        except KeyboardInterrupt:  # raised by skorch's EarlyStopping
+            return True
+        return False
+
+    def _is_validated(self, t: int) -> bool:
+        return self.validation is not None and self.n_valid > 0 and self.validation.is_due(t)
+
+    def _record(self, row: dict[str, Any], is_validated: bool) -> None:
+        """Record a round in the net's history, as skorch does for an epoch of one batch."""
         history = self.net.history
         history.record("dur", row["round_seconds"])
-        validated = self._is_validated(row["round"])
-        measured = {"val_loss", "val_score"} if validated else set()
-        for name in SHOWN:  # a loss that was measured may be infinite
+        measured = {"val_loss", "val_score"} if is_validated else set()
+        for name in COPIED_COLUMNS:  # a measured loss may be infinite
             if name in measured or np.isfinite(row.get(name, np.nan)):
                 history.record(name, row[name])
         history.new_batch()
         if np.isfinite(row["train_loss"]):
             history.record_batch("train_loss", row["train_loss"])
         history.record_batch("train_batch_size", max(row["samples_trained"], 1))
-        if validated:
+        if is_validated:
             history.record_batch("valid_loss", row["val_loss"])
             history.record_batch("valid_batch_size", self.n_valid)
-        data = self.data if validated else self.data | {"dataset_valid": None}
-        try:
-            with self._apart():
-                for name, callback in self.callbacks:
-                    self._show(name, callback, data)
-        except KeyboardInterrupt:  # how skorch's EarlyStopping stops
-            return True
-        return False
 
-    def _is_validated(self, t: int) -> bool:
-        """Tell whether callbacks see what was measured on validation data after round t."""
-        return self.validation is not None and self.n_valid > 0 and self.validation.is_due(t)
-
-    def _show(self, name: str, callback: Callback, data: dict[str, Any]) -> None:
-        """Show a callback a round, if this has what it monitors."""
+    def _print_new_columns(self, log: PrintLog) -> None:
+        """Let PrintLog print its header again if the columns differ from the last round's."""
         history = self.net.history
-        if isinstance(callback, PrintLog) and len(history) > 1:
-            # Its columns are those of the round: another header where they are others.
-            callback.first_iteration_ |= history[-1].keys() != history[-2].keys()
-        shown = end_round(callback, self.net, self.known, **data)
-        self.blind[name] = self.blind.get(name, True) and not shown
+        if len(history) > 1:
+            log.first_iteration_ |= history[-1].keys() != history[-2].keys()
 
     def end(self, complete: bool) -> None:
-        """End a fit; if all its rounds were run, say which callbacks had nothing to monitor."""
-        self._notify("on_train_end", X=None, y=None)
-        blind = [(name, monitor_of(cb)) for name, cb in self.callbacks if self.blind.get(name)]
-        told = [
-            f"{name} (monitor={monitor!r})"
-            for name, monitor in blind
-            if not any(monitor in row for row in self.net.history)
+        """Call on_train_end; if all rounds were run, warn of monitors that no round had."""
+        self._call("on_train_end", self.callbacks, X=None, y=None)
+        skipped = [
+            f"{name} (monitor={monitor_of(callback)!r})"
+            for name, callback in self.callbacks
+            if not self.called.get(name, True)
+            and not any(monitor_of(callback) in row for row in self.net.history)
         ]
-        if told and complete:
+        if skipped and complete:
             warn(
-                "estimator's callbacks monitor what no round of this fit had, and so did nothing: "
-                f"{', '.join(told)}. history_ shows what the rounds have; the objective takes "
-                "a selector that polls all priority clients in reach, as FedAlignSelector does "
-                "after its warm-up."
+                "estimator's callbacks monitor what no round of this fit had, so they had no "
+                f"effect: {', '.join(skipped)}. history_ shows what the rounds have; the objective "
+                "needs a selector that polls all available priority clients, as FedAlignSelector "
+                "does after its warm-up."
             )
 
-    def _notify(self, hook: str, callbacks: Named | None = None, **given: Any) -> None:
-        callbacks = self.callbacks if callbacks is None else callbacks
+    def _call(self, hook: str, callbacks: NamedCallbacks, **kwargs: Any) -> None:
         if callbacks:
-            with self._apart():
+            with self._isolated():
                 for _, callback in callbacks:
-                    getattr(callback, hook)(self.net, **given)
+                    getattr(callback, hook)(self.net, **kwargs)
 
     @contextmanager
-    def _apart(self) -> Iterator[None]:
-        """Keep what callbacks do from the rest: draws, and warnings that mean nothing here."""
+    def _isolated(self) -> Iterator[None]:
+        """Keep callbacks' random draws from the fit, and suppress warnings that do not apply."""
         caching, self.net.use_caching = self.net.use_caching, False  # there are no batches
         try:
             # Seeded, since a DataLoader draws from torch's global generator.
@@ -229,60 +234,61 @@ class RoundCallbacks:
             self.net.use_caching = caching
 
 
-def _of_rounds(net: NeuralNet) -> Named:
-    """Return the callbacks that are told of rounds: none, unless the user has given some."""
-    own = {name for name, _ in net.get_default_callbacks()}
-    given = [(name, cb) for name, cb in net.callbacks_ if name not in own and acts_on_rounds(cb)]
-    # skorch's own keep the scores that the others look at; its log is ours to print.
-    kept = own - {"print_log", "epoch_timer"}
+def _round_callbacks(net: NeuralNet) -> NamedCallbacks:
+    """Return the callbacks that are called once a round: none, unless the user gave some."""
+    users = [(name, cb) for name, cb in _user_callbacks(net) if acts_on_rounds(cb)]
+    # skorch's defaults record the scores that other callbacks use; PrintLog is opt-in.
+    kept = {name for name, _ in net.get_default_callbacks()} - {"print_log", "epoch_timer"}
     defaults = [(name, callback) for name, callback in net.callbacks_ if name in kept]
-    return [*defaults, *given] if given else []
+    return [*defaults, *users] if users else []
 
 
-def memory_of(net: NeuralNet) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return what a net's callbacks remember, by callback and attribute, for another process.
+def get_callback_state(net: NeuralNet) -> tuple[CallbackState, list[str]]:
+    """Return the state of a net's callbacks, and the names of attributes that are not in it.
 
-    That are their plain attributes, beyond their parameters, as ("plain", value), and the states
-    of what has a ``state_dict``, as ("state", value). What else they keep is named.
+    The state maps callback and attribute to ("plain", value) or, for objects with a
+    ``state_dict``, to ("state", state). Parameters are not in it.
     """
-    memory: dict[str, dict[str, Any]] = {}
-    left_out: list[str] = []
-    for name, callback in _of_rounds(net):
+    state: CallbackState = {}
+    unsaved: list[str] = []
+    for name, callback in _round_callbacks(net):
         params = signature(type(callback)).parameters  # skorch's get_params has more
-        memory[name] = {}
+        state[name] = {}
         for attribute in vars(callback).keys() - params.keys():
             value = getattr(callback, attribute)
-            kept = ("state", value.state_dict()) if _has_state(value) else ("plain", value)
+            entry = ("state", value.state_dict()) if _has_state(value) else ("plain", value)
             try:
-                to_json(kept, {})
+                to_json(entry, {})
             except TypeError:
-                left_out += [] if callable(value) else [f"{name}.{attribute}"]
+                unsaved += [] if callable(value) else [f"{name}.{attribute}"]
             else:
-                memory[name][attribute] = kept
-    return memory, sorted(left_out)
+                state[name][attribute] = entry
+    return state, sorted(unsaved)
 
 
-def warn_of_lost(names: list[str]) -> None:
-    """Say what of callbacks does not go through a file."""
+def warn_of_unsaved(attributes: list[str]) -> None:
+    """Warn that attributes of callbacks are lost when a fit continues from a file."""
     warn(
-        "estimator's callbacks keep what begins anew when the training goes on from a file: "
-        f"{', '.join(names)}. Plain values that are there from on_train_begin on go on, and "
-        "objects with a state_dict."
+        "attributes of estimator's callbacks are reset when training continues from a file: "
+        f"{', '.join(attributes)}. Plain values are saved, and objects that have a state_dict and "
+        "exist after on_train_begin."
     )
 
 
-def _remind(callback: Callback, memory: dict[str, Any]) -> list[str]:
-    """Give a callback its memory; return what of it finds no place."""
-    homeless = []
-    for name, (kind, value) in memory.items():
-        current: Any = getattr(callback, name, None)
-        if kind == "plain":
-            setattr(callback, name, value)
-        elif _has_state(current):
-            current.load_state_dict(value)
-        else:  # an object that the callback makes later than on_train_begin
-            homeless.append(name)
-    return homeless
+def _restore(callbacks: NamedCallbacks, state: CallbackState) -> None:
+    """Set the callbacks' attributes; warn of objects that do not exist after on_train_begin."""
+    missing = []
+    for name, callback in callbacks:
+        for attribute, (kind, value) in state.get(name, {}).items():
+            current: Any = getattr(callback, attribute, None)
+            if kind == "plain":
+                setattr(callback, attribute, value)
+            elif _has_state(current):
+                current.load_state_dict(value)
+            else:
+                missing.append(f"{name}.{attribute}")
+    if missing:
+        warn_of_unsaved(missing)
 
 
 def _has_state(value: Any) -> bool:

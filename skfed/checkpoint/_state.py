@@ -8,7 +8,7 @@ import torch
 from skorch.history import History
 
 from skfed.aggregation._scaffold import Variates
-from skfed.callbacks._skorch import memory_of, warn_of_lost
+from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
 from skfed.nets import State, get_state, set_state
 from skfed.server._divergence import in_doubt
 from skfed.server._state import ServerState
@@ -142,8 +142,8 @@ def _rates(group: dict[str, Any]) -> dict[str, float]:
 
 def warn_of_lost_state(server: ServerState) -> None:
     """Warn of attributes of the net's callbacks that a file cannot hold."""
-    if lost := memory_of(server.net)[1]:
-        warn_of_lost(lost)
+    if unsaved := get_callback_state(server.net)[1]:
+        warn_of_unsaved(unsaved)
 
 
 def position(model: State, seed: int, n_rounds: int) -> str:

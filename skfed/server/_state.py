@@ -8,7 +8,7 @@ import numpy as np
 from skorch import NeuralNet
 
 from skfed.aggregation._scaffold import Variates
-from skfed.callbacks._skorch import memory_of
+from skfed.callbacks._skorch import get_callback_state
 from skfed.nets import State
 from skfed.utils._seeding import Purpose, stream
 
@@ -54,7 +54,7 @@ class ServerState:
 
     def memory(self) -> dict[str, Any]:
         """Return what the net's callbacks remember."""
-        return memory_of(self.net)[0] if self.reminder is None else self.reminder
+        return get_callback_state(self.net)[0] if self.reminder is None else self.reminder
 
     @property
     def round(self) -> int:
