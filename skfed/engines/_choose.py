@@ -17,7 +17,6 @@ from skfed.engines._replies import Engine
 from skfed.engines._sampling import Draws, batch_size
 from skfed.engines._stack import Method
 from skfed.engines._stacked import Plan, StackedEngine
-from skfed.engines._verdicts import Verdicts, key_of
 from skfed.engines._weights import check_gives_row_losses
 from skfed.engines._worker_data import ClientRows
 from skfed.engines._workers import Workers
@@ -40,7 +39,6 @@ _STEP = (
 )  # fmt: skip
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client whose batch is all it has
-_VERDICTS: Verdicts[tuple[Plan, str]] = Verdicts(size=64)
 _LARGE_STEP = 2**20  # bytes of a client's model and rows; beyond, dispatch is a small part
 
 
@@ -110,18 +108,12 @@ def _plan(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[
     if net_pool.ambient.autocast:
         raise CannotStack("torch.autocast is on, and stacked products round otherwise")
     _check_settings(net)
-    few_X, few_y = few_rows(net, X, y, batch)
-    key = key_of(net, few_X, few_y)
-    verdict = _VERDICTS.get(key)
-    if verdict is None:
-        try:
-            verdict = _try(net, Probe(net, few_X, few_y))
-        except CannotStack:
-            raise
-        except Exception as error:  # of the user's code; the loop will raise it again, if it does
-            raise CannotStack(f"the module fails on a few rows: {first_line(error)}") from error
-        _VERDICTS.keep(key, verdict)
-    return verdict
+    try:
+        return _try(net, Probe(net, *few_rows(net, X, y, batch)))
+    except CannotStack:
+        raise
+    except Exception as error:  # from the module's code; the loop raises it again, if it does
+        raise CannotStack(f"the module fails on a few rows: {first_line(error)}") from error
 
 
 def _try(net: NeuralNet, probe: Probe) -> tuple[Plan, str]:

@@ -1,11 +1,13 @@
 """Which engine runs a net, and the reason that is given."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from families import FAMILIES, LINEAR, Attention, build
+from sklearn.base import clone
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, GradientNormClipping
 from torch import nn
@@ -319,3 +321,53 @@ def test_auto_leaves_to_the_loop_what_gains_nothing_by_being_stacked(module, sha
     )
     assert reason in engine_of(data, net(module, batch_size=32))
     assert engine_of(data, net(module, batch_size=32), engine="stacked") == "stacked: torch.func"
+
+
+def test_each_fit_looks_at_its_own_net(blobs):
+    """Nets that differ in their code only, or in a weight, one after the other."""
+
+    def define(forward):
+        return type("Net", (nn.Linear,), {"forward": forward, "__module__": "__main__"})
+
+    linear = define(nn.Linear.forward)
+    noisy = define(lambda self, X: nn.Linear.forward(self, X + torch.randn_like(X)))
+    gated = define(lambda self, X: nn.Linear.forward(self, X) * X.mean(1, keepdim=True))
+    found = [engine_of(blobs, net(kind(5, 3))) for kind in (linear, noisy, gated, linear)]
+    assert found[0] == found[3] == "stacked: linear layers"
+    assert found[1].startswith("loop: the module draws random numbers")
+    assert found[2] == "stacked: torch.func"
+    frozen = linear(5, 3)
+    assert engine_of(blobs, net(frozen)) == "stacked: linear layers"
+    frozen.bias.requires_grad_(False)
+    assert engine_of(blobs, net(frozen)) == "stacked: torch.func"
+
+
+def test_autocast_takes_the_loop(blobs):
+    assert engine_of(blobs, mlp()) == "stacked: linear layers"
+    with torch.autocast("cpu", enabled=True):
+        assert engine_of(blobs, mlp()).startswith("loop: torch.autocast is on")
+
+
+def test_a_second_fit_of_the_same_net_gives_the_same_model(blobs, same_model):
+    X, y, clients = blobs
+    estimator = FederatedClassifier(mlp(), n_rounds=3, engine="stacked", random_state=0)
+    torch.manual_seed(0)
+    first = clone(estimator).fit(X, y, clients=clients)
+    second = clone(estimator).fit(X, y, clients=clients)
+    assert same_model(first, second)
+    assert first.engine_ == second.engine_ == "stacked: linear layers"
+
+
+def test_nets_chosen_side_by_side(blobs, same_model):
+    X, y, clients = blobs
+    nets = [net(nn.Sequential(nn.Linear(5, width), nn.Linear(width, 3))) for width in (2, 3, 4)]
+
+    def fit(estimator):
+        model = FederatedClassifier(estimator, n_rounds=1, engine="stacked", random_state=0)
+        return model.fit(X, y, clients=clients)
+
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(fit, nets * 2))
+    for estimator, first, second in zip(nets, together[:3], together[3:], strict=True):
+        assert same_model(fit(estimator), first)
+        assert same_model(first, second)
