@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from os import PathLike
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -23,7 +23,7 @@ from skfed.callbacks._sklearn import (
     with_callbacks,
 )
 from skfed.checkpoint._run import Run, open_run
-from skfed.checkpoint._save import load, save
+from skfed.checkpoint._save import is_saved, load, save
 from skfed.engines import Draws, batch_size, make_engine, row_weights
 from skfed.nets import NetPool, cast
 from skfed.privacy import GaussianMechanism
@@ -212,7 +212,11 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             if resume and not self._has_more_rounds(server):
                 return self
             validation = self._validation(X, X_val, y_val, clients_val, federation, server)
-            with open_run(self, server, federation, (X, y, weights), validation) as run:
+            data = {"X": X, "y": y, "sample_weight": weights}
+            data["classes"] = getattr(self, "classes_", None)
+            if validation is not None:
+                data["X_val"], data["y_val"] = validation.rows
+            with open_run(type(self), self.get_params(), server, federation, data) as run:
                 rounds = range(server.round, self.n_rounds)
                 callbacks = SklearnCallbacks(
                     self._init_callback_context(
@@ -244,7 +248,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             If classes, client ids or the state of a callback are not plain: numbers, strings,
             timestamps, and tuples of them are.
         """
-        save(self, path)
+        check_is_fitted(self)
+        save(path, type(self).__name__, vars(self), self._server)
 
     def load(self, path) -> Self:
         """Take what an estimator has learned from a file that ``save`` has written.
@@ -272,7 +277,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """
         self._validate_params()
         with self._kept_on_failure(resume=False):
-            load(self, path)
+            self.__dict__.update(load(path, type(self).__name__, self._unfitted_server))
         return self
 
     def _partial_fit(self, X, y, clients, sample_weight, classes=None) -> Self:
@@ -377,6 +382,14 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _start(self, X: np.ndarray) -> ServerState:
         seed = draw_seed(self.random_state)
+        return ServerState(self._make_net(X, seed), seed, given=settings_of(self.estimator))
+
+    def _unfitted_server(self, attributes: dict[str, Any], seed: int) -> ServerState:
+        """Set fitted attributes that were read from a file; return a server with a new net."""
+        for name in [name for name in vars(self) if is_saved(name)]:  # of an earlier fit
+            delattr(self, name)
+        self.__dict__.update(attributes)
+        X = np.zeros((1, *self._sample_shape), dtype=np.int64)
         return ServerState(self._make_net(X, seed), seed, given=settings_of(self.estimator))
 
     def _resumed(self, X: np.ndarray) -> ServerState:

@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from sklearn.base import BaseEstimator
-
 from skfed._federation import Federation
 from skfed.checkpoint._contents import Indescribable
 from skfed.checkpoint._descriptions import describe
@@ -13,23 +10,25 @@ from skfed.checkpoint._digests import digest_of, hex_of, shown
 
 # What changes how a fit runs, but not its result.
 _IDLE = {"checkpoint", "checkpoint_every", "n_jobs", "verbose", "warm_start"}
+_DATA = "X", "y", "sample_weight", "X_val", "y_val", "classes"
 _SHOWN = 60
 
 Description = dict[str, str]
 
 
-def describe_parameters(estimator: BaseEstimator) -> Description:
-    """Describe each parameter; with ``warm_start``, ``n_rounds`` may grow from fit to fit.
+def describe_parameters(kind: type, params: Mapping[str, Any]) -> Description:
+    """Describe the class of an estimator and each of its parameters, nested ones included.
+
+    With ``warm_start``, ``n_rounds`` is left out, since it may grow from fit to fit.
 
     Raises
     ------
     TypeError
-        If a parameter cannot be told from others.
+        If a parameter cannot be described.
     """
-    idle = _IDLE | ({"n_rounds"} if estimator.warm_start else set())
-    params = estimator.get_params(deep=True)
+    idle = _IDLE | ({"n_rounds"} if params["warm_start"] else set())
     told = {name: _told(name, params[name]) for name in sorted(params.keys() - idle)}
-    return told | {"type": describe(type(estimator))}
+    return told | {"type": describe(kind)}
 
 
 def _told(name: str, value: Any) -> str:
@@ -49,15 +48,12 @@ def _has_params(value: Any) -> bool:
     return hasattr(value, "get_params") and not isinstance(value, type)
 
 
-def describe_data(
-    arrays: Mapping[str, np.ndarray | None], federation: Federation, classes: Any
-) -> Description:
-    """Describe what a fit is given: arrays by name, the clients, and the classes, if any."""
-    told = {name: describe(array) for name, array in arrays.items()}
+def describe_data(data: Mapping[str, Any], federation: Federation) -> Description:
+    """Describe the arrays that a fit is given, by name, and the clients."""
+    told = {name: describe(data.get(name)) for name in _DATA}
     digests = b"".join(federation.digest(k) for k in range(len(federation)))
     rows = digest_of(federation.order, federation.offsets, federation.priority_weights)
-    told["clients"] = f"{len(federation)} clients, {hex_of(digests)} {rows}"
-    return told | {"classes": describe(classes)}
+    return told | {"clients": f"{len(federation)} clients, {hex_of(digests)} {rows}"}
 
 
 def fingerprint(description: Description) -> str:

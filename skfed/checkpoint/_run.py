@@ -4,12 +4,12 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -25,12 +25,8 @@ from skfed.checkpoint._fingerprint import (
 from skfed.checkpoint._state import position, restore, state_to_dict, warn_of_lost_state
 from skfed.nets import get_state
 from skfed.server._state import ServerState
-from skfed.server._validation import Validation
 from skfed.utils import _files
 from skfed.utils._warnings import warn
-
-if TYPE_CHECKING:
-    from skfed._estimator import BaseFederated
 
 _SHOWN = 3
 _LOG = re.compile(r"history-(\d+)\.jsonl")
@@ -133,45 +129,53 @@ class Run:
 
 @contextmanager
 def open_run(
-    model: "BaseFederated",
+    kind: type,
+    params: Mapping[str, Any],
     server: ServerState,
     federation: Federation,
-    train: tuple[np.ndarray | None, ...],
-    validation: Validation | None,
+    data: Mapping[str, Any],
 ) -> Iterator[Run | None]:
-    """Open the run of a fit, if it has ``checkpoint``, and bring the server to where it has come.
+    """Open the run of a fit, if there is ``checkpoint``, and restore its last state.
 
-    A run that has more than ``n_rounds`` (``warm_start``) is left as it is, and ``n_rounds`` tells
-    another from it. A server that has finished rounds before (``warm_start`` too) goes on with the
-    run that these rounds are of; else where it starts tells its run from others.
+    A run that has more than ``n_rounds`` (``warm_start``) is left as it is, and the new one has
+    ``n_rounds`` in its fingerprint. A server that has finished rounds before (``warm_start`` too)
+    resumes the run that begins with these rounds; else its position is part of the fingerprint.
+
+    Parameters
+    ----------
+    kind : type
+        The class of the estimator.
+    params : mapping
+        All of its parameters, nested ones included.
+    server : ServerState
+        Is set to the run's last state.
+    federation : Federation
+        The clients.
+    data : mapping
+        Arrays by name, and other values that the result depends on; None for what is not given.
 
     Raises
     ------
     OSError
         If the directory cannot be written to, or another process has this run open.
     TypeError
-        If a client's id cannot be written, or a parameter cannot be told from others.
+        If a client's id cannot be written, or a parameter cannot be described.
     ValueError
         If the run's files have been damaged.
     """
-    if model.checkpoint is None:
+    checkpoint, n_rounds = params["checkpoint"], params["n_rounds"]
+    if checkpoint is None:
         yield None
         return
-    if not os.fspath(model.checkpoint) or "\0" in str(model.checkpoint):
-        raise ValueError(
-            f"checkpoint={model.checkpoint!r} names no directory: name one, or pass None."
-        )
+    if not os.fspath(checkpoint) or "\0" in str(checkpoint):
+        raise ValueError(f"checkpoint={checkpoint!r} names no directory: name one, or pass None.")
     _check_ids(federation.ids)
-    root, about = Path(model.checkpoint), describe_parameters(model)
-    held_out = (None, None) if validation is None else validation.rows
-    names = "X", "y", "sample_weight", "X_val", "y_val"
-    data = dict(zip(names, (*train, *held_out), strict=True))
-    about |= describe_data(data, federation, getattr(model, "classes_", None))
-    about = _choose(root, about, server, model.n_rounds)
-    run = Run(root / fingerprint(about), model.checkpoint_every)
+    root, about = Path(checkpoint), describe_parameters(kind, params)
+    about = _choose(root, about | describe_data(data, federation), server, n_rounds)
+    run = Run(root / fingerprint(about), params["checkpoint_every"])
     run.folder.mkdir(parents=True, exist_ok=True)
     with _locked(run.folder):
-        _resume(run, about, server, model.verbose)
+        _resume(run, about, server, params["verbose"])
         yield run
 
 

@@ -148,7 +148,8 @@ class FederatedStrategy(Strategy):
         sizes = {name: card.n_samples for name, card in cards.items()}
         federation = federation_of(sizes, model.priority)
         data = _described(next(iter(cards.values())))
-        with open_run(model, server, federation, data, None) as run:
+        data["classes"] = getattr(model, "classes_", None)
+        with open_run(type(model), model.get_params(), server, federation, data) as run:
             draws = Draws(federation, server.seed, batch_size(server.net))
             fit = uuid4().hex  # a fit that goes on is another, for what clients remember
             self._engine = MessageEngine(self._nodes, federation, draws, to_text(classes), fit)
@@ -267,10 +268,11 @@ def _checked_clients(clients: Any) -> int | list[str] | None:
     )
 
 
-def _described(card: ClientInfo) -> tuple[np.ndarray, np.ndarray, None]:
-    """Return what stands for X, y and weights in a checkpoint's fingerprint: not their values."""
+def _described(card: ClientInfo) -> dict[str, Any]:
+    """Return the shapes of X and y, for a checkpoint's fingerprint; their values are unknown."""
     columns = [] if card.columns is None else list(card.columns)
-    return np.array([str(card.shape), card.dtype, *columns]), np.array(str(card.target_shape)), None
+    X = np.array([str(card.shape), card.dtype, *columns])
+    return {"X": X, "y": np.array(str(card.target_shape))}
 
 
 def _measuring(evaluate_fn: Callable, server: ServerState, model: BaseFederated) -> Callable:
