@@ -1,8 +1,13 @@
 """Every experiment of both papers, with one command each: see ``python -m benchmarks.papers -h``.
 
-``fedalign/`` and ``power_of_choice/`` hold a module a figure or table. A module names panels; a
-panel shows some strategies of a setting (``settings.py``: a problem of ``problems.py``, a net, how
-clients train); experiments that share a setting share its table of results. ``runner.py`` runs what
-is missing, ``pictures.py`` and ``report.py`` work from the tables alone, ``claims.py`` says what
-holds. A run that is cut short is run again; finished ones are not.
+A new figure or table is one new file in ``fedalign/`` or ``power_of_choice/``, and no other change:
+``fedalign/fig7.py``, say, defines ``EXPERIMENT``, an ``Experiment`` of ``experiment.py``, and
+``catalogue.py`` finds it by its file name, as ``fedalign-fig7``. Modules whose names begin with an
+underscore hold what several figures of a paper share.
+
+An experiment has panels. A panel shows some strategies of a setting (``settings.py``), which is a
+problem of ``problems.py``, a net, and how clients train. Experiments that share a setting share its
+table of results. ``runner.py`` makes the runs that are missing from the tables, ``pictures.py`` and
+``report.py`` read the tables alone, ``claims.py`` checks the papers' claims. An interrupted run is
+repeated; a finished one is not.
 """

@@ -18,23 +18,23 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="experiments, or 'all'")
     parser.add_argument("--list", action="store_true", help="list the experiments")
     parser.add_argument(
-        "--seeds", type=int, help="runs of each strategy (default: as its configuration says)"
+        "--seeds", type=int, help="runs of each strategy (default: those of its configuration)"
     )
     parser.add_argument(
-        "--rounds", type=int, help="rounds of a run (default: as its configuration says)"
+        "--rounds", type=int, help="rounds of a run (default: those of its configuration)"
     )
     parser.add_argument(
         "--out",
         type=Path,
-        help="folder for tables and pictures (default: benchmarks/papers, or its folder shortened "
-        "with --quick, --seeds or --rounds)",
+        help="folder for tables and pictures (default: benchmarks/papers; with --quick, --seeds or "
+        "--rounds benchmarks/papers/shortened)",
     )
     parser.add_argument("--device", default="cpu", help="torch device, such as cuda")
-    parser.add_argument("--jobs", type=int, help="runs side by side (default: one a core)")
+    parser.add_argument("--jobs", type=int, help="runs at the same time (default: one a core)")
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="two rounds of one seed, with a tenth of the rows and of the local steps",
+        help="two rounds of one seed, with a tenth of the rows and local steps",
     )
     parser.add_argument(
         "--report",
@@ -76,19 +76,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _named(names: list[str], known: dict[str, Experiment]) -> list[str] | None:
-    """Return the experiments that are meant, those without their data left out."""
+    """Return the experiments to run; "all" leaves out those whose data are not on disk."""
     unknown = [name for name in names if name not in known and name != "all"]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; --list shows the names.", file=sys.stderr)
         return None
     if names and names != ["all"]:
         return names
-    absent = [
+    without_data = [
         name for name, experiment in known.items() if experiment.needs and not experiment.needs()
     ]
-    if absent:
-        print(f"left out, since their data are not there: {', '.join(absent)}", file=sys.stderr)
-    return [name for name in known if name not in absent]
+    if without_data:
+        print(f"left out, as their data are missing: {', '.join(without_data)}", file=sys.stderr)
+    return [name for name in known if name not in without_data]
 
 
 def _runs(experiments: Iterable[Experiment]) -> list[Run]:

@@ -21,7 +21,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 def _place(module: str) -> tuple[bool, int, str]:
-    """Sort figures by number, each with its variants behind it, before tables and the rest."""
+    """Return a sort key: figures by number, each before its variants; then tables and others."""
     return not module.startswith("fig"), len(module.partition("_")[0]), module
 
 
@@ -30,8 +30,7 @@ def shortened(
 ) -> Experiment:
     """Return an experiment with other numbers of seeds and rounds; None keeps them.
 
-    With ``thin`` each so many-th row is kept and each so many-th local step taken, and its tables
-    have other names.
+    ``thin`` > 1 keeps one row and one local step in ``thin``, and renames the tables.
     """
     panels = []
     for panel in experiment.panels:

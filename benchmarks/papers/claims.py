@@ -1,4 +1,4 @@
-"""What the papers say, and whether it holds in a table of results."""
+"""Claims of the papers, and checks whether they hold in a table of results."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-LAST = 10  # rounds; what is measured in them is what a run comes to "in the end"
+N_LAST = 10  # rounds whose mean is a run's final value
 POINTS = "{:+.1f} points"  # a difference of accuracies, in percent
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a claim comes to in one setting."""
+    """The measured value of a claim in one setting, and the verdict."""
 
     measured: str
     verdict: str
@@ -21,7 +21,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(ABC):
-    """A statement of a paper about a figure that each seed gives.
+    """A statement of a paper about a value that each seed has.
 
     Parameters
     ----------
@@ -30,11 +30,11 @@ class Claim(ABC):
     place : str
         Where the paper makes it.
     measure : callable
-        Table of results to one figure a seed; NaN where it is not to be had.
+        Takes a table of results; returns one value a seed, NaN where there is none.
     paper : str
-        The paper's figure, or what it says instead of one.
+        The paper's value, or its statement without one.
     form : str, default="{:.2f}"
-        How figures are written.
+        Format of the values.
     """
 
     words: str
@@ -44,7 +44,7 @@ class Claim(ABC):
     form: str = "{:.2f}"
 
     def check(self, table: pd.DataFrame) -> Finding:
-        """Return what it comes to in a table."""
+        """Return the measured value and the verdict for a table."""
         values = np.asarray(self.measure(table), float)
         if np.isnan(values).any():
             missed = f"not reached in {np.isnan(values).sum()} of {len(values)} runs"
@@ -61,16 +61,17 @@ class Claim(ABC):
 
 
 def beyond(effect: float, error: float) -> bool:
-    """Tell whether an effect is more than its standard error.
+    """Return whether an effect is more than its standard error.
 
-    The effect of one seed alone equals its standard error but for rounding: that is not enough.
+    Where one seed alone has an effect, the mean equals the standard error up to rounding: this is
+    not enough.
     """
     return effect > error * (1 + 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure(Claim):
-    """The paper gives a figure.
+    """The paper states a value.
 
     It holds when the mean is at least as far from ``neutral`` as ``claimed``, a standard error
     allowed, and partly when it is beyond ``neutral`` by more than a standard error and by a quarter
@@ -91,7 +92,7 @@ class Figure(Claim):
 
 @dataclass(frozen=True, kw_only=True)
 class Direction(Claim):
-    """The paper says more, or less.
+    """The paper states that a value is higher, or lower.
 
     It holds when the mean is beyond ``neutral`` by more than a standard error, and partly when it
     is beyond by less.
@@ -109,7 +110,7 @@ class Direction(Claim):
 
 @dataclass(frozen=True, kw_only=True)
 class NoHigher(Claim):
-    """The paper says that nothing is left above ``neutral``.
+    """The paper states that a value is not above ``neutral``.
 
     It holds unless the mean is higher by more than a standard error.
     """
@@ -122,7 +123,7 @@ class NoHigher(Claim):
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(Claim):
-    """We ask for a mean on one side of ``limit``; no standard error is allowed."""
+    """A requirement of our own: the mean is on one side of ``limit``, without a standard error."""
 
     place: str = "bound of our own"
     limit: float
@@ -135,7 +136,7 @@ class Bound(Claim):
 
 @dataclass(frozen=True, kw_only=True)
 class Equal(Claim):
-    """The paper says that two are alike.
+    """The paper states that two values are equal.
 
     It holds when the mean is within a standard error of ``neutral``, partly within ``tolerance``.
     """
@@ -163,9 +164,9 @@ def rounds_to(
     level: float | np.ndarray,
     falling: bool = False,
 ) -> np.ndarray:
-    """Return after how many rounds each seed first reached a level; NaN if it never did.
+    """Return the number of rounds in which each seed first reached a level; NaN if it did not.
 
-    The level may be one for each seed.
+    The level is one number, or one for each seed.
     """
     values = of_seeds(table, strategy, column).dropna(how="all")
     reached = values <= level if falling else values >= level
@@ -173,16 +174,18 @@ def rounds_to(
     return np.where(reached.any(), first, np.nan)
 
 
-def in_the_end(table: pd.DataFrame, strategy: str, column: str) -> np.ndarray:
-    """Return each seed's mean of what was measured in the last rounds; NaN if it diverged."""
-    return of_seeds(table, strategy, column).tail(LAST).mean().to_numpy()
+def final_mean(table: pd.DataFrame, strategy: str, column: str) -> np.ndarray:
+    """Return each seed's mean over the last rounds; NaN if it diverged."""
+    return of_seeds(table, strategy, column).tail(N_LAST).mean().to_numpy()
 
 
-def over(table: pd.DataFrame, strategy: str, column: str, first: float, last: float) -> np.ndarray:
+def mean_over(
+    table: pd.DataFrame, strategy: str, column: str, first: float, last: float
+) -> np.ndarray:
     """Return each seed's mean over a span of rounds, given as shares of all rounds.
 
-    Rounds that were not measured count by a straight line between those that were, so that every
-    part of the span weighs alike; a seed that diverged is NaN.
+    Rounds that were not measured are interpolated linearly, so that every part of the span has the
+    same weight. A seed that diverged is NaN.
     """
     values = of_seeds(table, strategy, column).interpolate("index", limit_area="inside")
     span = values.iloc[int(first * len(values)) : int(last * len(values))]
@@ -192,9 +195,9 @@ def over(table: pd.DataFrame, strategy: str, column: str, first: float, last: fl
 def ratio_to(
     strategy: str, than: str, column: str, level: float, falling: bool = False
 ) -> Callable[[pd.DataFrame], np.ndarray]:
-    """Measure the rounds that a strategy needs to a level, as a share of another's.
+    """Measure the rounds that a strategy needs to reach a level, as a share of another's.
 
-    Where the other never gets there, all its rounds count.
+    If the other never reaches it, the number of all its rounds is taken.
     """
 
     def measure(table: pd.DataFrame) -> np.ndarray:
@@ -205,12 +208,12 @@ def ratio_to(
     return measure
 
 
-def gain_in_the_end(
+def final_gain(
     strategy: str, than: str, column: str, scale: float = 1.0
 ) -> Callable[[pd.DataFrame], np.ndarray]:
-    """Measure the difference of two strategies in the end."""
+    """Measure the difference of two strategies over the last rounds."""
     return lambda table: (
-        scale * (in_the_end(table, strategy, column) - in_the_end(table, than, column))
+        scale * (final_mean(table, strategy, column) - final_mean(table, than, column))
     )
 
 
@@ -220,5 +223,8 @@ def gain_over(
     """Measure the difference of two strategies over a span of rounds."""
     return lambda table: (
         scale
-        * (over(table, strategy, column, first, last) - over(table, than, column, first, last))
+        * (
+            mean_over(table, strategy, column, first, last)
+            - mean_over(table, than, column, first, last)
+        )
     )

@@ -1,4 +1,4 @@
-"""A figure or table of a paper: its panels, what it measures, and what the paper says of it."""
+"""A figure or table of a paper: its panels, the columns of its table, and the paper's claims."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,24 +7,28 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from benchmarks.papers.claims import Claim, in_the_end, of_seeds, rounds_to
+from benchmarks.papers.claims import Claim, final_mean, of_seeds, rounds_to
 from benchmarks.papers.settings import Setting
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table of ours against theirs: one figure a strategy and seed."""
+    """A column of the table that compares our results with the paper's.
+
+    ``measure`` takes a table of results and a strategy, and returns one value a seed. With
+    ``with_share`` the value is also shown as a share of the experiment's baseline.
+    """
 
     heading: str
     measure: Callable[[pd.DataFrame, str], np.ndarray]
     form: str = "{:.2f}"
-    with_share: bool = False  # of what the experiment's baseline comes to
+    with_share: bool = False
 
 
-def end_of(column: str, heading: str, scale: float = 1.0, form: str = "{:.2f}") -> Column:
-    """Return the column of what is measured in the end."""
+def final_of(column: str, heading: str, scale: float = 1.0, form: str = "{:.2f}") -> Column:
+    """Return the column of a mean over the last rounds."""
     return Column(
-        heading, lambda table, strategy: scale * in_the_end(table, strategy, column), form
+        heading, lambda table, strategy: scale * final_mean(table, strategy, column), form
     )
 
 
@@ -35,8 +39,8 @@ def mean_of(column: str, heading: str, form: str = "{:.1f}") -> Column:
     )
 
 
-ACCURACY = end_of("test_accuracy", "test accuracy, %", 100)
-LOSS = end_of("global_loss", "training loss", form="{:.3f}")
+ACCURACY = final_of("test_accuracy", "test accuracy, %", 100)
+LOSS = final_of("global_loss", "training loss", form="{:.3f}")
 SECONDS = Column(
     "seconds a round",
     lambda table, strategy: of_seeds(table, strategy, "seconds").median().to_numpy(),
@@ -73,15 +77,15 @@ class Panel:
     Parameters
     ----------
     title : str
-        Above its curves.
+        Title above its curves.
     setting : Setting
-        Where its results come from.
+        The setting whose results it shows.
     strategies : sequence of str
-        Those that it shows.
+        The strategies that it shows.
     claims : sequence of Claim
-        What the paper says.
+        The paper's claims.
     theirs : mapping of str to mapping of str to str
-        The paper's figures: strategy to heading to figure.
+        The paper's values, by strategy and heading.
     """
 
     title: str
@@ -98,21 +102,21 @@ class Experiment:
     Parameters
     ----------
     title : str
-        What it is.
+        Title of its section in RESULTS.md.
     panels : sequence of Panel
-        Side by side in the picture.
+        Its panels, side by side in the picture.
     columns : sequence of Column
-        Of the table.
+        Columns of the table.
     draw : callable
-        (experiment, tables of results, one a panel) to a picture.
+        Takes the experiment and a table of results for each panel; returns a picture.
     n_seeds : int, default=3
         Runs of each strategy.
     baseline : str, default=None
-        The strategy that figures are also given as shares of.
+        The strategy whose values columns with shares refer to.
     note : str, default=""
         What differs from the paper, and why.
     needs : callable, default=None
-        Tells whether the data are there; None where they always are, or can be downloaded.
+        Returns whether the data are on disk; None if they always are or can be downloaded.
     """
 
     title: str

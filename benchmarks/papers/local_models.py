@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.papers.claims import LAST
+from benchmarks.papers.claims import N_LAST
 from benchmarks.papers.problems import Problem
 from benchmarks.papers.settings import Setting, logits, measured_history, to_tensors
 from skfed.selection import BaseSelector, Cohort
 
-LOCAL = "local models"  # the strategy in which each free client trains alone
+LOCAL = "local models"  # strategy: each free client trains alone
 
 
 class Only(BaseSelector):
-    """One client trains in every round: the global model is its own."""
+    """Select one client in every round, so that the global model is its local model."""
 
     def __init__(self, client=0):
         self.client = client
@@ -25,9 +25,9 @@ class Only(BaseSelector):
 
 @dataclass(frozen=True, kw_only=True)
 class WithLocalModels(Setting):
-    """Also measures models as a free client does: on the test rows with a label that it holds.
+    """A setting that also measures accuracy on the test rows with a free client's labels.
 
-    The strategy ``LOCAL`` lets each free client train a model of its own, for as many steps.
+    In the strategy ``LOCAL`` each free client trains a model of its own, with as many steps.
     """
 
     def run(self, strategy, seed, device="cpu", tick=int):
@@ -39,7 +39,7 @@ class WithLocalModels(Setting):
         free = np.setdiff1d(problem.clients, problem.priority)
         ticks = itertools.count(1)
         for k in free:
-            local = self._now_and_then(self._local_measure(problem, device, held[[k]]))
+            local = self._when_due(self._local_measure(problem, device, held[[k]]))
             # A round of each of the clients is one round of the run.
             measure = self.ticking(local, lambda: next(ticks) % len(free) or tick())
             only = Only(int(k))
@@ -54,23 +54,23 @@ class WithLocalModels(Setting):
         usual = super().measures(problem, device)
         free = np.setdiff1d(problem.clients, problem.priority)
         local = self._local_measure(problem, device, held_labels(problem)[free])
-        local = self._now_and_then(local)
+        local = self._when_due(local)
         return lambda net: usual(net) | local(net)
 
-    def _now_and_then(self, measure):
-        """Return ``measure``, NaN but every ``loss_every`` rounds and in each of the last."""
+    def _when_due(self, measure):
+        """Return ``measure`` for each ``loss_every``-th round and the last ones, else NaN."""
         rounds = itertools.count()
 
         def measured(net):
             t = next(rounds)
-            if t % self.loss_every == 0 or t >= self.n_rounds - LAST:
+            if t % self.loss_every == 0 or t >= self.n_rounds - N_LAST:
                 return measure(net)
             return {"test_accuracy": np.nan, "local_accuracy": np.nan}
 
         return measured
 
     def _local_measure(self, problem: Problem, device: str, held: np.ndarray):
-        """Return what measures the mean accuracy of clients, who hold labels as ``held`` says."""
+        """Return a function that measures clients' mean accuracy on the labels in ``held``."""
         X, y = to_tensors(problem.X_test, problem.y_test, device)
         totals = np.bincount(y.cpu().numpy(), minlength=held.shape[1])
 

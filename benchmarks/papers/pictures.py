@@ -12,9 +12,9 @@ from matplotlib.ticker import LogFormatter
 from benchmarks.papers.claims import of_seeds
 from benchmarks.papers.experiment import Experiment
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; a strategy keeps its place.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = ["#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"]
-# Later lines are broken, so that those beneath them can be seen.
+# Later lines are dashed, so that lines beneath them stay visible.
 STYLES = [
     "-",
     "-",
@@ -32,12 +32,12 @@ def curves(
     warmup: float | None = None,
     log: bool = False,
 ) -> Callable[[Experiment, list[pd.DataFrame]], Figure]:
-    """Draw measures, given as (column, label), over rounds: a row each, a column a panel.
+    """Return a function that draws curves over rounds: a row for each measure, a column a panel.
 
-    Lines are means over the seeds and bands a standard deviation; ``warmup`` is the share of the
-    rounds that a dotted line ends. With (column, label, strategy) they are what the others are
-    above that strategy, seed by seed, and its standard error: where each seed has data of its own,
-    seeds differ more than strategies do.
+    A measure is (column, label): lines are means over the seeds, bands one standard deviation. With
+    (column, label, strategy) the lines are the mean differences from that strategy, seed by seed,
+    and the bands their standard error; this is for seeds with data of their own, which differ more
+    than strategies do. A dotted line ends the ``warmup``, a share of the rounds.
     """
 
     def draw(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
@@ -58,12 +58,12 @@ def curves(
 
 
 def _title(ax: Axes, text: str) -> None:
-    """Set a title, in lines that are no wider than the axes."""
+    """Set a title, wrapped to the width of the axes."""
     ax.set_title("\n".join(wrap(text, 36)), fontsize=9)
 
 
 def bars(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
-    """Draw each column of the table as a bar a strategy, with the standard error over the seeds."""
+    """Draw each column of the table as bars, one a strategy, with the standard error over seeds."""
     figure, columns = _columns_of_axes(len(experiment.columns), len(tables))
     for panel, table, column in zip(experiment.panels, tables, columns, strict=True):
         _title(column[0], panel.title)
@@ -78,7 +78,7 @@ def bars(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
 
 
 def profile(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
-    """Draw how often each client was in the cohort, in falling order, beside its data share."""
+    """Draw each client's share of all selections, in decreasing order, beside its data share."""
     figure, columns = _columns_of_axes(len(experiment.panels[0].strategies), len(tables))
     for panel, table, column in zip(experiment.panels, tables, columns, strict=True):
         shares = pd.Series(panel.setting.problem(0).clients).value_counts(normalize=True)
@@ -103,9 +103,9 @@ def selected(table: pd.DataFrame, strategy: str) -> pd.Series:
 
 
 def _columns_of_axes(n_measures: int, n_panels: int) -> tuple[Figure, list[np.ndarray]]:
-    """Return a picture and the axes of each panel, one above the other; at most four side by side.
+    """Return a picture and the axes of each panel, one above the other.
 
-    More panels are laid out in two blocks.
+    Up to four panels are side by side; more are in two blocks.
     """
     n_blocks = 1 if n_panels <= 4 else 2
     side_by_side = -(-n_panels // n_blocks)
@@ -142,8 +142,7 @@ def _lines(
         mean = values.mean(axis=1)
         spread = values.std(axis=1) if than is None else values.sem(axis=1)
         colour, style = COLOURS[i % len(COLOURS)], STYLES[i % len(STYLES)]
-        look = {"color": colour, "linestyle": style, "linewidth": 1.2}
-        ax.plot(mean.index + 1, mean, label=strategy, **look)
+        ax.plot(mean.index + 1, mean, label=strategy, color=colour, ls=style, lw=1.2)
         if not log:
             ax.fill_between(
                 mean.index + 1, mean - spread, mean + spread, color=colour, alpha=0.1, linewidth=0
@@ -163,13 +162,13 @@ def _legend(figure: Figure) -> None:
         found.values(),
         found.keys(),
         loc="outside lower center",
-        ncols=_fitting(figure, found),
+        ncols=_n_columns(figure, found),
         fontsize=8,
         frameon=False,
     )
 
 
-def _fitting(figure: Figure, labels: Iterable[str]) -> int:
-    """Return how many columns of a legend fit into a picture's width."""
+def _n_columns(figure: Figure, labels: Iterable[str]) -> int:
+    """Return the number of columns of a legend that fit into a picture's width."""
     inches = 0.6 + 0.065 * max(map(len, labels))
     return max(1, int(figure.get_figwidth() / inches))

@@ -1,4 +1,4 @@
-"""The data that the papers' experiments train on, dealt out to clients."""
+"""The data that the papers' experiments train on, partitioned among clients."""
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -27,10 +27,7 @@ LOADERS = {"fashion-mnist": load_fashion_mnist, "mnist": load_mnist, "cifar-10":
 
 @dataclass(frozen=True)
 class Problem:
-    """Who holds what, and what the global model is tested on.
-
-    ``priority`` is None where every client has it.
-    """
+    """Rows with their clients, the test rows, and the priority clients; None means all clients."""
 
     X: np.ndarray
     y: np.ndarray
@@ -47,7 +44,7 @@ class Problem:
         return np.isin(self.clients, self.priority)
 
     def thinned(self, step: int) -> "Problem":
-        """Keep each client's first row and every ``step``-th after it, and such test rows."""
+        """Keep each client's first row and every ``step``-th after it; the same for test rows."""
         kept = pd.Series(self.clients).groupby(self.clients).cumcount().to_numpy() % step == 0
         return Problem(
             self.X[kept],
@@ -61,14 +58,14 @@ class Problem:
 
 @cache
 def images(name: str, subset: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return images, normalised as both papers' code does, and labels; grey images are rows."""
+    """Return images, normalised as in both papers' code, and labels; grey images are flattened."""
     data = LOADERS[name](subset=subset)
     X = (data.X.astype(np.float32) / 255 - 0.1307) / 0.3081
     return X if name == "cifar-10" else X.reshape(len(X), -1), data.y.astype(np.int64)
 
 
 def has_cifar10() -> bool:
-    """Tell whether CIFAR-10 is on disk."""
+    """Return whether CIFAR-10 is on disk."""
     try:
         load_cifar10(subset="test")
     except FileNotFoundError:
@@ -77,19 +74,19 @@ def has_cifar10() -> bool:
 
 
 def dirichlet(seed: int, *, name: str, n_clients: int, alpha: float) -> Problem:
-    """Images by Dirichlet's partition; one partition for all seeds, as in the paper's code."""
+    """Return images with a Dirichlet partition, the same for all seeds, as in the paper's code."""
     return redrawn_dirichlet(0, name=name, n_clients=n_clients, alpha=alpha)
 
 
 def redrawn_dirichlet(seed: int, *, name: str, n_clients: int, alpha: float) -> Problem:
-    """Images by Dirichlet's partition; one for each seed, as in the paper's text."""
+    """Return images with a Dirichlet partition for each seed, as in the paper's text."""
     X, y = images(name, "train")
     return Problem(X, y, _dirichlet_clients(name, n_clients, alpha, seed), *images(name, "test"))
 
 
 @lru_cache(maxsize=1)
 def _dirichlet_clients(name: str, n_clients: int, alpha: float, seed: int) -> np.ndarray:
-    """Return the owner of each image; of few images many partitions are drawn until one fits."""
+    """Return the client of each image; cached, as with few images many draws are rejected."""
     y = images(name, "train")[1]
     return partition_dirichlet(y, n_clients, alpha=alpha, random_state=seed)
 
@@ -105,10 +102,10 @@ def shards(
     rows_per_client: int | None = None,
     tested: str = "priority",
 ) -> Problem:
-    """60 clients with one-class shards, some of them with priority, drawn at random.
+    """Return 60 clients with one-class shards, ``n_priority`` of them drawn to have priority.
 
-    The test rows are those with a label that a priority client holds, or "all". With
-    ``rows_per_client`` each client keeps only so many of its rows.
+    ``tested="priority"`` tests on the rows with a label that a priority client holds, "all" on all
+    test rows. With ``rows_per_client`` each client keeps that number of its rows.
     """
     X, y = images(name, "train")
     if n_shards == N_CLIENTS * shards_per_client:
@@ -143,9 +140,9 @@ def shards(
 
 @lru_cache(maxsize=1)
 def synthetic(seed: int, *, largest: float = 1.0) -> Problem:
-    """Synthetic(1, 1), a data set for each seed. The test rows are the training rows.
+    """Return Synthetic(1, 1), a data set for each seed, tested on its training rows.
 
-    Of all draws those count in which no client holds more than ``largest`` of all rows.
+    Draws in which a client holds more than a share ``largest`` of all rows are left out.
     """
     found = -1
     for draw in count():
@@ -153,14 +150,14 @@ def synthetic(seed: int, *, largest: float = 1.0) -> Problem:
         found += np.bincount(data.clients).max() <= largest * len(data.y)
         if found == seed:
             return Problem(data.X, data.y, data.clients, data.X, data.y)
-    raise AssertionError  # it counts on
+    raise AssertionError  # count() has no end
 
 
 def noisy_synthetic(seed: int, *, skew: float, **factors: float) -> Problem:
-    """Synthetic(1, 1) with 10 priority clients and 10 that hold noisy copies of their data.
+    """Return Synthetic(1, 1) with 10 priority clients and 10 with noisy copies of their data.
 
-    A fifth of the priority clients' rows is for the test; copies of these rows are taken from the
-    free clients too. ``factors`` are those of the noise, the paper's where not given.
+    A fifth of the priority clients' rows are test rows; copies of these are removed from the free
+    clients too. ``factors`` are factors of the noise; the defaults are the paper's.
     """
     data = make_prioritized_synthetic(1, 1, skew=skew, **factors, random_state=seed)
     rng = np.random.default_rng(seed)
@@ -179,11 +176,11 @@ def noisy_synthetic(seed: int, *, skew: float, **factors: float) -> Problem:
 
 
 def quadratic_data(n_clients: int) -> Bunch:
-    """Return the quadratic objectives; the same ones for all seeds."""
+    """Return the quadratic objectives, the same for all seeds."""
     return make_quadratic(n_clients, 5, random_state=0)
 
 
 def quadratic(seed: int, *, n_clients: int) -> Problem:
-    """Quadratic objectives, whose rows are their own test."""
+    """Return quadratic objectives, tested on their training rows."""
     data = quadratic_data(n_clients)
     return Problem(data.X, data.y, data.clients, data.X, data.y)

@@ -1,4 +1,4 @@
-"""What the runner writes from tables of results: pictures, Markdown tables, RESULTS.md."""
+"""Pictures, Markdown tables and RESULTS.md, made from tables of results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -19,14 +19,14 @@ benchmarks.papers NAME` leaves. FedALIGN is Ravi and Shomorony's *Prioritized Fe
 Selection in Federated Learning* (arXiv:2010.01243, figures and tables as in its ICLR submission).
 
 A claim's figure is the mean over the seeds ± its standard error, a table's ± the standard
-deviation. In the end is what was measured in the last ten rounds: of 200 for FedALIGN, as in its
-code, of 800 on Synthetic(1, 1), of 400 for power-of-choice on images, where the paper states none.
+deviation. *In the end* is the mean over the last ten rounds: of 200 for FedALIGN, as in its code,
+of 800 on Synthetic(1, 1), of 400 for power-of-choice on images, where the paper states no number.
 FedALIGN's baseline on all clients has the same warm-up on the priority clients.
 
 A seed's seconds a round are its median in this simulation, where one core trains the whole cohort
-while other runs, and at times other work, share the machine. They say nothing of the papers'
-computation times, whose clients train side by side, so no claim on time has a verdict: compare the
-models sent.
+while other runs, and at times other work, share the machine. In the papers clients train in
+parallel, so these times are not comparable with theirs, and no claim on time has a verdict: compare
+the models sent.
 
 Where the paper gives a figure, a claim *holds* when the effect is at least as strong, a standard
 error allowed, and *holds partly* when there is an effect, by more than a standard error and at
@@ -34,10 +34,11 @@ least a quarter of the paper's, but a weaker one. Where it says more, less or fa
 when the difference is on the claimed side by more than its standard error (so that one seed alone
 is not enough), and partly when it is there by less. Where it says no higher, it holds unless it is
 higher by more than a standard error. Where it says equal, a claim holds within a standard error,
-and partly within 1 point of accuracy or 0.05. A run that never reaches a level counts as all its
-rounds where it is the yardstick; else the claim does not hold. *Bound of our own* marks what we
-ask, not the paper, and allows no standard error. All settings tried are shown: a claim that holds
-in none of a section's holds in none that we know of.
+and partly within 1 point of accuracy or 0.05. Where a claim compares rounds to a level, a baseline
+that never reaches it counts with all its rounds; if the strategy never reaches it, the claim does
+not hold. *Bound of our own* marks a requirement of ours, not of the paper, without a standard
+error. All settings that were tried are shown: a claim that holds in no setting of a section holds
+in none that we know of.
 """
 
 
@@ -46,8 +47,8 @@ def tables_of(experiment: Experiment, tables: Tables) -> list[pd.DataFrame] | No
     found = []
     for panel in experiment.panels:
         table = tables.read(panel.setting)
-        there = set(zip(table["strategy"], table["seed"], strict=True))
-        if not {(s, k) for s in panel.strategies for k in range(experiment.n_seeds)} <= there:
+        finished = set(zip(table["strategy"], table["seed"], strict=True))
+        if not {(s, k) for s in panel.strategies for k in range(experiment.n_seeds)} <= finished:
             return None
         found.append(table[table["seed"] < experiment.n_seeds])
     return found
@@ -60,7 +61,7 @@ def draw(name: str, experiment: Experiment, found: list[pd.DataFrame], out: Path
 
 
 def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Iterator[str]:
-    """Yield the lines on one experiment: its picture, claims, and table of ours against theirs."""
+    """Yield an experiment's lines: its picture, its claims, and our values beside the paper's."""
     yield f"## {experiment.title}"
     yield ""
     yield stamp(experiment)
@@ -86,13 +87,13 @@ def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Ite
 def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> list[str]:
     """Write RESULTS.md and the pictures of all complete experiments; return the names of others.
 
-    An experiment whose tables are not here keeps the section that RESULTS.md has of it, if it is of
-    the same settings and claims.
+    An experiment whose tables are incomplete keeps its section of the present RESULTS.md, if this
+    has the same settings and claims.
 
     Raises
     ------
     ValueError
-        If none is complete.
+        If no experiment is complete.
     """
     path = out / "RESULTS.md"
     kept = _sections(path.read_text()) if path.exists() else {}
@@ -117,8 +118,8 @@ def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> 
 
 
 def stamp(experiment: Experiment) -> str:
-    """Return a comment that tells a section of these settings and claims from others."""
-    told = [
+    """Return a comment with a digest of an experiment's settings, claims and columns."""
+    panels = [
         (
             panel.setting.describe(),
             panel.strategies,
@@ -128,7 +129,7 @@ def stamp(experiment: Experiment) -> str:
         for panel in experiment.panels
     ]
     headings = [column.heading for column in experiment.columns]
-    whole = told, headings, experiment.n_seeds, experiment.note
+    whole = panels, headings, experiment.n_seeds, experiment.note
     code = sha256(repr(whole).encode()).hexdigest()
     return f"<!-- {code[:16]} -->"
 

@@ -1,4 +1,4 @@
-"""Runs what is missing of a table of results, side by side, and says how long it will take."""
+"""Runs that a table of results lacks, several at a time, with an estimate of the time left."""
 
 import json
 import os
@@ -18,14 +18,14 @@ from tqdm import tqdm
 
 from benchmarks.papers.settings import Setting
 
-_ticks: Any = None  # rounds finished by all workers
+_n_finished: Any = None  # rounds of all workers; shared memory
 
 
 class Tables:
     """The tables of results in a folder: one CSV a setting, a row a round, strategy and seed.
 
-    Beside each lies a JSON file that says what the results depend on. A table is replaced as a
-    whole, so that it is complete runs at any moment.
+    A JSON file beside each table has the configuration that the results depend on. A table is
+    replaced as a whole, so that it holds complete runs at any moment.
     """
 
     def __init__(self, folder: Path):
@@ -37,7 +37,7 @@ class Tables:
         Raises
         ------
         ValueError
-            If the table is of another configuration.
+            If the table has results of another configuration.
         """
         path = self._path(setting)
         if not path.exists():
@@ -50,7 +50,7 @@ class Tables:
         self.folder.mkdir(parents=True, exist_ok=True)
         table = self.read(setting)
         table = pd.concat([table, run]) if len(table) else run
-        self._replace(self._note(setting), json.dumps(setting.describe(), indent=1))
+        self._replace(self._configuration(setting), json.dumps(setting.describe(), indent=1))
         self._replace(self._path(setting), table.to_csv(index=False))
 
     @contextmanager
@@ -74,35 +74,35 @@ class Tables:
 
     @staticmethod
     def _replace(path: Path, text: str) -> None:
-        aside = path.with_name(path.name + ".new")
-        aside.write_text(text)
-        aside.replace(path)
+        new = path.with_name(path.name + ".new")
+        new.write_text(text)
+        new.replace(path)
 
     def _check(self, setting: Setting) -> None:
-        note = self._note(setting)
-        if not note.exists():
+        configuration = self._configuration(setting)
+        if not configuration.exists():
             raise ValueError(
-                f"{note} is missing, so nobody knows what {self._path(setting)} depends on: put it "
-                "back, or move the table away."
+                f"{configuration} is missing, so the configuration of {self._path(setting)} is "
+                "unknown: put it back, or move the table away."
             )
-        old, new = json.loads(note.read_text()), setting.describe()
+        old, new = json.loads(configuration.read_text()), setting.describe()
         pairs = [(key, old.get(key), new[key]) for key in new if key != "strategies"]
         pairs += [
-            (name, told, new["strategies"][name])
-            for name, told in old["strategies"].items()
+            (name, params, new["strategies"][name])
+            for name, params in old["strategies"].items()
             if name in new["strategies"]
         ]
-        for what, then, now in pairs:
-            if then != now:
+        for name, before, now in pairs:
+            if before != now:
                 raise ValueError(
-                    f"{self._path(setting)} has results of another configuration: {what} was "
-                    f"{then}, and is {now}. Move the file away, or give another --out."
+                    f"{self._path(setting)} has results of another configuration: {name} was "
+                    f"{before}, and is {now}. Move the file away, or give another --out."
                 )
 
     def _path(self, setting: Setting) -> Path:
         return self.folder / f"{setting.name}.csv"
 
-    def _note(self, setting: Setting) -> Path:
+    def _configuration(self, setting: Setting) -> Path:
         return self.folder / f"{setting.name}.json"
 
 
@@ -112,10 +112,9 @@ Run = tuple[Setting, str, int]
 def run_missing(
     tables: Tables, wanted: Iterable[Run], *, jobs: int | None = None, device: str = "cpu"
 ) -> None:
-    """Run what the tables lack, ``jobs`` at a time; None is one a core, or one on a GPU.
+    """Make the runs that the tables lack, ``jobs`` at a time; None is one a core, or one on a GPU.
 
-    A run that fails does not keep the others from being written down; the first failure is raised
-    after them.
+    When a run fails, the others are still made and written; then the first exception is raised.
     """
     if jobs is None:
         jobs = len(os.sched_getaffinity(0)) if device == "cpu" else 1
@@ -130,10 +129,13 @@ def run_missing(
         with (
             _Progress(counter, total),
             ProcessPoolExecutor(
-                min(jobs, len(missing)), mp_context=context, initializer=_begin, initargs=(counter,)
+                min(jobs, len(missing)),
+                mp_context=context,
+                initializer=_init_worker,
+                initargs=(counter,),
             ) as pool,
         ):
-            futures = {pool.submit(_work, *run, device): run for run in missing}
+            futures = {pool.submit(_run, *run, device): run for run in missing}
             for future in as_completed(futures):
                 setting, strategy, seed = futures[future]
                 if error := future.exception():
@@ -146,40 +148,40 @@ def run_missing(
 
 
 def _missing(tables: Tables, wanted: Iterable[Run]) -> list[Run]:
-    """Return the runs that are not there yet, each once."""
+    """Return the runs that are not in the tables, each once."""
     by_setting: dict[str, list[Run]] = {}
     for run in wanted:
         by_setting.setdefault(run[0].name, []).append(run)
     missing = []
     for runs in by_setting.values():
         table = tables.read(runs[0][0])
-        there = set(zip(table["strategy"], table["seed"], strict=True))
-        named = {run[1:]: run for run in runs}
-        missing += [run for key, run in named.items() if key not in there]
+        finished = set(zip(table["strategy"], table["seed"], strict=True))
+        by_key = {run[1:]: run for run in runs}
+        missing += [run for key, run in by_key.items() if key not in finished]
     return missing
 
 
-def _begin(counter: Any) -> None:
-    """Set up a worker: one thread a process, as many processes as cores."""
-    global _ticks
-    _ticks = counter
+def _init_worker(counter: Any) -> None:
+    """Set up a worker process, which uses one thread."""
+    global _n_finished
+    _n_finished = counter
     torch.set_num_threads(1)
 
 
-def _work(setting: Setting, strategy: str, seed: int, device: str) -> pd.DataFrame:
-    return setting.run(strategy, seed, device, _tick)
+def _run(setting: Setting, strategy: str, seed: int, device: str) -> pd.DataFrame:
+    return setting.run(strategy, seed, device, _count_round)
 
 
-def _tick() -> None:
-    with _ticks.get_lock():
-        _ticks.value += 1
+def _count_round() -> None:
+    with _n_finished.get_lock():
+        _n_finished.value += 1
 
 
 class _Progress:
-    """A bar over the rounds of all runs, and an estimate in words after the first ones."""
+    """A progress bar over the rounds of all runs; the first rounds give an estimate in minutes."""
 
     def __init__(self, counter: Any, total: int):
-        self.counter, self.total, self.stop, self.said = counter, total, Event(), False
+        self.counter, self.total, self.stop = counter, total, Event()
         self.thread = Thread(target=self._watch, daemon=True)
 
     def __enter__(self):
@@ -190,17 +192,17 @@ class _Progress:
         self.thread.join()
 
     def _watch(self) -> None:
-        first = None
+        first, is_estimated = None, False
         with tqdm(total=self.total, unit="round", smoothing=0.05, mininterval=1) as bar:
             while True:
                 ended = self.stop.wait(0.5)
                 done = self.counter.value
                 bar.update(done - bar.n)
-                if first is None and done:  # the start of the workers is behind us
+                if first is None and done:  # after the start of the workers, which takes seconds
                     first = (done, perf_counter())
-                elif first and not self.said and done - first[0] >= max(20, self.total // 50):
+                elif first and not is_estimated and done - first[0] >= max(20, self.total // 50):
                     seconds = (perf_counter() - first[1]) / (done - first[0]) * (self.total - done)
                     bar.write(f"{self.total - done} rounds to go: about {seconds / 60:.1f} minutes")
-                    self.said = True
+                    is_estimated = True
                 if ended:
                     return

@@ -1,4 +1,4 @@
-"""One problem and the strategies tried on it: what becomes one table of results."""
+"""A setting: a problem and the strategies tried on it. Its results are one table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 
-from benchmarks.papers.claims import LAST
+from benchmarks.papers.claims import N_LAST
 from benchmarks.papers.problems import Problem
 from skfed import FederatedClassifier
 
@@ -27,7 +27,7 @@ KEPT = [
     "samples_trained",
     "lr",
 ]
-MEASURED = ("test_", "global_", "local_")  # how the names of what is measured begin
+MEASURED = ("test_", "global_", "local_")  # prefixes of the columns that a Measure adds
 _ROWS_AT_ONCE = 2000  # of images, so that a convolution's output stays small
 _OF_THE_NET = {"module", "criterion", "optimizer", "lr", "batch_size"}
 
@@ -52,23 +52,24 @@ class Setting:
     Parameters
     ----------
     name : str
-        Of its table of results.
+        Name of its table of results.
     problem : callable
-        Seed to :class:`Problem`.
+        Takes a seed; returns a :class:`Problem`.
     net : callable
         Returns the skorch net.
     training : mapping
         Parameters of FederatedClassifier for all strategies.
     strategies : mapping of str to mapping
-        Parameters of FederatedClassifier for each.
+        Parameters of FederatedClassifier for each strategy.
     n_rounds : int
         Rounds of a run.
     loss_every : int, default=1
-        F(w), over all training rows, is measured every so many rounds, and in each of the last.
+        Rounds between two measurements of F(w) on all training rows. In the last rounds it is
+        always measured.
     thin : int, default=1
-        Each so many-th row of a client, or of the test, counts: more than 1 is for a quick look.
+        Keep one row in ``thin`` of each client and of the test; more than 1 for a quick run.
     with_cohorts : bool, default=False
-        Whether the results say who was in the cohort.
+        Whether the results have a column with each round's cohort.
     """
 
     name: str
@@ -84,21 +85,21 @@ class Setting:
     def run(
         self, strategy: str, seed: int, device: str = "cpu", tick: Callable[[], None] = int
     ) -> pd.DataFrame:
-        """Train by one strategy; return a row a round. ``tick`` is called after each."""
+        """Train by one strategy; return a row a round. ``tick`` is called after each round."""
         problem = self.data(seed)
         measure = self.ticking(self.measures(problem, device), tick)
         estimator = self.estimator(strategy, seed, device, measure, priority=problem.priority)
         return self.results(strategy, seed, measured_history(estimator, problem))
 
     def data(self, seed: int) -> Problem:
-        """Return the problem, thinned out for a quick look."""
+        """Return the problem, with fewer rows if ``thin`` is more than 1."""
         problem = self.problem(seed)
         return problem if self.thin == 1 else problem.thinned(self.thin)
 
     def estimator(
         self, strategy: str, seed: int, device: str, measure: Measure, **params: Any
     ) -> FederatedClassifier:
-        """Return the estimator of a run, not fitted."""
+        """Return the unfitted estimator of a run."""
         return FederatedClassifier(
             self.net().set_params(device=device, callbacks=[Measurements(measure)]),
             n_rounds=self.n_rounds,
@@ -107,7 +108,7 @@ class Setting:
         )
 
     def measures(self, problem: Problem, device: str) -> Measure:
-        """Return what measures a global model: its test accuracy and loss, and F."""
+        """Return a function that measures a net: its test accuracy and loss, and F(w)."""
         test = to_tensors(problem.X_test, problem.y_test, device)
         rows = problem.in_objective
         whole = to_tensors(problem.X[rows], problem.y[rows], device)
@@ -116,7 +117,7 @@ class Setting:
         def measure(net: NeuralNetClassifier) -> dict[str, float]:
             loss, accuracy = evaluate(net, *test)
             t = next(rounds)
-            due = t % self.loss_every == 0 or t >= self.n_rounds - LAST
+            due = t % self.loss_every == 0 or t >= self.n_rounds - N_LAST
             F = evaluate(net, *whole)[0] if due else float("nan")
             return {"test_accuracy": accuracy, "test_loss": loss, "global_loss": F}
 
@@ -124,17 +125,17 @@ class Setting:
 
     @staticmethod
     def ticking(measure: Measure, tick: Callable[[], None]) -> Measure:
-        """Return ``measure`` with a tick after it."""
+        """Return ``measure``, followed by a call of ``tick``."""
 
-        def ticked(net: NeuralNetClassifier) -> dict[str, float]:
+        def measure_and_tick(net: NeuralNetClassifier) -> dict[str, float]:
             measured = measure(net)
             tick()
             return measured
 
-        return ticked
+        return measure_and_tick
 
     def results(self, strategy: str, seed: int, history: pd.DataFrame) -> pd.DataFrame:
-        """Bring a history into the form of a table of results."""
+        """Return the rows of the table of results for a history."""
         measured = [c for c in history if c.startswith(MEASURED)]
         scheduled = [c for c in ("eps", "d") if c in history]
         frame = history[["round", *measured, *KEPT, *scheduled]].copy()
@@ -146,7 +147,7 @@ class Setting:
         return frame
 
     def describe(self) -> dict[str, Any]:
-        """Return what its results depend on, as text."""
+        """Return the configuration that its results depend on, as text."""
         problem, net = self.problem, self.net().get_params()
         named = (
             {"problem": problem.func.__name__, **problem.keywords}
@@ -176,7 +177,7 @@ def to_tensors(X: np.ndarray, y: np.ndarray, device: str) -> tuple[torch.Tensor,
 
 @torch.no_grad()
 def logits(net: NeuralNetClassifier, X: torch.Tensor) -> torch.Tensor:
-    """Return a net's outputs, random layers off."""
+    """Return a net's outputs in evaluation mode."""
     net.module_.eval()
     return torch.cat([net.module_(rows) for rows in X.split(_ROWS_AT_ONCE)])
 

@@ -1,4 +1,4 @@
-"""Whether a claim holds, worked out by hand."""
+"""Claims and their verdicts, with values worked out by hand."""
 
 import numpy as np
 import pandas as pd
@@ -10,10 +10,10 @@ from benchmarks.papers.claims import (
     Equal,
     Figure,
     NoHigher,
-    gain_in_the_end,
+    final_gain,
+    final_mean,
     gain_over,
-    in_the_end,
-    over,
+    mean_over,
     ratio_to,
     rounds_to,
 )
@@ -37,7 +37,7 @@ RUNS = table(
 )
 
 
-def test_rounds_to_a_level_count_from_one_and_may_never_be_enough():
+def test_rounds_to_a_level_count_from_one_and_are_nan_if_it_is_not_reached():
     np.testing.assert_array_equal(rounds_to(RUNS, "slow", "accuracy", 0.6), [4, np.nan])
     np.testing.assert_array_equal(rounds_to(RUNS, "fast", "accuracy", 0.6), [2, 1])
     falling = table(loss=[[3.0, 2.0, 1.0]])
@@ -49,32 +49,32 @@ def test_rounds_to_a_level_count_from_one_and_may_never_be_enough():
 def test_rounds_that_are_not_measured_are_left_out():
     sparse = table(a=[[0.1, np.nan, 0.7]])
     np.testing.assert_array_equal(rounds_to(sparse, "a", "accuracy", 0.6), [3])
-    np.testing.assert_allclose(in_the_end(sparse, "a", "accuracy"), [0.4])
+    np.testing.assert_allclose(final_mean(sparse, "a", "accuracy"), [0.4])
 
 
-def test_a_yardstick_that_never_gets_there_counts_as_all_its_rounds():
+def test_a_baseline_that_never_reaches_the_level_counts_with_all_its_rounds():
     np.testing.assert_allclose(ratio_to("fast", "slow", "accuracy", 0.6)(RUNS), [2 / 4, 1 / 4])
 
 
-def test_in_the_end_is_the_mean_of_the_last_ten():
+def test_the_final_mean_is_over_the_last_ten_rounds():
     long = table(a=[[0.0] * 10 + [1.0] * 5 + [0.5] * 5])
-    np.testing.assert_allclose(in_the_end(long, "a", "accuracy"), [0.75])
+    np.testing.assert_allclose(final_mean(long, "a", "accuracy"), [0.75])
 
 
 def test_gains_are_by_seed():
-    ends = gain_in_the_end("fast", "slow", "accuracy", 100)(RUNS)
+    ends = final_gain("fast", "slow", "accuracy", 100)(RUNS)
     np.testing.assert_allclose(ends, [58.75 - 37.5, 60 - 25])
     middle = gain_over("fast", "slow", "accuracy", 0.25, 0.75)(RUNS)
     np.testing.assert_allclose(middle, [0.575 - 0.4, 0.6 - 0.25])
 
 
-def test_rounds_that_are_not_measured_lie_on_a_line_in_a_mean_over_rounds():
-    """Else the last rounds, each of them measured, would weigh more than the others."""
+def test_rounds_that_are_not_measured_are_interpolated_in_a_mean_over_rounds():
+    """Else the last rounds, all of them measured, would have more weight than the others."""
     sparse = table(a=[[0.0, np.nan, 1.0, 1.0, 1.0]])
-    np.testing.assert_allclose(over(sparse, "a", "accuracy", 0, 1), [3.5 / 5])
-    np.testing.assert_allclose(over(sparse, "a", "accuracy", 0, 0.4), [0.25])
+    np.testing.assert_allclose(mean_over(sparse, "a", "accuracy", 0, 1), [3.5 / 5])
+    np.testing.assert_allclose(mean_over(sparse, "a", "accuracy", 0, 0.4), [0.25])
     diverged = table(a=[[0.0, 1.0, np.nan, np.nan]])
-    assert np.isnan(over(diverged, "a", "accuracy", 0, 1)).all()
+    assert np.isnan(mean_over(diverged, "a", "accuracy", 0, 1)).all()
 
 
 def verdict(claim, *values, **given):
@@ -95,11 +95,11 @@ def verdict(claim, *values, **given):
         ([np.nan, 12], "does not hold"),
     ],
 )
-def test_a_figure_of_ten_more(values, expected):
+def test_a_figure_above_neutral(values, expected):
     assert verdict(Figure, *values, claimed=10) == expected
 
 
-def test_a_figure_may_be_of_less():
+def test_a_figure_below_neutral():
     share = {"claimed": 0.5, "neutral": 1}
     assert verdict(Figure, 0.4, 0.4, **share) == "holds"
     assert verdict(Figure, 0.7, 0.8, **share) == "holds partly"
@@ -124,7 +124,7 @@ def test_a_direction_must_be_beyond_the_error(values, expected):
     assert verdict(Direction, *mirrored, more=False) == expected
 
 
-def test_no_higher_allows_an_error_and_a_bound_does_not():
+def test_no_higher_allows_a_standard_error_and_a_bound_does_not():
     assert verdict(NoHigher, -5, -4) == verdict(NoHigher, 0, 0) == "holds"
     assert verdict(NoHigher, -1, 2) == "holds"  # 0.5 ± 1.5
     assert verdict(NoHigher, 1, 2) == "does not hold"
@@ -143,7 +143,7 @@ def test_equal_is_two_sided():
         assert verdict(Equal, value, value, tolerance=1) == "does not hold"
 
 
-def test_what_was_measured_is_told():
+def test_the_measured_value_has_its_standard_error():
     def measured(*values):
         claim = Equal(words="", place="", paper="", measure=lambda _: np.array(values), tolerance=1)
         return claim.check(RUNS).measured
@@ -153,9 +153,9 @@ def test_what_was_measured_is_told():
     assert measured(np.nan, 0.8) == "not reached in 1 of 2 runs"
 
 
-def test_a_seed_that_diverges_is_not_hidden_and_hides_no_other():
+def test_a_seed_that_diverges_is_nan_and_others_are_not():
     mixed = table(a=[[1.0] * 20, [1.0] * 12 + [np.nan] * 8])
     np.testing.assert_array_equal(rounds_to(mixed, "a", "accuracy", 1.0), [1, 1])
-    assert in_the_end(mixed, "a", "accuracy")[0] == 1
+    assert final_mean(mixed, "a", "accuracy")[0] == 1
     gone = table(a=[[1.0] * 20, [1.0] * 10 + [np.nan] * 10])
-    np.testing.assert_array_equal(in_the_end(gone, "a", "accuracy"), [1, np.nan])
+    np.testing.assert_array_equal(final_mean(gone, "a", "accuracy"), [1, np.nan])

@@ -1,4 +1,4 @@
-"""The command line: every experiment, quickly, and from its tables alone."""
+"""The command line: short runs of every experiment, and reports from tables alone."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def run(*arguments):
     return done
 
 
-def test_every_experiment_of_both_papers_is_there():
+def test_every_figure_and_table_of_both_papers_has_an_experiment():
     names = experiments()
     for figure in range(1, 7):
         assert f"fedalign-fig{figure}" in names
@@ -33,12 +33,12 @@ def test_every_experiment_of_both_papers_is_there():
     for figure in range(2, 16):
         assert f"power-of-choice-fig{figure}" in names
     assert {"power-of-choice-table1", "power-of-choice-table2"} <= names.keys()
-    for figure in (9, 10, 14, 15):  # at the paper's learning rate, and at that of a reproduction
+    for figure in (9, 10, 14, 15):  # at the paper's learning rate, and at a reproduction's
         rates = [f"power-of-choice-fig{figure}", f"power-of-choice-fig{figure}-lower-rate"]
         assert [names[rate].panels[0].setting.net().lr for rate in rates] == [0.005, 0.0005]
 
 
-def test_settings_of_one_name_are_the_same_setting():
+def test_settings_with_the_same_name_are_equal():
     described = {}
     for experiment in experiments().values():
         for panel in experiment.panels:
@@ -61,25 +61,25 @@ def test_seeds_and_rounds_can_be_chosen():
 
 
 @pytest.mark.slow
-def test_a_table_makes_a_picture_again_without_a_run(tmp_path, capsys):
+def test_a_picture_is_drawn_again_from_its_table_without_a_run(tmp_path, capsys):
     short = "--seeds", "1", "--rounds", "3", "--out", str(tmp_path)
     assert main(["power-of-choice-fig4", *short]) == 0
-    told = capsys.readouterr().out
-    assert "minutes" in told
-    assert "rounds to loss 0.7" in told
+    output = capsys.readouterr().out
+    assert "minutes" in output
+    assert "rounds to loss 0.7" in output
     picture = tmp_path / "pictures" / "power-of-choice-fig4.png"
     before = picture.read_bytes()
     picture.unlink()
     assert main(["power-of-choice-fig4", *short, "--report"]) == 0
     assert picture.read_bytes() == before
-    told = capsys.readouterr().out
-    assert "rounds to loss 0.7" in told
+    output = capsys.readouterr().out
+    assert "rounds to loss 0.7" in output
     assert not (tmp_path / "RESULTS.md").exists()
     assert main([*short, "--report"]) == 0
-    assert told.strip() in (tmp_path / "RESULTS.md").read_text()
+    assert output.strip() in (tmp_path / "RESULTS.md").read_text()
 
 
-def test_sections_without_tables_are_kept_if_they_are_of_the_same_claims(tmp_path):
+def test_sections_without_tables_are_kept_if_their_claims_are_the_same(tmp_path):
     tables = Tables(tmp_path / "tables")
     known = experiments()
     named = {name: known[f"fedalign-{name}"] for name in ("fig1", "fig2", "fig3", "fig4")}
@@ -102,24 +102,23 @@ def test_sections_without_tables_are_kept_if_they_are_of_the_same_claims(tmp_pat
 
 
 def measured(strategy, seed):
-    """Return a run's results, made up."""
+    """Return made-up results of a run."""
     columns = ["test_accuracy", "global_loss", "n_trained", "models_down", "models_up"]
     run = pd.DataFrame({"strategy": strategy, "seed": seed, "round": range(10)})
     return run.assign(**dict.fromkeys(columns, 0.5))
 
 
 @pytest.mark.slow
-def test_everything_quickly(data_home, tmp_path):
-    """Within three minutes: then it is cut off."""
-    told = run("all", "--quick", "--out", tmp_path).stdout
+def test_a_quick_run_of_all_takes_less_than_three_minutes(data_home, tmp_path):
+    output = run("all", "--quick", "--out", tmp_path).stdout
     names = [name for name, one in experiments().items() if not one.needs or one.needs()]
     for name in names:
         assert 0 < (tmp_path / "pictures" / f"{name}.png").stat().st_size < 200_000
-    assert all(f"benchmarks.papers {name}`" in told for name in names)
-    assert all(f"](pictures/{name}.png)" in told for name in names)
+    assert all(f"benchmarks.papers {name}`" in output for name in names)
+    assert all(f"](pictures/{name}.png)" in output for name in names)
 
 
-def test_results_are_not_overwritten_by_nothing(tmp_path, capsys):
+def test_a_report_without_tables_does_not_overwrite_results(tmp_path, capsys):
     (tmp_path / "RESULTS.md").write_text("all that was found")
     with pytest.raises(ValueError, match="no complete experiment: run some first"):
         main(["--report", "--out", str(tmp_path)])
@@ -128,7 +127,7 @@ def test_results_are_not_overwritten_by_nothing(tmp_path, capsys):
     assert (tmp_path / "RESULTS.md").read_text() == "all that was found"
 
 
-def test_experiments_without_their_data_are_left_out(monkeypatch, tmp_path, capsys):
+def test_experiments_whose_data_are_missing_are_left_out(monkeypatch, tmp_path, capsys):
     known = experiments()
     assert known["fedalign-fig1-cifar10"].needs is not None
     monkeypatch.setenv("SKFED_DATA", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The papers' problems, as their facts have it."""
+"""The papers' problems have the properties that the papers state."""
 
 from dataclasses import replace
 
@@ -28,9 +28,9 @@ def test_fedalign_on_fashion_mnist(data_home):
     assert len(problem.priority) == 2
     assert np.bincount(problem.clients).tolist() == [1000] * 60
     assert max(len(set(problem.y[problem.clients == k])) for k in range(60)) <= 2
-    held = set(problem.y[problem.in_objective])
-    assert set(problem.y_test) == held
-    assert len(problem.y_test) == 1000 * len(held)
+    labels = set(problem.y[problem.in_objective])
+    assert set(problem.y_test) == labels
+    assert len(problem.y_test) == 1000 * len(labels)
     other = shards(4, name="fashion-mnist", n_priority=2)
     assert (other.clients != problem.clients).any()
 
@@ -80,13 +80,13 @@ def test_synthetic_starts_at_zero_without_bias():
     assert loss == pytest.approx(np.log(10), rel=1e-5)
 
 
-def test_synthetic_draws_may_be_kept_to_those_without_a_giant():
+def test_synthetic_draws_with_a_very_large_client_can_be_left_out():
     sizes = [np.bincount(synthetic(seed, largest=0.25).clients) for seed in (0, 1)]
     assert all(s.max() <= 0.25 * s.sum() for s in sizes)
     assert sizes[0].sum() != sizes[1].sum()
 
 
-def test_the_gap_of_a_quadratic_is_that_of_its_definition():
+def test_the_gap_of_a_quadratic_is_its_definition():
     data = quadratic_data(30)
     net = FEW.net().initialize()
     w = torch.arange(5.0, dtype=torch.double)
@@ -99,13 +99,13 @@ def test_the_gap_of_a_quadratic_is_that_of_its_definition():
     assert FEW.measures(FEW.problem(0), "cpu")(net)["global_gap"] == pytest.approx(0, abs=1e-12)
 
 
-def test_a_poll_of_one_row_of_a_quadratic_client_tells_its_whole_loss():
+def test_all_rows_of_a_quadratic_client_are_equal():
     data = quadratic_data(30)
     for k in range(30):
         assert (data.X[data.clients == k] == data.X[data.clients == k][0]).all()
 
 
-def test_skews_have_a_row_a_point():
+def test_skews_have_one_row_for_each_point():
     setting = replace(SKEWS.panels[0].setting, n_rounds=5)
     run = setting.run("rand", 0)
     assert len(run) == 5
@@ -128,24 +128,24 @@ def tiny(seed):
     return TINY
 
 
-def test_free_clients_are_tested_on_the_labels_they_hold():
+def test_free_clients_are_tested_on_their_own_labels():
     assert held_labels(TINY).tolist() == [
         [True, True, False, False], [False, False, True, True], [True, False, False, True],
     ]  # fmt: skip
     net = softmax_regression(4, 4).initialize()
-    with torch.no_grad():  # knows labels 0 and 2 alone
+    with torch.no_grad():  # predicts labels 0 and 2 only
         net.module_.linear.weight[:] = torch.diag(torch.tensor([1.0, 0, 1, 0]))
         net.module_.linear.bias[3] = -1
     setting = WithLocalModels(
         name="", problem=tiny, net=None, training={}, strategies={}, n_rounds=1
     )
     measured = setting.measures(TINY, "cpu")(net)
-    # Row 1 ties between labels 0, 1 and 2; the first is taken. Free clients: half, half.
+    # Row 1 is a tie of labels 0, 1 and 2; the first is taken. Free clients: a half each.
     assert measured["local_accuracy"] == 0.5
     assert measured["test_accuracy"] == 0.5
 
 
-def test_local_models_know_their_own_labels_alone():
+def test_local_models_learn_only_their_own_labels():
     setting = WithLocalModels(
         name="", problem=tiny, net=lambda: softmax_regression(4, 4), training={"local_steps": 50},
         strategies={LOCAL: {}}, n_rounds=14, loss_every=3,

@@ -1,4 +1,4 @@
-"""What is there is not run again, and what was cut short is."""
+"""Finished runs are not repeated; interrupted runs are."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def tables(tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """All runs, made once: a worker takes seconds to begin."""
+    """Make all runs once, as a worker takes seconds to start."""
     tables = Tables(tmp_path_factory.mktemp("finished"))
     run_missing(tables, RUNS, jobs=2)
     return tables
@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def filled(finished, tables):
-    """Tables of one's own with all runs."""
+    """Return a copy of the tables with all runs."""
     copytree(finished.folder, tables.folder)
     return tables
 
@@ -62,11 +62,11 @@ def by_run(table):
     return table.sort_values(["strategy", "seed", "round"]).reset_index(drop=True)
 
 
-def timeless(table):
+def without_seconds(table):
     return by_run(table).drop(columns="seconds")
 
 
-def test_a_row_a_round_strategy_and_seed(finished):
+def test_a_table_has_a_row_for_each_round_strategy_and_seed(finished):
     table = finished.read(SETTING)
     assert table.groupby(["strategy", "seed"]).size().tolist() == [4] * 4
     assert by_run(table)["round"].tolist() == [0, 1, 2, 3] * 4
@@ -75,25 +75,24 @@ def test_a_row_a_round_strategy_and_seed(finished):
     assert table["test_accuracy"].between(0, 1).all()
 
 
-def test_it_resumes_where_it_was_cut(filled):
+def test_only_unfinished_runs_are_made(filled):
     whole = filled.read(SETTING)
-    kept = whole.iloc[:8]  # two runs; the others were not finished
+    kept = whole.iloc[:8]  # two finished runs
     kept.to_csv(filled.folder / "small.csv", index=False)
     run_missing(filled, RUNS, jobs=1)
     again = filled.read(SETTING)
-    pd.testing.assert_frame_equal(timeless(again), timeless(whole))
+    pd.testing.assert_frame_equal(without_seconds(again), without_seconds(whole))
     # The times show which rows are old.
     assert len(again.merge(kept[["strategy", "seed", "round", "seconds"]])) == 8
 
 
-def test_a_table_is_complete_runs_at_any_moment(filled, monkeypatch):
-    """Whatever is cut, it is not the table that is read."""
+def test_a_table_holds_complete_runs_if_a_write_is_interrupted(filled, monkeypatch):
     before = (filled.folder / "small.csv").read_bytes()
 
-    def killed(self, target):
+    def interrupted(self, target):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(filled.folder), "replace", killed)
+    monkeypatch.setattr(type(filled.folder), "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         filled.append(SETTING, filled.read(SETTING))
     assert (filled.folder / "small.csv").read_bytes() == before
@@ -108,7 +107,7 @@ with FileLock(sys.argv[1]):
 """
 
 
-def test_one_process_fills_the_tables(tables):
+def test_one_process_at_a_time_fills_the_tables(tables):
     tables.folder.mkdir()
     command = [sys.executable, "-c", HOLD, str(tables.folder / "lock")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
@@ -147,7 +146,7 @@ def failing(seed: int) -> Problem:
     raise RuntimeError(f"no data for seed {seed}")
 
 
-def test_a_failing_run_is_told_and_the_others_are_kept(tables):
+def test_a_run_that_fails_raises_and_the_others_are_kept(tables):
     bad = replace(SETTING, name="bad", problem=failing)
     with pytest.raises(RuntimeError, match="no data for seed 7") as caught:
         run_missing(tables, [(bad, "one", 7), *RUNS[:2]], jobs=1)
@@ -155,7 +154,7 @@ def test_a_failing_run_is_told_and_the_others_are_kept(tables):
     assert len(tables.read(SETTING)) == 8
 
 
-def test_a_table_without_its_note_is_not_trusted(filled):
+def test_a_table_without_its_configuration_is_refused(filled):
     (filled.folder / "small.json").unlink()
     with pytest.raises(ValueError, match=r"small.json is missing.*put it back"):
         filled.read(SETTING)

@@ -74,7 +74,7 @@ def test_fedalign(known, name, steps, mu):
         assert strategy["selector"].warmup in (0.1, 1.0)
 
 
-def test_the_baseline_on_all_draws_from_all_alike_after_the_warm_up():
+def test_the_baseline_on_all_samples_uniformly_after_the_warm_up():
     problem = noisy_synthetic(0, skew=1.5)
     model = FederatedClassifier(
         selector=OfAll(warmup=2, participation=0.5),

@@ -1,13 +1,13 @@
-"""The claims that FedALIGN's figures make alike."""
+"""Claims that several of FedALIGN's figures make."""
 
-from benchmarks.papers.claims import POINTS, Bound, Claim, Direction, gain_in_the_end, gain_over
+from benchmarks.papers.claims import POINTS, Bound, Claim, Direction, final_gain, gain_over
 from benchmarks.papers.fedalign._images import ALL, BY_ACCURACY, BY_LOSS, PRIORITY, WARMUP
 
 AFTERWARDS = WARMUP, WARMUP + 0.2  # the 40 of 200 rounds after the warm-up
 SHARDS = (
-    "EMNIST cannot be had here: its set-up (600 shards, 784-200-200) on MNIST, whose shards have "
-    "100 images for EMNIST's 180. A client has 5 of them, in which it holds 41% of the classes, as "
-    "with EMNIST's 24 (those are fedalign-fig1-24-shards)."
+    "EMNIST is not available here: its set-up (600 shards, 784-200-200) is run on MNIST, whose "
+    "shards have 100 images instead of EMNIST's 180. A client has 5 of them, and so 41% of the "
+    "classes, as with EMNIST's 24 (fedalign-fig1-24-shards has 24)."
 )
 
 
@@ -23,14 +23,14 @@ def ends_higher(place: str, by: str, than: str = PRIORITY) -> Claim:
     return Direction(
         words=f"{by}: higher final accuracy than {than}",
         place=place,
-        measure=gain_in_the_end(by, than, "test_accuracy", 100),
+        measure=final_gain(by, than, "test_accuracy", 100),
         form=POINTS,
         paper="higher",
     )
 
 
 def faster_after_warmup(place: str, by: str) -> Claim:
-    """Claim that FedALIGN is ahead after the warm-up."""
+    """Claim that FedALIGN is more accurate after the warm-up."""
     return Direction(
         words=f"{by}: ahead of {PRIORITY} in the mean over the 40 rounds after the warm-up",
         place=place,
@@ -41,7 +41,7 @@ def faster_after_warmup(place: str, by: str) -> Claim:
 
 
 def all_deteriorates(place: str) -> Claim:
-    """Claim that FedAvg on all falls after the warm-up."""
+    """Claim that FedAvg on all is less accurate after the warm-up."""
     return Direction(
         words=f"FedAvg on all: behind {PRIORITY} in the mean over the 40 rounds after the warm-up",
         place=place,
@@ -53,7 +53,7 @@ def all_deteriorates(place: str) -> Claim:
 
 
 def advantage(place: str) -> list[Claim]:
-    """Return what the appendix's figures claim: FedALIGN is faster and better than both."""
+    """Return the claims of the appendix's figures: FedALIGN is faster, and better than both."""
     return [
         *(faster_after_warmup(place, by) for by in (BY_ACCURACY, BY_LOSS)),
         *(
@@ -65,7 +65,7 @@ def advantage(place: str) -> list[Claim]:
 
 
 def bounds_of_figure_1() -> list[Claim]:
-    """Return what we ask of Figure 1 on Fashion-MNIST ourselves."""
+    """Return our own bounds for Figure 1 on Fashion-MNIST."""
     return [
         Bound(
             words=f"FedAvg on all: at least 5 points behind {PRIORITY} after the warm-up",
@@ -76,7 +76,7 @@ def bounds_of_figure_1() -> list[Claim]:
         ),
         Bound(
             words=f"{BY_ACCURACY}: ends no more than 0.5 points behind {PRIORITY}",
-            measure=gain_in_the_end(BY_ACCURACY, PRIORITY, "test_accuracy", 100),
+            measure=final_gain(BY_ACCURACY, PRIORITY, "test_accuracy", 100),
             limit=-0.5,
             at_most=False,
             form=POINTS,

@@ -1,6 +1,6 @@
 """FedALIGN's experiments on images: 60 clients with shards of images sorted by class.
 
-Where the classes are not whole numbers of shards (MNIST, CIFAR-10), a shard at a border has two.
+Where a class is not a whole number of shards (MNIST, CIFAR-10), some shards have two classes.
 """
 
 from functools import partial
@@ -27,10 +27,10 @@ MAIN = (PRIORITY, ALL, BY_ACCURACY, BY_LOSS)
 
 
 class OfAll(FedAlignSelector):
-    """FedAvg on a uniform sample of all clients, once the warm-up is over.
+    """FedAvg on a uniform sample of all clients after the warm-up on priority clients.
 
-    FedALIGN with an infinite eps would count free clients less: equation 56 weighs those that take
-    part as if there were no others.
+    FedALIGN with an infinite eps would give free clients less weight: the weights of equation 56
+    are those of the clients that take part alone.
     """
 
     def _select(self, round):
@@ -41,7 +41,7 @@ class OfAll(FedAlignSelector):
 
 
 def strategies(participation: float = 1.0) -> dict[str, dict]:
-    """Return the baselines and FedALIGN; all but the priority clients wait for the warm-up."""
+    """Return the baselines and FedALIGN; only priority clients train in the warm-up."""
     align = partial(FedAlignSelector, warmup=WARMUP, participation=participation)
     everybody = {"warmup": WARMUP, "participation": participation}
     return {
@@ -58,7 +58,7 @@ def strategies(participation: float = 1.0) -> dict[str, dict]:
 
 
 def softmax_regression(n_features: int = 784, n_classes: int = 10) -> NeuralNetClassifier:
-    """784-10, zero at first, SGD at 0.1 on minibatches of 32."""
+    """Return 784-10, zero-initialised: SGD at 0.1 on minibatches of 32."""
     return NeuralNetClassifier(
         SoftmaxRegression,
         module__n_features=n_features,
@@ -70,7 +70,7 @@ def softmax_regression(n_features: int = 784, n_classes: int = 10) -> NeuralNetC
 
 
 def two_layers() -> NeuralNetClassifier:
-    """784-200-200-10: EMNIST's network has 47 outputs, MNIST needs 10."""
+    """Return 784-200-200-10: EMNIST's network has 47 outputs, MNIST's 10."""
     return NeuralNetClassifier(
         MLP,
         module__n_features=784,
@@ -83,7 +83,7 @@ def two_layers() -> NeuralNetClassifier:
 
 
 def convolutions() -> NeuralNetClassifier:
-    """The network for CIFAR-10, SGD at 0.01."""
+    """Return the network for CIFAR-10: SGD at 0.01."""
     return NeuralNetClassifier(ConvNet, criterion=nn.CrossEntropyLoss, lr=0.01, batch_size=32)
 
 
@@ -94,7 +94,7 @@ def fashion_mnist(
     proximal_mu: float = 0.0,
     participation: float = 1.0,
 ) -> Setting:
-    """Fashion-MNIST: 120 shards of 500, two a client; softmax regression."""
+    """Return Fashion-MNIST: 120 shards of 500, two a client; softmax regression."""
     return Setting(
         name=_name("fashion-mnist", n_priority, steps, proximal_mu, participation),
         problem=partial(shards, name="fashion-mnist", n_priority=n_priority),
@@ -114,9 +114,9 @@ def mnist(
     participation: float = 1.0,
     shards_per_client: int = 5,
 ) -> Setting:
-    """EMNIST's set-up on MNIST: 600 shards of 100, drawn by clients who share them.
+    """Return EMNIST's set-up on MNIST: 600 shards of 100, each of which several clients may draw.
 
-    24 shards of 47 classes are 40% of the classes; of MNIST's ten classes 5 shards are 41%.
+    With 24 shards a client holds 40% of EMNIST's 47 classes; with 5, 41% of MNIST's ten.
     """
     return Setting(
         name=_name(f"mnist-{shards_per_client}", n_priority, steps, proximal_mu, participation),
@@ -136,7 +136,7 @@ def mnist(
 
 
 def cifar10(n_priority: int = 2, *, participation: float = 1.0) -> Setting:
-    """CIFAR-10: 120 shards of 416 images, two a client. The paper's 500 are more than there are."""
+    """Return CIFAR-10: 120 shards of 416 images, two a client; it has too few for shards of 500."""
     return Setting(
         name=_name("cifar-10", n_priority, 5, 0.0, participation),
         problem=partial(shards, name="cifar-10", n_priority=n_priority),

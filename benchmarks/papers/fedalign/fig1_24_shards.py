@@ -1,4 +1,4 @@
-"""Figure 1 with EMNIST's 24 shards a client, on MNIST: there clients are nearly alike."""
+"""Figure 1 with EMNIST's 24 shards a client, on MNIST, where clients hold similar data."""
 
 from benchmarks.papers.experiment import Panel
 from benchmarks.papers.fedalign._claims import advantage, all_deteriorates

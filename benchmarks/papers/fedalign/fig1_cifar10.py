@@ -10,6 +10,6 @@ PLACE = "Figure 1"
 EXPERIMENT = figure(
     "Figure 1 on CIFAR-10",
     [Panel("CIFAR-10", cifar10(), MAIN, [all_deteriorates(PLACE), *advantage(PLACE)])],
-    note="Shards have 416 images, since 120 of 500 are more than there are. It wants a GPU.",
+    note="Shards have 416 images, as there are too few for 120 of 500. It needs a GPU.",
     needs=has_cifar10,
 )

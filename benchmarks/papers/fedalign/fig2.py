@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from benchmarks.papers.claims import Bound, Claim, Direction, in_the_end
+from benchmarks.papers.claims import Bound, Claim, Direction, final_mean
 from benchmarks.papers.experiment import ACCURACY, LOSS, MODELS, Experiment, Panel, mean_of
 from benchmarks.papers.fedalign._claims import ends_higher, faster_after_warmup
 from benchmarks.papers.fedalign._images import (
@@ -26,7 +26,7 @@ OTHER = {BY_LOSS: BY_LOSS_04, BY_LOSS_04: BY_LOSS}
 
 
 def setting(noise: str, factor: float | None = None) -> Setting:
-    """Return the setting at one level of noise; the paper's factors unless another is given."""
+    """Return the setting at one level of noise; ``factor`` replaces the paper's two factors."""
     factors = {} if factor is None else {"label_noise": factor, "irrelevant": factor}
     return Setting(
         name=f"fedalign-synthetic-{noise}" + ("" if factor is None else f"-factor{factor:g}"),
@@ -39,9 +39,9 @@ def setting(noise: str, factor: float | None = None) -> Setting:
 
 
 def loss_ratio(by: str, than: str):
-    """Measure a strategy's training loss in the end over another's."""
+    """Measure a strategy's final training loss over another's."""
     return lambda table: (
-        in_the_end(table, by, "global_loss") / in_the_end(table, than, "global_loss")
+        final_mean(table, by, "global_loss") / final_mean(table, than, "global_loss")
     )
 
 
@@ -59,7 +59,7 @@ def lower_loss(by: str, than: str, place: str = "Figure 2", paper: str = "lower"
 
 
 def no_higher_loss(by: str, than: str) -> Claim:
-    """Ask for a final training loss that is at most another's."""
+    """Require that a final training loss is at most another's."""
     return Bound(
         words=f"{by}: training loss in the end over that of {than}",
         measure=loss_ratio(by, than),
@@ -102,8 +102,8 @@ def figure(title: str, panels: list[Panel], note: str) -> Experiment:
         note=(
             "The paper names the noise generator's factors (2.5 for labels, 1 for irrelevant rows) "
             "and does not define it; the definition taken is that of `make_prioritized_synthetic`. "
-            "Where 10.0 clients trained, hardly ever did a free client match: FedALIGN then is "
-            f"training on the 10 priority clients. {note}"
+            "Where 10.0 clients trained, almost no free client matched: FedALIGN is then training "
+            f"on the 10 priority clients. {note}"
         ),
     )
 
@@ -111,5 +111,5 @@ def figure(title: str, panels: list[Panel], note: str) -> Experiment:
 EXPERIMENT = figure(
     "noisy free clients",
     [panel(noise) for noise in SKEWS],
-    "fedalign-fig2-milder has less noise, with which some do.",
+    "fedalign-fig2-milder has less noise, with which some match.",
 )

@@ -1,11 +1,11 @@
-"""Figure 3: FedALIGN against models that free clients train alone, 50 samples a client."""
+"""Figure 3: FedALIGN compared with local models of free clients, 50 samples a client."""
 
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.papers.claims import POINTS, Claim, Direction, gain_in_the_end, gain_over
-from benchmarks.papers.experiment import Experiment, Panel, end_of
+from benchmarks.papers.claims import POINTS, Claim, Direction, final_gain, gain_over
+from benchmarks.papers.experiment import Experiment, Panel, final_of
 from benchmarks.papers.fedalign._claims import SHARDS
 from benchmarks.papers.fedalign._images import (
     BY_ACCURACY,
@@ -45,18 +45,18 @@ def setting(title: str) -> WithLocalModels:
 
 
 def better(by: str, column: str, where: str) -> Claim:
-    """Claim that FedALIGN's model is better for free clients than their own."""
+    """Claim that FedALIGN's model is better for free clients than their local models."""
     return Direction(
         words=f"{by}: better than local models, on {where}",
         place="Figure 3",
-        measure=gain_in_the_end(by, LOCAL, column, 100),
+        measure=final_gain(by, LOCAL, column, 100),
         form=POINTS,
         paper="better",
     )
 
 
 def faster(by: str, column: str, where: str) -> Claim:
-    """Claim that FedALIGN's model gets there faster: its mean over the rounds is higher."""
+    """Claim that FedALIGN's model converges faster: its mean over the rounds is higher."""
     return Direction(
         words=f"{by}: above local models in the mean over all rounds, on {where}",
         place="Figure 3",
@@ -84,8 +84,8 @@ def comparison(title: str, panels: Sequence[str], note: str, **needs: Any) -> Ex
             Panel(panel, setting(panel), [LOCAL, BY_ACCURACY, BY_LOSS], claims) for panel in panels
         ],
         columns=[
-            end_of("test_accuracy", "accuracy on the whole test set, %", 100),
-            end_of("local_accuracy", "accuracy on the client's labels, %", 100),
+            final_of("test_accuracy", "accuracy on the whole test set, %", 100),
+            final_of("local_accuracy", "accuracy on the client's labels, %", 100),
         ],
         draw=curves(
             ("test_accuracy", "accuracy, whole test set"),

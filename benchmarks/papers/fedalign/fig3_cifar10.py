@@ -6,6 +6,6 @@ from benchmarks.papers.problems import has_cifar10
 EXPERIMENT = comparison(
     "FedALIGN, Figure 3 on CIFAR-10",
     ["CIFAR-10"],
-    "It wants a GPU.",
+    "It needs a GPU.",
     needs=has_cifar10,
 )

@@ -9,6 +9,6 @@ from benchmarks.papers.problems import has_cifar10
 EXPERIMENT = figure(
     "Figure 5 on CIFAR-10",
     [Panel("CIFAR-10", cifar10(18, participation=0.3), MAIN, advantage("Figure 5"))],
-    note=f"{PARTICIPATION} It wants a GPU.",
+    note=f"{PARTICIPATION} It needs a GPU.",
     needs=has_cifar10,
 )

@@ -1,4 +1,4 @@
-"""What the figures on images have in common: panels by alpha and learning rate."""
+"""Figures on images: panels by alpha and learning rate."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,7 +20,7 @@ def figure(
 ) -> Experiment:
     """Return a figure with a panel for each alpha that ``claims`` names and each learning rate.
 
-    ``setting`` takes alpha and the learning rate. ``note`` is added to what all of them share.
+    ``setting`` takes alpha and the learning rate. ``note`` is added to the note of all figures.
     """
     return Experiment(
         title=title,
@@ -32,7 +32,7 @@ def figure(
         columns=[TO_60, ACCURACY, LOSS, SECONDS, MODELS],
         draw=curves(("test_accuracy", "test accuracy"), ("global_loss", "training loss")),
         note=(
-            "One partition for all seeds, as in the paper's code. The paper's learning rate is "
+            "All seeds share one partition, as in the paper's code. The paper's learning rate is "
             f"0.005; a reproduction (peng-ju/Power-of-Choice) found its ratios at 0.0005. {note}"
         ).strip(),
     )

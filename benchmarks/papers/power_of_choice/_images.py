@@ -1,4 +1,4 @@
-"""Power-of-choice on images: Dirichlet's partition, 784-64-30-10 with dropout."""
+"""Power-of-choice on images: a Dirichlet partition, 784-64-30-10 with dropout."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from benchmarks.papers.claims import (
     Direction,
     Equal,
     Figure,
-    gain_in_the_end,
+    final_gain,
     gain_over,
     ratio_to,
 )
@@ -23,8 +23,8 @@ from skfed.availability import AlternatingHalves
 from skfed.modules import MLP
 from skfed.schedules import StepDecay
 
-LR, LOWER_LR = 0.005, 0.0005  # the paper's, and that of its reproduction
-LOWEST_LR = 0.00025  # random selection then takes rounds by the hundred, as in the paper
+LR, LOWER_LR = 0.005, 0.0005  # the paper's, and a reproduction's
+LOWEST_LR = 0.00025  # random selection then takes hundreds of rounds, as in the paper
 N_ROUNDS = 400
 RAND, AFL = "rand", "afl"
 RAND_10 = "rand, C=0.1"
@@ -55,7 +55,7 @@ def strategies(m: int, n_clients: int) -> dict[str, dict]:
 
 
 def perceptron(lr: float, batch_size: int) -> NeuralNetClassifier:
-    """784-64-30-10, dropout after the second hidden layer, SGD with weight decay."""
+    """Return 784-64-30-10, dropout after the second hidden layer, SGD with weight decay."""
     return NeuralNetClassifier(
         MLP,
         module__n_features=784,
@@ -79,9 +79,9 @@ def fashion_mnist(
     intermittent: bool = False,
     redrawn: bool = False,
 ) -> Setting:
-    """Fashion-MNIST, K=100; the learning rate is halved at rounds 150 and 300.
+    """Return Fashion-MNIST, K=100; the learning rate is halved at rounds 150 and 300.
 
-    ``redrawn`` is with a partition for each seed.
+    With ``redrawn`` each seed has a partition of its own.
     """
     problem = redrawn_dirichlet if redrawn else dirichlet
     availability = AlternatingHalves(removed=0.1) if intermittent else None
@@ -102,7 +102,7 @@ def fashion_mnist(
 
 
 def mnist(alpha: float, lr: float) -> Setting:
-    """EMNIST's set-up on MNIST, K=500, m=15; the learning rate is halved at round 300."""
+    """Return EMNIST's set-up on MNIST, K=500, m=15; the learning rate is halved at round 300."""
     return Setting(
         name=f"pow-mnist-alpha{alpha:g}-lr{lr:g}",
         problem=partial(dirichlet, name="mnist", n_clients=500, alpha=alpha),
@@ -115,11 +115,11 @@ def mnist(alpha: float, lr: float) -> Setting:
 
 
 def more_accurate(place: str, strategy: str, points: float, than: str = RAND) -> Claim:
-    """Claim that a strategy ends with an accuracy higher by so many points."""
+    """Claim that a strategy's final accuracy is higher by ``points``."""
     return Figure(
         words=f"{strategy}: accuracy above {than}'s",
         place=place,
-        measure=gain_in_the_end(strategy, than, "test_accuracy", 100),
+        measure=final_gain(strategy, than, "test_accuracy", 100),
         claimed=points,
         form=POINTS,
         paper=POINTS.format(points),
@@ -127,22 +127,22 @@ def more_accurate(place: str, strategy: str, points: float, than: str = RAND) ->
 
 
 def higher(place: str, strategy: str, than: str = RAND) -> Claim:
-    """Claim that a strategy ends with a higher accuracy."""
+    """Claim that a strategy's final accuracy is higher."""
     return Direction(
         words=f"{strategy}: higher accuracy than {than}",
         place=place,
-        measure=gain_in_the_end(strategy, than, "test_accuracy", 100),
+        measure=final_gain(strategy, than, "test_accuracy", 100),
         form=POINTS,
         paper="higher",
     )
 
 
 def as_good(place: str, strategy: str, than: str) -> Claim:
-    """Claim that two strategies are equally accurate."""
+    """Claim that two strategies have the same final accuracy."""
     return Equal(
         words=f"{strategy}: as accurate as {than}",
         place=place,
-        measure=gain_in_the_end(strategy, than, "test_accuracy", 100),
+        measure=final_gain(strategy, than, "test_accuracy", 100),
         tolerance=1.0,
         form=POINTS,
         paper="equal",
@@ -173,7 +173,7 @@ def faster_loss(place: str, strategy: str, than: str = RAND) -> Claim:
 
 
 def fewer_rounds(place: str, strategy: str, share: float, than: str) -> Claim:
-    """Claim that a strategy needs that share of another's rounds to an accuracy of 60%."""
+    """Claim that a strategy needs a share of another's rounds to reach an accuracy of 60%."""
     return Figure(
         words=f"{strategy}: rounds to 60% over those of {than}",
         place=place,
@@ -185,7 +185,7 @@ def fewer_rounds(place: str, strategy: str, share: float, than: str) -> Claim:
 
 
 def no_more_rounds(strategy: str, share: float, than: str) -> Claim:
-    """Ask for at most that share of another's rounds to an accuracy of 60%."""
+    """Require at most a share of another's rounds to reach an accuracy of 60%."""
     return Bound(
         words=f"{strategy}: rounds to 60% over those of {than}",
         measure=ratio_to(strategy, than, "test_accuracy", 0.6),

@@ -18,7 +18,7 @@ RAND, ADAPOWD = "rand", "adapow-d"
 
 @dataclass(frozen=True, kw_only=True)
 class QuadraticSetting(Setting):
-    """Measures F(w) - F* in closed form; there is nothing to test."""
+    """A setting that measures F(w) - F* in closed form; there are no test rows."""
 
     n_clients: int
 
@@ -28,7 +28,7 @@ class QuadraticSetting(Setting):
         return [name for name in self.strategies if name not in (RAND, ADAPOWD)]
 
     def data(self, seed):
-        return self.problem(seed)  # its rows are the clients' sizes
+        return self.problem(seed)  # never thinned: a client's size is its number of rows
 
     def measures(self, problem, device):
         data = quadratic_data(self.n_clients)
@@ -54,16 +54,16 @@ def powd(d: int) -> str:
 
 
 def net() -> NeuralNetClassifier:
-    """F_k(w) and its gradient; a batch is one row, as all rows of a client are the same."""
+    """Return F_k(w) as a net; a batch is one row, as all rows of a client are equal."""
     return NeuralNetClassifier(
         Quadratic, module__n_dims=5, criterion=MeanOutput, lr=2e-5, batch_size=1
     )
 
 
 def setting(n_clients: int, candidates: tuple[int, ...], n_rounds: int) -> QuadraticSetting:
-    """Return K clients of whom a tenth takes tau=2 steps a round."""
+    """Return K clients, of which a tenth takes tau=2 steps a round."""
     m = n_clients // 10
-    # On rows that are all the same a poll of one row is a poll of all.
+    # All rows of a client are equal, so the loss of one row is the loss of all.
     poll = partial(PowerOfChoice, clients_per_round=m, loss="batch")
     return QuadraticSetting(
         name=f"pow-quadratic-K{n_clients}",
@@ -81,7 +81,7 @@ def setting(n_clients: int, candidates: tuple[int, ...], n_rounds: int) -> Quadr
     )
 
 
-# adapow-d, which halves d every 5000 rounds, is at m by 20,000; at K=30 it is farther from the
-# optimum then, and 25,000 rounds end before its gap is down to rand's.
+# adapow-d halves d every 5000 rounds, so that d is m after 20,000. At K=30 it is then farther from
+# the optimum, and its gap reaches that of rand only after 25,000 rounds.
 FEW = setting(30, (6, 15, 30), n_rounds=30_000)
 MANY = setting(100, (15, 30, 100), n_rounds=25_000)

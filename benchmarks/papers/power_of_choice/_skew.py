@@ -14,7 +14,7 @@ N_POINTS, N_DRAWS = 50, 10_000  # the paper draws as many cohorts; it does not s
 
 @dataclass(frozen=True, kw_only=True)
 class SkewSetting(QuadraticSetting):
-    """A table with a row for each point w of a grid: a point stands for a round.
+    """A setting whose table has a row for each point w of a grid, in place of a round.
 
     ``lowest`` is the least rho(S(pi, w), w') over the grid, ``at_optimum`` rho(S(pi, w), w*).
     """

@@ -1,4 +1,4 @@
-"""What Tables 1 and 2 have in common."""
+"""The experiments of Tables 1 and 2."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +26,15 @@ class Table:
     place : str
         Its name in the paper.
     alpha : float
-        Of Dirichlet's partition.
+        Parameter of the Dirichlet partition.
     theirs : mapping of str to tuple
-        A strategy's rounds to 60%, seconds a round and accuracy.
+        Each strategy's rounds to 60%, seconds a round and accuracy in the paper.
     ratios : mapping of str to float
-        A strategy's share of the rounds of random selection at C=0.1.
+        Each strategy's share of the rounds of random selection at C=0.1.
     points : float
-        How much more accurate the variants are than that.
+        Points of accuracy by which the variants are above random selection at C=0.1.
     bound : float
-        The share of rounds that we ask of the variants at lr=0.0005.
+        Our own bound on the variants' share of rounds at lr=0.0005.
     """
 
     place: str
@@ -45,7 +45,7 @@ class Table:
     bound: float
 
     def panel(self, lr: float, *, redrawn: bool = False) -> Panel:
-        """Return what is run at a learning rate; ``redrawn`` is with a partition for each seed."""
+        """Return the panel at a learning rate; ``redrawn`` gives each seed its own partition."""
         headings = (TO_60.heading, SECONDS.heading, ACCURACY.heading)
         variants = list(self.ratios)[:3]
         claims = [
@@ -63,7 +63,7 @@ class Table:
 
 
 def comparison(title: str, panels: Sequence[Panel], *, note: str, n_seeds: int = 3) -> Experiment:
-    """Return the experiment in which panels are compared with the paper's rows."""
+    """Return the experiment that compares panels with the paper's rows."""
     return Experiment(
         title=f"Power-of-choice, {title}",
         panels=panels,
@@ -71,7 +71,7 @@ def comparison(title: str, panels: Sequence[Panel], *, note: str, n_seeds: int =
         draw=curves(("test_accuracy", "test accuracy"), ("global_loss", "training loss")),
         n_seeds=n_seeds,
         baseline=RAND_10,
-        note=f"In brackets, the share of random selection's at C=0.1. {note}",
+        note=f"In brackets: the share of the value of random selection at C=0.1. {note}",
     )
 
 
@@ -82,8 +82,8 @@ def at_three_rates(table: Table) -> Experiment:
         [table.panel(lr) for lr in (LR, LOWER_LR, LOWEST_LR)],
         note=(
             "The paper's learning rate is 0.005; a reproduction (peng-ju/Power-of-Choice) found "
-            "its ratios at 0.0005; at 0.00025 random selection takes rounds by the hundred, as in "
-            "the paper. The partition is one for all seeds, as in the paper's code; its text has "
-            "one a seed (power-of-choice-tables-redrawn)."
+            "its ratios at 0.0005; at 0.00025 random selection takes hundreds of rounds, as in the "
+            "paper. All seeds share one partition, as in the paper's code; its text has one for "
+            "each seed (power-of-choice-tables-redrawn)."
         ),
     )

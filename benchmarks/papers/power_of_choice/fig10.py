@@ -18,7 +18,7 @@ PLACE = "Figure 10"
 
 
 def at(lr: float) -> Experiment:
-    """Return the figure at one learning rate: at two it takes more than half an hour."""
+    """Return the figure at one learning rate; both together take more than half an hour."""
     return figure(
         f"Power-of-choice, Figure 10: cheaper variants, K=500, EMNIST's set-up on MNIST, lr={lr:g}",
         mnist,
@@ -30,7 +30,7 @@ def at(lr: float) -> Experiment:
             ],
             0.3: [as_good(PLACE, name, powd(30)) for name in (cpowd(30), rpowd(250))],
         },
-        note="EMNIST cannot be had here; its set-up is run on MNIST's digits.",
+        note="EMNIST is not available here; its set-up is run on MNIST's digits.",
         rates=[lr],
     )
 

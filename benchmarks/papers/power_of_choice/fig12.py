@@ -1,4 +1,4 @@
-"""Figure 12: batches of 128, how many candidates; Fashion-MNIST, m=3."""
+"""Figure 12: batches of 128, the number of candidates; Fashion-MNIST, m=3."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Figure 14: 100 local steps, how many candidates; Fashion-MNIST, m=3."""
+"""Figure 14: 100 local steps, the number of candidates; Fashion-MNIST, m=3."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ PLACE = "Figure 14"
 
 
 def at(lr: float) -> Experiment:
-    """Return the figure at one learning rate: at two it takes more than half an hour."""
+    """Return the figure at one learning rate; both together take more than half an hour."""
     return figure(
         f"Power-of-choice, Figure 14: 100 local steps, lr={lr:g}",
         partial(fashion_mnist, batch_size=64, tau=100),

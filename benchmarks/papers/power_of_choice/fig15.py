@@ -20,7 +20,7 @@ PLACE = "Section 5, on Figure 14"
 
 
 def at(lr: float) -> Experiment:
-    """Return the figure at one learning rate: at two it takes more than half an hour."""
+    """Return the figure at one learning rate; both together take more than half an hour."""
     return figure(
         f"Power-of-choice, Figure 15: 100 local steps, all variants, lr={lr:g}",
         partial(fashion_mnist, batch_size=64, tau=100),

@@ -8,10 +8,10 @@ from benchmarks.papers.claims import (
     Equal,
     Figure,
     NoHigher,
-    in_the_end,
+    final_mean,
     of_seeds,
 )
-from benchmarks.papers.experiment import Column, Experiment, Panel, end_of
+from benchmarks.papers.experiment import Column, Experiment, Panel, final_of
 from benchmarks.papers.pictures import curves
 from benchmarks.papers.power_of_choice._quadratic import (
     ADAPOWD,
@@ -57,7 +57,7 @@ def as_fast(strategy: str, than: str) -> Claim:
 def floors(strategy: str, than: str):
     """Measure the log of the ratio of two error floors."""
     return lambda table: np.log(
-        in_the_end(table, strategy, "global_gap") / in_the_end(table, than, "global_gap")
+        final_mean(table, strategy, "global_gap") / final_mean(table, than, "global_gap")
     )
 
 
@@ -90,12 +90,12 @@ SAME_MINIMUM = NoHigher(
 
 
 def bias_gone(most: str) -> Claim:
-    """Claim that adapow-d loses the bias that power-of-choice ends with."""
+    """Claim that adapow-d does not keep power-of-choice's final bias."""
 
     def left(table):
-        rand = in_the_end(table, RAND, "global_gap")
-        biased = in_the_end(table, most, "global_gap") - rand
-        return (in_the_end(table, ADAPOWD, "global_gap") - rand) / biased
+        rand = final_mean(table, RAND, "global_gap")
+        biased = final_mean(table, most, "global_gap") - rand
+        return (final_mean(table, ADAPOWD, "global_gap") - rand) / biased
 
     return Figure(
         words=f"{ADAPOWD}: share left of the bias that {most} ends with",
@@ -109,7 +109,7 @@ def bias_gone(most: str) -> Claim:
 
 
 def figure(setting: QuadraticSetting, *more: Claim) -> Experiment:
-    """Return the figure for one K: for both it takes more than half an hour."""
+    """Return the figure for one K; both together take more than half an hour."""
     least, *_, most = setting.powds
     claims = [
         *(faster(name, RAND) for name in setting.powds),
@@ -127,13 +127,13 @@ def figure(setting: QuadraticSetting, *more: Claim) -> Experiment:
         panels=[Panel(k, setting, list(setting.strategies), claims)],
         columns=[
             Column("mean log gap, first tenth", early, "{:.3f}"),
-            end_of("global_gap", "F - F* in the end", form="{:.5f}"),
+            final_of("global_gap", "F - F* in the end", form="{:.5f}"),
         ],
         draw=curves(("global_gap", "F(w) - F*"), log=True),
         note=(
-            "Arbitrary in the paper, the local optima here are N(2, 1) in each of 5 dimensions; "
-            "all seeds share one draw of them. The paper does not state its rounds; "
-            f"{setting.n_rounds:,} let adapow-d come down to d=m, and then to rand's gap."
+            "The local optima, arbitrary in the paper, are N(2, 1) here in each of 5 dimensions; "
+            "all seeds share one draw of them. The paper does not state its number of rounds; in "
+            f"{setting.n_rounds:,} adapow-d reaches d=m, and then rand's gap."
         ),
     )
 

@@ -12,7 +12,7 @@ PLACE = "Figure 3"
 
 
 def rho_bar(table, strategy):
-    """Return each seed's least skew over the grid (equation 6)."""
+    """Return each seed's lowest skew over the grid (equation 6)."""
     lowest = of_seeds(table, strategy, "lowest").min()
     return np.minimum(lowest, of_seeds(table, strategy, "at_optimum").min()).to_numpy()
 

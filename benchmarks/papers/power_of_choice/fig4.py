@@ -12,8 +12,8 @@ from benchmarks.papers.claims import (
     Equal,
     Figure,
     NoHigher,
-    gain_in_the_end,
-    in_the_end,
+    final_gain,
+    final_mean,
     ratio_to,
     rounds_to,
 )
@@ -29,12 +29,12 @@ PLACE, K = "Figure 4", 30
 
 
 def softmax_regression() -> NeuralNetClassifier:
-    """60-10 without bias, zero at first."""
+    """Return 60-10 without bias, zero-initialised."""
     return NeuralNetClassifier(ZeroLinear, criterion=nn.CrossEntropyLoss, lr=0.05, batch_size=50)
 
 
 class ZeroLinear(nn.Linear):
-    """A linear layer without bias that starts at zero."""
+    """A linear layer without bias, zero-initialised."""
 
     def __init__(self):
         super().__init__(60, 10, bias=False)
@@ -59,12 +59,12 @@ def setting(m: int, largest: float) -> Setting:
 
 
 def to_loss(strategy: str, than: str):
-    """Measure the share of another's rounds that a strategy needs to the loss 0.7."""
+    """Measure the share of another's rounds that a strategy needs to reach the loss 0.7."""
     return ratio_to(strategy, than, "global_loss", 0.7, falling=True)
 
 
 def faster(strategy: str, share: float) -> Claim:
-    """Claim that a strategy needs that share of random's rounds to the loss 0.7."""
+    """Claim that a strategy needs a share of random's rounds to reach the loss 0.7."""
     return Figure(
         words=f"{strategy}: rounds to loss 0.7 over those of {RAND}",
         place=PLACE,
@@ -76,8 +76,8 @@ def faster(strategy: str, share: float) -> Claim:
 
 
 def to_the_minimum(table):
-    """Return the share of random's rounds that adapow-d needs to random's loss in the end."""
-    minimum = in_the_end(table, RAND, "global_loss")
+    """Return the share of random's rounds that adapow-d needs to reach random's final loss."""
+    minimum = final_mean(table, RAND, "global_loss")
     ours, theirs = (
         rounds_to(table, strategy, "global_loss", minimum, falling=True)
         for strategy in (ADAPOWD, RAND)
@@ -113,14 +113,14 @@ CLAIMS = [
     Direction(
         words=f"{MANY}: slightly higher error floor than {RAND}",
         place=PLACE,
-        measure=gain_in_the_end(MANY, RAND, "global_loss"),
+        measure=final_gain(MANY, RAND, "global_loss"),
         form="{:+.3f}",
         paper="higher",
     ),
     NoHigher(
         words=f"{ADAPOWD}: ends at {RAND}'s floor, or below",
         place=PLACE,
-        measure=gain_in_the_end(ADAPOWD, RAND, "global_loss"),
+        measure=final_gain(ADAPOWD, RAND, "global_loss"),
         form="{:+.3f}",
         paper="the minimum",
     ),
@@ -143,6 +143,7 @@ EXPERIMENT = Experiment(
     note=(
         "The generator's client sizes have a long tail: in many draws one client holds half of all "
         "rows, and random selection by size trains little else. Each seed has a data set of its "
-        "own, once any, and once of those in which nobody holds more than a quarter."
+        "own: any draw in the first three panels, in the others a draw in which no client holds "
+        "more than a quarter of the rows."
     ),
 )

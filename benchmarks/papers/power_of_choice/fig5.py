@@ -1,4 +1,4 @@
-"""Figure 5: how many candidates, Fashion-MNIST, m=3."""
+"""Figure 5: the number of candidates; Fashion-MNIST, m=3."""
 
 from benchmarks.papers.power_of_choice._figure import figure
 from benchmarks.papers.power_of_choice._images import (

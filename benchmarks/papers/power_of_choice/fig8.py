@@ -1,4 +1,4 @@
-"""Figure 8: clients that come and go; two halves of them take turns."""
+"""Figure 8: intermittent availability; two halves of the clients alternate."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ EXPERIMENT = figure(
         3: [more_accurate(PLACE, powd(6), 10), more_accurate(PLACE, rpowd(50), 10)],
     },
     note=(
-        "A round can reach one of two fixed halves of the clients, by turns, but for 10% of it. "
-        "The paper's code leaves out 20%. rpow-d's 50 candidates are then all who are there."
+        "Two fixed halves of the clients are available in alternate rounds, each less 10% of it; "
+        "the paper's code leaves out 20%. rpow-d's 50 candidates are then all available clients."
     ),
 )

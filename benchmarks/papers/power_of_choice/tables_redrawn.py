@@ -1,4 +1,4 @@
-"""Tables 1 and 2 where each seed has a partition of its own, as the paper's text says."""
+"""Tables 1 and 2 with a partition for each seed, as in the paper's text."""
 
 from benchmarks.papers.power_of_choice import table1, table2
 from benchmarks.papers.power_of_choice._images import LOWER_LR
@@ -9,7 +9,7 @@ EXPERIMENT = comparison(
     [table.TABLE.panel(LOWER_LR, redrawn=True) for table in (table1, table2)],
     n_seeds=5,
     note=(
-        "Each seed has a partition of its own, as the paper's text says. How much is saved depends "
-        "on the partition: compare the spread with Tables 1 and 2's."
+        "Each seed has a partition of its own, as in the paper's text. The saving depends on the "
+        "partition: compare the spread with that of Tables 1 and 2."
     ),
 )
