@@ -1,4 +1,4 @@
-"""Real data for the benchmarks, found through SKFED_DATA, and one core to measure on."""
+"""Fixtures: real data from the folder SKFED_DATA, one core, and timing in turns."""
 
 import os
 from collections import defaultdict
@@ -17,15 +17,15 @@ from skfed.datasets import load_fashion_mnist, load_wisdm, partition_dirichlet
 @pytest.fixture(scope="session")
 def data_home():
     """Return the folder of the real data sets, or skip."""
-    home = os.environ.get("SKFED_DATA")
-    if not home:
-        pytest.skip("SKFED_DATA is unset: nothing to measure on")
-    return home
+    folder = os.environ.get("SKFED_DATA")
+    if not folder:
+        pytest.skip("SKFED_DATA is unset: there are no data to measure on")
+    return folder
 
 
 @pytest.fixture(scope="session")
 def wisdm(data_home):
-    """36 phone users: X, y, clients."""
+    """Return X, y and clients of 36 phone users."""
     data = load_wisdm()
     X = data.X.fillna(data.X.mean())
     X = ((X - X.mean()) / X.std().clip(lower=1e-9)).to_numpy("float32")
@@ -34,7 +34,7 @@ def wisdm(data_home):
 
 @pytest.fixture(scope="session")
 def images(data_home):
-    """60,000 images of Fashion-MNIST as rows, and their labels."""
+    """Return 60,000 images of Fashion-MNIST as rows, and their labels."""
     data = load_fashion_mnist()
     X = (data.X.reshape(len(data.X), -1).astype("float32") / 255 - 0.1307) / 0.3081
     return X, data.y.astype(np.int64)
@@ -42,22 +42,22 @@ def images(data_home):
 
 @pytest.fixture(scope="session")
 def fashion_mnist(images):
-    """The images over 100 clients, alpha = 0.3: X, y, clients."""
+    """Return X, y and clients of the images, partitioned among 100 clients with alpha = 0.3."""
     X, y = images
     return X, y, partition_dirichlet(y, 100, alpha=0.3, random_state=0)
 
 
 @pytest.fixture(scope="session")
 def folders(images, tmp_path_factory) -> dict[str, Path]:
-    """Folders with X.npy, y.npy and clients.npy of each workload."""
+    """Return folders with X.npy, y.npy and clients.npy, by workload."""
     X, y = images
-    home = tmp_path_factory.mktemp("workloads")
-    np.save(home / "X.npy", X)
+    parent = tmp_path_factory.mktemp("workloads")
+    np.save(parent / "X.npy", X)
     result = {}
     for name, work in WORKLOADS.items():
-        result[name] = home / name
+        result[name] = parent / name
         result[name].mkdir()
-        (result[name] / "X.npy").symlink_to(home / "X.npy")
+        (result[name] / "X.npy").symlink_to(parent / "X.npy")
         np.save(result[name] / "y.npy", y)
         clients = equal_shares(len(y), work.n_clients)
         if work.alpha is not None:
@@ -101,5 +101,5 @@ def compare(benchmark) -> Callable[..., dict[str, float]]:
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Note the version of torch."""
+    """Add the version of torch."""
     machine_info["torch"] = torch.__version__

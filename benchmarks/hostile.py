@@ -1,4 +1,4 @@
-"""Accuracy against the share of hostile clients, by rule and attack, on Fashion-MNIST.
+"""Accuracy by rule, attack and share of hostile clients, on Fashion-MNIST.
 
 ``python -m benchmarks.hostile`` (with SKFED_DATA; about 10 minutes) writes ``HOSTILE.md``
 beside this file.
@@ -46,12 +46,12 @@ RULES = {
 
 
 class Attacked(BaseAggregator):
-    """Lets hostile clients send something else before a rule aggregates.
+    """Replaces the updates of hostile clients before a rule aggregates them.
 
     Parameters
     ----------
     rule : BaseAggregator
-        What the server does.
+        The server's aggregator.
     hostile : sequence of int
         The indices of hostile clients.
     attack : str
@@ -86,7 +86,7 @@ def images(subset: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def accuracy(rule: str, attack: str, share: float, seed: int) -> float:
-    """Train with a share of hostile clients among those that are not trusted; score by all."""
+    """Return the test accuracy with a share of hostile clients, none of them trusted."""
     (X, y), test = images("train"), images("test")
     rows = np.random.default_rng(seed).choice(len(y), N_ROWS, replace=False)
     X, y = X[rows], y[rows]
@@ -117,7 +117,7 @@ def accuracy(rule: str, attack: str, share: float, seed: int) -> float:
 
 
 def main() -> None:
-    """Write the table."""
+    """Write HOSTILE.md."""
     cases = list(itertools.product(RULES, ATTACKS, SHARES))
     found = {}
     for rule, attack, share in tqdm(cases):
@@ -130,10 +130,10 @@ def main() -> None:
         "# Hostile clients",
         "",
         "Test accuracy, %, after 30 rounds on Fashion-MNIST (`python -m benchmarks.hostile`): "
-        f"{N_CLIENTS} clients, {N_ROWS} rows dealt out by Dirichlet(1), MLP 784-32-10, all clients "
-        f"every round, mean of {N_SEEDS} seeds. {N_TRUSTED} clients are trusted, and FedALIGN's "
-        "priority clients. A lying client trains, or not, on its own terms, but answers FedALIGN's "
-        "poll with the loss on its own data.",
+        f"{N_CLIENTS} clients, {N_ROWS} rows partitioned by Dirichlet(1), MLP 784-32-10, all "
+        f"clients every round, mean of {N_SEEDS} seeds. {N_TRUSTED} clients are trusted, and "
+        "FedALIGN's priority clients. A hostile client answers FedALIGN's poll with the loss on "
+        "its own data, whatever update it sends.",
         "",
     ]
     for attack, what in ATTACKS.items():

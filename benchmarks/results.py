@@ -1,7 +1,7 @@
-"""Write RESULTS.md from the JSON of a benchmark run.
+"""Writes RESULTS.md from the JSON of a benchmark run.
 
-``python -m pytest benchmarks --benchmark-json=net_pool.json`` (with SKFED_DATA and, for the other
-packages, SKFED_PEERS), then ``python -m benchmarks.results net_pool.json > benchmarks/RESULTS.md``.
+``python -m pytest benchmarks --benchmark-json=bench.json`` (with SKFED_DATA and, for the other
+packages, SKFED_PEERS), then ``python -m benchmarks.results bench.json > benchmarks/RESULTS.md``.
 """
 
 import json
@@ -66,7 +66,7 @@ def workloads(found: list[dict]) -> Iterator[str]:
 
 
 def comparison(title: str, note: str, found: list[dict], keys: tuple[str, ...]) -> Iterator[str]:
-    """Yield a table of seconds by what is compared."""
+    """Yield a section with a table of seconds, whose first columns are ``keys``."""
     yield f"## {title}"
     yield ""
     yield note
@@ -138,7 +138,7 @@ def gpu(found: list[dict]) -> Iterator[str]:
     if not found or "seconds" not in found[0]:
         yield "## GPU"
         yield ""
-        yield "Not measured: no GPU was there."
+        yield "Not measured: no GPU was available."
         return
     yield from comparison("GPU", "Seconds a round of W3 on a GPU.", found, ("card",))
 

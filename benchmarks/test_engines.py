@@ -1,8 +1,8 @@
-"""The engines on the workloads that other packages run too, beside the floor of the machine.
+"""Times the engines and other packages on the same workloads, beside the floor of the machine.
 
-``SKFED_PEERS=DIR python -m pytest benchmarks -k workload --benchmark-json=net_pool.json`` also
-measures the peers, each in an environment of its own under DIR. All contestants of a workload run
-in the same test, in turns, on one core; what is reported is the median of all their rounds.
+``SKFED_PEERS=DIR python -m pytest benchmarks -k workload --benchmark-json=bench.json`` also
+measures the other packages, each in an environment of its own under DIR. All contestants of a
+workload run in the same test, in turns, on one core; the median of all their rounds is reported.
 """
 
 import os
@@ -52,7 +52,7 @@ def load(folder):
 
 
 def fit_rounds(work: Workload, data, n_rounds: int, **params):
-    """Return the history of some rounds, those that warm caches up left out."""
+    """Return the history of ``n_rounds`` rounds, after two that fill caches."""
     X, y, clients = data
     model = make_classifier(work, n_rounds=n_rounds + 2, **params).fit(X, y, clients=clients)
     return model.history_.iloc[2:]
@@ -95,13 +95,13 @@ def test_workload(benchmark, compare, one_core, folders, workload):
 
 def peer(name: str, workload: str, folders, rounds: int) -> list[float]:
     if "SKFED_PEERS" not in os.environ:
-        raise PeerUnavailable("set SKFED_PEERS to a folder for the peers' environments")
+        raise PeerUnavailable("set SKFED_PEERS to a folder for its environment")
     return run_peer(name, workload, folders[workload], rounds)["seconds"]
 
 
 @pytest.mark.parametrize("workload", ["W2", "W3"])
 def test_two_jobs(benchmark, compare, folders, workload):
-    """Two jobs on two cores, against one."""
+    """Compare two jobs on two cores with one."""
     if (os.cpu_count() or 1) < 2:
         pytest.skip("needs two cores")
     work, data = WORKLOADS[workload], load(folders[workload])
@@ -117,7 +117,7 @@ def test_two_jobs(benchmark, compare, folders, workload):
 
 
 class Convolutions(nn.Sequential):
-    """A small image network."""
+    """A small convolutional network."""
 
     def __init__(self):
         super().__init__(
@@ -163,7 +163,7 @@ MODULES = {"CNN": Convolutions, "GRU": Recurrent, "layer normalisation": Normali
 
 @pytest.mark.parametrize("module", MODULES)
 def test_other_modules(benchmark, compare, one_core, images, module):
-    """12 of 500 clients of about 120 rows, SGD with momentum, E=1, b=32, on each engine."""
+    """Time 12 of 500 clients of about 120 rows, SGD with momentum, E=1, b=32, on each engine."""
     X, y = images
     clients = np.sort(np.random.default_rng(0).integers(0, 500, len(y)))
     net = NeuralNetClassifier(
@@ -197,7 +197,7 @@ def flops_of_a_row(module: nn.Module, X: np.ndarray, y: np.ndarray) -> float:
 
 
 def test_gpu(benchmark, compare, folders):
-    """W3 on a GPU: the stacked engine against the loop engine there."""
+    """Compare the stacked engine with the loop engine on W3 on a GPU."""
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     work, data = WORKLOADS["W3"], load(folders["W3"])
@@ -213,7 +213,7 @@ def test_gpu(benchmark, compare, folders):
 
 
 def test_polling(benchmark, compare, one_core, images):
-    """100 of 1000 clients polled and one trained for a step: the poll's time, beside its floor."""
+    """Time polls of 100 of 1000 clients, in rounds that train one client for a step."""
     X, y = images
     clients = np.arange(len(y)) % 1000
     work = Workload(1000, (784, 64, 30, 10), 1, 20, candidates=100, local_steps=1)

@@ -1,7 +1,4 @@
-"""One round of each selector, the polls included, on WISDM and on Fashion-MNIST.
-
-What is timed is the round alone, without fit's validation of X.
-"""
+"""Times a round of each selector, polls included, on WISDM and on Fashion-MNIST."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a million clients, and data larger than memory, cost.
+"""Measures time and memory with a million clients, and with data larger than memory.
 
 ``python -m pytest benchmarks -k scale``.
 """
@@ -30,7 +30,7 @@ def fit(data, n_rounds=40):
 
 
 def test_scale_in_clients(compare, one_core):
-    """A round of power-of-choice, m=10 of d=100, from a thousand clients to a million."""
+    """Time a round of power-of-choice, m=10 of d=100, with a thousand to a million clients."""
     data = {n: federation(n) for n in SIZES}
 
     def turn(seconds):
@@ -44,7 +44,7 @@ def test_scale_in_clients(compare, one_core):
 
 
 def test_scale_in_memory_of_clients(benchmark):
-    """Bytes a client that a fit holds at most, beyond X, y and the ids of the rows."""
+    """Measure the peak memory of a fit in bytes a client, beyond X, y and the ids of the rows."""
     X, y, clients = federation(10**6)
 
     def peak():
@@ -81,7 +81,7 @@ print(status["RssAnon"].split()[0])
 
 
 def test_scale_in_memory_of_a_memmap(benchmark, tmp_path):
-    """A memory map of 4 GB: memory held beyond the page cache, measured in a process of its own."""
+    """Measure a process's memory beyond the page cache with a memory map of 4 GB."""
     if not sys.platform.startswith("linux"):
         pytest.skip("reads /proc")
     n_rows = 1_000_000

@@ -1,9 +1,9 @@
-"""The yardstick: the round of a federation as a careful torch programmer writes it by hand.
+"""The baseline of the timings: a round written by hand in torch, client by client.
 
-Client by client, on tensors: no loader, rows by ``index_select``, and one forward for each client
-polled. ``train_optimizer`` is the loop with a module and an optimizer of torch; ``train_autograd``
-does without either; ``train_by_hand`` has this network's derivatives written out and its updates
-folded into the matrix products, the most that such a loop can gain.
+It works on tensors: no loader, rows by ``index_select``, and one forward for each client polled.
+``train_optimizer`` uses a module and an optimizer of torch; ``train_autograd`` uses neither;
+``train_by_hand`` has this network's derivatives written out and its updates part of the matrix
+products, and is the fastest such loop.
 """
 
 import time
@@ -21,12 +21,12 @@ try:
 except ImportError:  # run from this folder
     from workloads import WORKLOADS, Workload
 
-Params = list[torch.Tensor]  # weight (out, in) and bias of each layer in turn
+Params = list[torch.Tensor]  # weight (out, in) and bias of each layer, alternating
 WARMUP = 2
 
 
 def make_params(layers: Sequence[int]) -> Params:
-    """Return torch's own first weights of the linear layers."""
+    """Return torch's initial parameters of the linear layers."""
     made = [torch.nn.Linear(a, b) for a, b in pairwise(layers)]
     return [p.detach() for layer in made for p in layer.parameters()]
 
@@ -63,7 +63,7 @@ def train_optimizer(X, y, rows, params: Params, work: Workload, rng) -> Params:
 
 @cache
 def module_and_optimizer(layers: Sequence[int], lr: float):
-    """Return a module and its optimizer, the same for all clients: SGD keeps nothing."""
+    """Return a module and its optimizer, shared by all clients: SGD has no state."""
     made = [torch.nn.Linear(a, b) for a, b in pairwise(layers)]
     model = torch.nn.Sequential(*[m for layer in made for m in (torch.nn.ReLU(), layer)][1:])
     return model, torch.optim.SGD(model.parameters(), lr=lr)
@@ -137,7 +137,7 @@ def one_round(
 def time_rounds(
     workload: str, data_dir: str | Path, rounds: int, train: Callable = train_optimizer
 ) -> list[float]:
-    """Return the seconds of each round on one thread, after some that are not timed."""
+    """Return the seconds of each round on one thread, after ``WARMUP`` rounds."""
     work = WORKLOADS[workload]
     X, y, clients = (np.load(Path(data_dir) / f"{name}.npy") for name in ("X", "y", "clients"))
     rows_of_clients = [np.flatnonzero(clients == k) for k in range(work.n_clients)]

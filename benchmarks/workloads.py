@@ -1,6 +1,6 @@
-"""The rounds that every engine and every peer is timed on, and what they must compute.
+"""The workloads that every engine and every peer is timed on, and their FLOPs.
 
-Plain numpy, so that a peer's own environment can import it too.
+It imports numpy alone, so that a peer's environment can import it too.
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Workload:
-    """One round: whom it asks, whom it trains, and how.
+    """One round: the clients that it polls and trains, and how they train.
 
-    Data are Fashion-MNIST's 60,000 training images as rows of 784 floats.
+    The data are Fashion-MNIST's 60,000 training images as rows of 784 floats.
     """
 
     n_clients: int
-    layers: tuple[int, ...]  # widths, the input's and the logits' included
+    layers: tuple[int, ...]  # widths, with those of the input and the logits
     clients_per_round: int  # m
     batch_size: int
-    candidates: int | None = None  # d of power-of-choice; None: drawn at random, nobody polled
+    candidates: int | None = None  # d of power-of-choice; None: random selection without polls
     local_steps: int | None = None
     local_epochs: int = 1
     alpha: float | None = None  # of the Dirichlet partition; None: equal shares
@@ -46,10 +46,7 @@ WORKLOADS = {
 
 
 def gemm_peak(seconds: float = 1.0) -> float:
-    """Return the FLOP/s of this machine's float32 matrix product, the best of some tries.
-
-    The number of threads is whatever the caller has set.
-    """
+    """Return the highest measured FLOP/s of a float32 matrix product, on torch's threads."""
     import time
 
     import torch
@@ -64,6 +61,6 @@ def gemm_peak(seconds: float = 1.0) -> float:
 
 
 def equal_shares(n_samples: int, n_clients: int, seed: int = 0) -> np.ndarray:
-    """Return the client of each row, as many rows each, at random."""
+    """Return the client of each row, at random, with equal numbers of rows."""
     clients = np.arange(n_samples) * n_clients // n_samples
     return np.random.default_rng(seed).permutation(clients)

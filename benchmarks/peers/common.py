@@ -1,6 +1,7 @@
-"""What every peer's ``run.py`` shares. Import it first: it confines the process to one core.
+"""Helpers of every peer's ``run.py``. Import it first: it confines the process to one core.
 
-The standard library alone at import, since numpy, jax and torch count the cores when they load.
+It does so before it imports anything but the standard library, since numpy, jax and torch count the
+cores when they are imported.
 """
 
 # ruff: noqa: E402
@@ -24,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 from workloads import WORKLOADS, Workload
 
-WARMUP = 2  # rounds before the timed ones: what is compiled or cached is so by then
+WARMUP = 2  # rounds before the timed ones, for compilation and caches
 
 
 @dataclass
@@ -67,7 +68,7 @@ def read_federation(argv: Sequence[str] | None = None) -> Federation:
 
 
 def time_rounds(one_round: Callable[[], None], rounds: int) -> list[float]:
-    """Return the seconds of each round but the first ones."""
+    """Return the seconds of each round after ``WARMUP`` rounds."""
     seconds = []
     for _ in range(WARMUP + rounds):
         started = time.perf_counter()
@@ -77,7 +78,7 @@ def time_rounds(one_round: Callable[[], None], rounds: int) -> list[float]:
 
 
 def mean_loss(layers: Sequence[tuple[np.ndarray, np.ndarray]], federation: Federation) -> float:
-    """Return the cross entropy of weights (in, out) and biases on some of the rows."""
+    """Return the cross entropy of weights (in, out) and biases on the first 10,000 rows."""
     hidden, y = federation.X[:10_000], federation.y[:10_000]
     for i, (weight, bias) in enumerate(layers):
         hidden = (np.maximum(hidden, 0) if i else hidden) @ weight + bias
@@ -86,7 +87,7 @@ def mean_loss(layers: Sequence[tuple[np.ndarray, np.ndarray]], federation: Feder
 
 
 def make_torch_model(layers: Sequence[int]):
-    """Return linear layers with ReLU between them, in torch."""
+    """Return a torch module of linear layers with ReLU between them."""
     from torch.nn import Linear, ReLU, Sequential
 
     modules = [module for a, b in pairwise(layers) for module in (ReLU(), Linear(a, b))]
@@ -101,14 +102,14 @@ def torch_loss(model, federation: Federation) -> float:
 
 
 def durations(ends: Sequence[float]) -> list[float]:
-    """Return the seconds of each round but the first ones, from when each ended."""
+    """Return the seconds of each round after ``WARMUP`` rounds, given the times at their ends."""
     return [end - start for start, end in pairwise(ends[WARMUP - 1 :])]
 
 
 def report(
     peer: str, package: str, federation: Federation, seconds: list[float], losses: list[float]
 ) -> None:
-    """Print the one line that ``peers.py`` reads; the loss in it tells whether the model learns."""
+    """Print the line that ``peers.py`` reads; its losses show whether the model learns."""
     print(f"{peer}: loss {losses[0]:.4f} before, {losses[-1]:.4f} after", file=sys.stderr)
     line = {"peer": peer, "version": version(package), "workload": federation.name}
     print(json.dumps({**line, "seconds": seconds, "loss": losses}), flush=True)

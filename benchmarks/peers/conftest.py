@@ -1,3 +1,3 @@
-"""Keep pytest, which imports modules for their doctests, away from what needs a peer."""
+"""Keep pytest from importing these modules for doctests: they need the peers' packages."""
 
 collect_ignore_glob = ["*"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make the environment of a peer where it is missing or not as its requirements say, and print
-# its python. Usage: make_env.sh NAME. Where: $SKFED_PEERS, else ~/.cache/skfed-peers.
+# Make the environment of a peer if it is missing or does not match its requirements, and print the
+# path of its python. Usage: make_env.sh NAME. Folder: $SKFED_PEERS, else ~/.cache/skfed-peers.
 set -u
 name=${1:?usage: make_env.sh NAME}
 wanted=$(cd "$(dirname "$0")" && pwd)/$name

@@ -1,4 +1,4 @@
-"""Run the other federated-learning packages on the benchmark's workloads, each in its own world.
+"""Runs other federated-learning packages on the workloads, each in an environment of its own.
 
 >>> run_peer("fedjax", "W1", data_dir, rounds=5)  # doctest: +SKIP
 {'peer': 'fedjax', 'version': '0.0.17', 'workload': 'W1', 'seconds': [...], 'loss': [...]}
@@ -19,16 +19,16 @@ INSTALL_SECONDS = 900
 
 
 class PeerUnavailable(RuntimeError):
-    """A peer that cannot be installed or run here; the message is the reason, in one line."""
+    """A peer cannot be installed or run here; the message is the reason, in one line."""
 
 
 def run_peer(
     name: str, workload: str, data_dir: str | Path, rounds: int, timeout: float = 600
 ) -> dict:
-    """Return what a peer's ``run.py`` reports, making its environment first if there is none.
+    """Return the report of a peer's ``run.py``; make its environment first if it is missing.
 
-    ``data_dir`` holds X.npy (float32), y.npy and clients.npy (int64). ``seconds`` of the answer
-    are those of each timed round on one core, ``loss`` that before the first and after the last.
+    ``data_dir`` holds X.npy (float32), y.npy and clients.npy (int64). In the report, ``seconds``
+    are those of each timed round on one core, ``loss`` the losses before and after all rounds.
     """
     make = ["bash", str(HERE / "make_env.sh"), name]
     python = _last_line(_run(make, INSTALL_SECONDS, name))
@@ -42,8 +42,9 @@ def run_peer(
 
 
 def _run(command: list[str], timeout: float, name: str) -> str:
-    """Return the output of a command, and leave none of its processes behind."""
-    # A session of its own, without the caller's paths: a peer sees its own environment alone.
+    """Return the output of a command; end all of its processes."""
+    # Without PYTHONPATH, so that a peer imports from its own environment alone; in a new session,
+    # so that all of its processes can be killed.
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     process = subprocess.Popen(
         command,
@@ -65,7 +66,7 @@ def _run(command: list[str], timeout: float, name: str) -> str:
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """End a command that is still running: asked first, so that it can end what it started."""
+    """Terminate a command that is still running; kill it and its processes after 20 seconds."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -81,7 +82,7 @@ def _last_line(text: str) -> str:
 
 
 def main() -> None:
-    """Print the median seconds a round of the peers named, or of all."""
+    """Print the median seconds a round of the named peers, or of all."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("peers", nargs="*", help=f"of {', '.join(PEERS)}; default: all")
     parser.add_argument("--data", type=Path, required=True)

@@ -9,7 +9,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 import common
 import jax
 
-# FedJAX 0.0.17 calls the name that JAX has dropped since.
+# FedJAX 0.0.17 uses this name, which newer versions of JAX do not have.
 jax.tree_map = jax.tree_util.tree_map
 
 import fedjax
@@ -47,7 +47,7 @@ class Rounds:
             fedjax.model_grad(model),
             fedjax.optimizers.sgd(work.lr),
             fedjax.optimizers.sgd(1.0),
-            # A last partial batch is filled up from the next epoch, so shapes never change.
+            # The last partial batch is filled from the next epoch, so shapes never change.
             fedjax.ShuffleRepeatBatchHParams(work.batch_size, epochs, work.local_steps),
         )
         self.evaluator = fedjax.AverageLossEvaluator(fedjax.model_per_example_loss(model))

@@ -20,9 +20,9 @@ from fedlab.contrib.dataset.basic_dataset import FedDataset
 
 
 class Batches:
-    """What FedLab's trainers iterate over: a client's minibatches, shuffled afresh each time.
+    """A client's minibatches, newly shuffled in each iteration; FedLab's trainers iterate over it.
 
-    A torch DataLoader in its place, with a sampler of whole batches, is slower (15% on W2).
+    A torch DataLoader with a sampler of whole batches is slower (15% on W2).
     """
 
     def __init__(self, X: torch.Tensor, y: torch.Tensor, size: int, steps: int | None):
@@ -39,7 +39,7 @@ class Batches:
 
 
 class Clients(FedDataset):
-    """The federation as FedLab's trainers ask for it: a loader for each client."""
+    """The federation as a FedLab data set: a loader for each client."""
 
     def __init__(self, federation: common.Federation):
         super().__init__()
@@ -54,7 +54,7 @@ class Clients(FedDataset):
 
 
 class Rounds:
-    """Rounds of a handler and a trainer, as FedLab's standalone pipelines do them."""
+    """Rounds of a handler and a trainer, as in FedLab's standalone pipelines."""
 
     def __init__(self, federation: common.Federation, model: torch.nn.Module):
         self.federation, work = federation, federation.workload

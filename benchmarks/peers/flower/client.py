@@ -1,6 +1,6 @@
-"""Flower's client, in a module of its own: the simulation's worker imports it, and keeps its cache.
+"""Flower's client, in a module of its own, which the simulation's worker imports once.
 
-Every message brings the model and the rules; the data are read once in each worker.
+Every message has the model and the configuration; the data are read once in each worker.
 """
 
 from functools import lru_cache
@@ -16,7 +16,7 @@ app = ClientApp()
 
 @lru_cache(maxsize=1)
 def load(data: str, name: str) -> tuple[common.Federation, torch.nn.Module, list]:
-    """Return the federation, a network to work in, and each client's tensors."""
+    """Return the federation, a network to train, and each client's tensors."""
     torch.set_num_threads(1)
     federation = common.read_federation(["--data", data, "--workload", name])
     X, y = torch.from_numpy(federation.X), torch.from_numpy(federation.y)
@@ -25,7 +25,7 @@ def load(data: str, name: str) -> tuple[common.Federation, torch.nn.Module, list
 
 
 def unpack(message: Message, context: Context):
-    """Return the workload, the network with the message's weights, and this client's data."""
+    """Return the workload, the network with the message's parameters, and this client's data."""
     config = message.content["config"]
     federation, model, clients = load(config["data"], config["workload"])
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -44,7 +44,7 @@ def batches(n_rows: int, work):
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Answer with the weights after local training."""
+    """Reply with the parameters after local training."""
     work, model, X, y = unpack(message, context)
     optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
     for rows in batches(len(y), work):
@@ -59,7 +59,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 @torch.no_grad()
 def evaluate(message: Message, context: Context) -> Message:
-    """Answer with the mean loss of the weights sent, and with which client this is."""
+    """Reply with the mean loss of the parameters sent, and with the index of this client."""
     _, model, X, y = unpack(message, context)
     loss = cross_entropy(model(X), y).item()
     client = context.node_config["partition-id"]

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-home = tempfile.TemporaryDirectory()
+folder = tempfile.TemporaryDirectory()
 os.environ.update(
     FLWR_TELEMETRY_ENABLED="0",
     FLWR_DISABLE_UPDATE_CHECK="1",
-    FLWR_HOME=home.name,
+    FLWR_HOME=folder.name,
     RAY_USAGE_STATS_ENABLED="0",
 )
 
@@ -27,7 +27,7 @@ from flwr.simulation import run_simulation
 
 
 class TimedFedAvg(FedAvg):
-    """FedAvg with the time at which each round ended, and polls before it where it has any."""
+    """FedAvg that polls candidates before a round, if the workload has any, and times rounds."""
 
     def __init__(self, federation: common.Federation):
         work = federation.workload
@@ -39,14 +39,14 @@ class TimedFedAvg(FedAvg):
             min_available_nodes=work.n_clients,
         )
         self.federation, self.ends = federation, []
-        self.nodes: dict[int, int] = {}  # of each client
+        self.nodes: dict[int, int] = {}  # node id of each client
 
     def configure_train(self, server_round, arrays, config, grid):
         work = self.federation.workload
         if work.candidates is None:
             return super().configure_train(server_round, arrays, config, grid)
         record = RecordDict({"arrays": arrays, "config": config})
-        if not self.nodes:  # which node has which client's data, asked in the first round
+        if not self.nodes:  # in the first round, ask each node for its client
             everyone, _ = sample_nodes(grid, work.n_clients, work.n_clients)
             replies = self._ask(record, everyone, grid)
             self.nodes = {reply["client"]: node for node, reply in replies.items()}
@@ -69,7 +69,7 @@ class TimedFedAvg(FedAvg):
 
 
 def simulate(federation: common.Federation, model: torch.nn.Module, data: str) -> list[float]:
-    """Return the seconds of each round but the first ones, and leave the result in ``model``."""
+    """Return the seconds of each round after ``WARMUP`` rounds; load the result into ``model``."""
     server, strategy = ServerApp(), TimedFedAvg(federation)
 
     @server.main()

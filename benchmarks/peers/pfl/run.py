@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 
 class Network(torch.nn.Sequential):
-    """The linear layers with ReLU between them, and what pfl asks of a module."""
+    """The linear layers with ReLU between them, with the methods that pfl needs."""
 
     def __init__(self, layers: tuple[int, ...]):
         super().__init__(*common.make_torch_model(layers))
@@ -36,7 +36,7 @@ class Network(torch.nn.Sequential):
 
 
 class Client(PyTorchTensorDataset):
-    """A client whose minibatches are drawn afresh: pfl's own are the same at each pass."""
+    """A client with new minibatches in each epoch; pfl's own are the same in all."""
 
     def __init__(self, X: torch.Tensor, y: torch.Tensor, steps: int | None, user_id: str):
         super().__init__((X, y), user_id=user_id)
@@ -55,7 +55,7 @@ class Client(PyTorchTensorDataset):
 
 
 class Cohorts:
-    """pfl's sampler of users, one a call: a cohort is chosen at the first call of a round."""
+    """A sampler for pfl that returns one user a call; a round's first call chooses the cohort."""
 
     def __init__(self, federation: common.Federation, clients: list[Client], model: PyTorchModel):
         self.federation, self.model = federation, model
@@ -78,7 +78,7 @@ class Cohorts:
 
 
 class Clock(TrainingProcessCallback):
-    """The time at which each round ended."""
+    """Records the time at which each round ended."""
 
     def __init__(self):
         self.ends: list[float] = []
@@ -88,8 +88,8 @@ class Clock(TrainingProcessCallback):
         return False, Metrics()
 
 
-def rules(work, n_rounds: int) -> tuple[NNAlgorithmParams, NNTrainHyperParams]:
-    """Return how the server and how the clients train."""
+def make_params(work, n_rounds: int) -> tuple[NNAlgorithmParams, NNTrainHyperParams]:
+    """Return the parameters of the server and of the clients."""
     server = NNAlgorithmParams(
         central_num_iterations=n_rounds,
         evaluation_frequency=n_rounds,  # the first round alone evaluates its users, untimed
@@ -106,7 +106,7 @@ def rules(work, n_rounds: int) -> tuple[NNAlgorithmParams, NNTrainHyperParams]:
 
 
 def run(federation: common.Federation, network: Network) -> list[float]:
-    """Return the seconds of each round but the first ones."""
+    """Return the seconds of each round after ``WARMUP`` rounds."""
     work, clock = federation.workload, Clock()
     X, y = torch.from_numpy(federation.X), torch.from_numpy(federation.y)
     clients = [
@@ -114,7 +114,7 @@ def run(federation: common.Federation, network: Network) -> list[float]:
     ]
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
     users = FederatedDataset(clients.__getitem__, Cohorts(federation, clients, model))
-    server, training = rules(work, common.WARMUP + federation.rounds)
+    server, training = make_params(work, common.WARMUP + federation.rounds)
     FederatedAveraging().run(
         server,
         SimulatedBackend(users, users, postprocessors=[WeightByUser()]),
