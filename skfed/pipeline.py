@@ -1,8 +1,8 @@
-"""A scikit-learn Pipeline that knows which of its steps want the client of each row.
+"""A scikit-learn Pipeline that passes clients and validation data to its steps.
 
-scikit-learn's own has to be told: without metadata routing by ``fit(X, y, model__clients=ids)``,
-and validation rows given so are not transformed by the earlier steps. Here ``fit(X, y,
-clients=ids, X_val=X_val, y_val=y_val)`` is enough, with metadata routing on and off.
+``fit(X, y, clients=ids, X_val=X_val, y_val=y_val)`` works with metadata routing on and off.
+scikit-learn's Pipeline, without routing, needs ``fit(X, y, model__clients=ids)``, and does not
+transform validation rows by the earlier steps.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from skfed.utils._sklearn import OpenPipeline, name_steps
 
 __all__ = ["FederatedPipeline", "make_pipeline"]
 
-_SHARED = ("clients", "X_val", "y_val", "clients_val")
+_ROUTED = ("clients", "X_val", "y_val", "clients_val")
 
 
 def _last_has_score(pipeline: "FederatedPipeline") -> bool:
@@ -24,13 +24,13 @@ def _last_has_score(pipeline: "FederatedPipeline") -> bool:
 
 
 class FederatedPipeline(OpenPipeline):
-    """A Pipeline that hands clients and validation data to the steps that take them.
+    """A Pipeline that passes clients and validation data to the steps that take them.
 
     A step takes ``clients``, ``X_val``, ``y_val`` or ``clients_val`` if its ``fit`` has a parameter
-    of that name, or its metadata request names it, unless the request is False. ``X_val`` comes to
-    a step as X does: transformed by the earlier steps. All else is as in scikit-learn's
-    :class:`~sklearn.pipeline.Pipeline`; what is given as ``step__parameter`` goes to that step
-    as it is.
+    of that name, or its metadata request names it, unless the request is False. Like X, ``X_val``
+    is transformed by the earlier steps. The rest is as in scikit-learn's
+    :class:`~sklearn.pipeline.Pipeline`; an argument ``step__parameter`` is passed to that step
+    unchanged.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class FederatedPipeline(OpenPipeline):
 
     See Also
     --------
-    skfed.make_pipeline : Names the steps by itself.
+    skfed.make_pipeline : Names the steps by their classes.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class FederatedPipeline(OpenPipeline):
     """
 
     def fit(self, X, y=None, **params):
-        """Fit the steps one after the other, each on what the ones before make of X.
+        """Fit the steps in order, each on X transformed by the earlier steps.
 
         Parameters
         ----------
@@ -72,9 +72,9 @@ class FederatedPipeline(OpenPipeline):
             Targets.
         **params : dict
             ``clients``, of shape (n_samples,): the id of the client that holds each row.
-            ``X_val``, ``y_val`` and ``clients_val``: validation data, as the estimators' fit takes
-            them. Others as scikit-learn's Pipeline takes them: ``step__parameter`` with metadata
-            routing off, what the steps request with it on.
+            ``X_val``, ``y_val`` and ``clients_val``: validation data, as in the estimators' fit.
+            Others as in scikit-learn's Pipeline: ``step__parameter`` with metadata routing off,
+            what the steps request with it on.
 
         Returns
         -------
@@ -90,7 +90,7 @@ class FederatedPipeline(OpenPipeline):
 
     @available_if(_last_has_score)
     def score(self, X, y=None, sample_weight=None, *, clients=None, **params):
-        """Return the last step's score on what the earlier ones make of X.
+        """Return the last step's score on X transformed by the earlier steps.
 
         Parameters
         ----------
@@ -101,8 +101,8 @@ class FederatedPipeline(OpenPipeline):
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples.
         clients : array-like of shape (n_samples,), default=None
-            The client of each row, for a federated estimator: the score is then that of the rows
-            of its priority clients.
+            The client of each row, for a federated estimator: only the rows of its priority
+            clients are scored.
         **params : dict
             What the steps request, with metadata routing on.
 
@@ -121,8 +121,7 @@ class FederatedPipeline(OpenPipeline):
         name, last = self.steps[-1]
         if "clients" not in _parameters(last.score):
             raise TypeError(
-                f"step {name!r} takes no clients in score, since a {type(last).__name__} does not: "
-                "leave clients out."
+                f"step {name!r}, a {type(last).__name__}, takes no clients in score: omit clients."
             )
         earlier = self[:-1]
         Xt = earlier.transform(X, **params) if len(earlier) else X
@@ -130,67 +129,67 @@ class FederatedPipeline(OpenPipeline):
         return last.score(Xt, y, clients=clients, **weights)
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Return which step asks for which metadata.
+        """Return which step requests which metadata.
 
         Returns
         -------
         MetadataRouter
-            As in scikit-learn's Pipeline; also, a step that says nothing of ``clients`` or
-            validation data, and whose ``fit`` takes them, asks for them.
+            As in scikit-learn's Pipeline. In addition, a step whose ``fit`` takes ``clients`` or
+            validation data requests them, unless it has a request of its own.
         """
         router = super().get_metadata_routing()
         for name, pair in router:
             if isinstance(pair.router, MetadataRequest) and name in self.named_steps:
-                for param in _SHARED:
+                for param in _ROUTED:
                     if _request(self.named_steps[name], pair.router, param) is None:
                         pair.router.fit.add_request(param=param, alias=True)
         return router
 
-    def _given(self, params: dict[str, Any]) -> dict[str, Any]:
-        params = {k: v for k, v in params.items() if k not in _SHARED or v is not None}
+    def _assign_params(self, params: dict[str, Any]) -> dict[str, Any]:
+        params = {k: v for k, v in params.items() if k not in _ROUTED or v is not None}
         if get_config()["enable_metadata_routing"]:
             return params
-        takers = {
-            param: [name for _, name, step in self._iter() if _takes(step, param)]
-            for param in _SHARED
-            if param in params
-        }
-        if unused := [param for param, names in takers.items() if not names]:
+        assigned = {name: value for name, value in params.items() if name not in _ROUTED}
+        unused = []
+        for param in (name for name in _ROUTED if name in params):
+            steps = [name for _, name, step in self._iter() if _takes(step, param)]
+            assigned |= {f"{name}__{param}": params[param] for name in steps}
+            unused += [] if steps else [param]
+        if unused:
             raise TypeError(
-                f"no step takes {', '.join(unused)}: leave it out, or end the Pipeline in a "
-                "federated estimator."
+                f"no step takes {', '.join(unused)}: omit it, or end the Pipeline in a federated "
+                "estimator."
             )
-        given = {name: value for name, value in params.items() if name not in takers}
-        for param, names in takers.items():
-            given |= {f"{name}__{param}": params[param] for name in names}
-        return given
+        return assigned
 
-    def _given_to(self, step_idx: int, params: dict[str, Any], given: Any) -> Any:
+    def _transform_step_params(
+        self, step_idx: int, params: dict[str, Any], step_params: Any
+    ) -> Any:
         X_val = params.get("X_val")
-        raw = [method for method, values in given.items() if values.get("X_val") is X_val]
-        if X_val is None or not step_idx or not raw:
-            return given
-        # The last of the earlier steps has just been fitted.
+        methods = [name for name, values in step_params.items() if values.get("X_val") is X_val]
+        if X_val is None or not step_idx or not methods:
+            return step_params
+        # All earlier steps are fitted by now.
         X_val = self[:step_idx].transform(X_val)
-        return {**given, **{method: {**given[method], "X_val": X_val} for method in raw}}
+        return {**step_params, **{name: {**step_params[name], "X_val": X_val} for name in methods}}
 
 
 def make_pipeline(
     *steps, memory=None, transform_input=None, verbose: bool = False
 ) -> FederatedPipeline:
-    """Chain estimators into a Pipeline that hands clients and validation data to its steps.
+    """Chain estimators into a Pipeline that passes clients and validation data to its steps.
 
-    It is :func:`sklearn.pipeline.make_pipeline`, with a :class:`~skfed.pipeline.FederatedPipeline`.
+    Like :func:`sklearn.pipeline.make_pipeline`, for a :class:`~skfed.pipeline.FederatedPipeline`.
 
     Parameters
     ----------
     *steps : estimators
-        Transformers, and a last estimator; a step's name is that of its class in lower case.
+        Transformers and a final estimator; a step's name is that of its class in lower case.
     memory : str or joblib.Memory, default=None
         Where fitted transformers are cached.
     transform_input : list of str, default=None
         Further arguments of fit to be transformed by the earlier steps; needs metadata routing.
-        ``X_val`` always is, and need not be named.
+        ``X_val`` always is, and need not be listed.
     verbose : bool, default=False
         Whether to print the time that each step takes.
 
@@ -223,20 +222,20 @@ def _parameters(method: Any) -> Any:
 
 
 def _request(step: Any, routing: MetadataRequest, param: str) -> Any:
-    """Return what a step's fit says of a parameter: None if only its signature has it."""
+    """Return a step's request for a parameter of fit: None if only the signature has it."""
     default = None if param in _parameters(step.fit) else False
     return routing.fit.requests.get(param, default)
 
 
 def _takes(step: Any, param: str) -> bool:
-    """Tell whether a step's fit takes a parameter, for itself or for what it wraps."""
+    """Return whether a step's fit, or that of an estimator in it, takes a parameter."""
     routing = get_routing_for_object(step)
     if isinstance(routing, MetadataRequest):
         return _request(step, routing, param) is not False
-    return _wrapped_take(routing, param)
+    return _is_requested(routing, param)
 
 
-def _wrapped_take(routing: MetadataRequest | MetadataRouter, param: str) -> bool:
+def _is_requested(routing: MetadataRequest | MetadataRouter, param: str) -> bool:
     if isinstance(routing, MetadataRequest):
         return routing.fit.requests.get(param, False) is not False
-    return any(_wrapped_take(pair.router, param) for _, pair in routing)
+    return any(_is_requested(pair.router, param) for _, pair in routing)

@@ -22,7 +22,7 @@ from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
 from skfed.aggregation import Scaffold
 from skfed.aggregation._scaffold import Variates
 
-EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
+ALL_CLIENTS = RandomSelector(1.0, probability="uniform", replace=False)
 
 
 class Softmax(nn.Linear):
@@ -35,48 +35,48 @@ def fit(blobs, *callbacks, validate=True, lr=0.1, **params):
     net = NeuralNetClassifier(
         Softmax, criterion=nn.CrossEntropyLoss, lr=lr, callbacks=list(callbacks)
     )
-    given = {"selector": EVERYBODY, "n_rounds": 4, "random_state": 0} | params
+    given = {"selector": ALL_CLIENTS, "n_rounds": 4, "random_state": 0} | params
     model = FederatedClassifier(net, **given)
     return model.fit(X, y, clients=clients, **({"X_val": X, "y_val": y} if validate else {}))
 
 
-class Diary(Callback):
-    """Notes what happens to the global net."""
+class Recorder(Callback):
+    """Records its calls, and the weights after each round."""
 
-    pages = []  # kept by the class, since skorch clones callbacks
+    calls = []  # of the class, since skorch clones callbacks
 
     def on_train_begin(self, net, **kwargs):
-        self.pages.append("begin")
+        self.calls.append("begin")
 
     def on_epoch_begin(self, net, **kwargs):
-        self.pages.append("round")
+        self.calls.append("round")
 
     def on_epoch_end(self, net, dataset_train, dataset_valid, **kwargs):
-        self.pages.append(net.module_.weight.detach().clone())
+        self.calls.append(net.module_.weight.detach().clone())
         assert len(dataset_train) == len(dataset_valid)
 
     def on_train_end(self, net, **kwargs):
-        self.pages.append("end")
+        self.calls.append("end")
 
 
 def test_an_epoch_is_a_round_of_the_global_net(blobs):
-    Diary.pages = []
-    model = fit(blobs, Diary())
-    pages = Diary.pages
-    assert pages[0] == "begin" and pages[-1] == "end"
-    assert pages[1:-1:2] == ["round"] * 4
-    assert torch.equal(pages[-2], model.net_.module_.weight)
-    assert not torch.equal(pages[2], pages[4])
-    assert model.engine_.startswith("stacked")  # they do not slow the clients
+    Recorder.calls = []
+    model = fit(blobs, Recorder())
+    calls = Recorder.calls
+    assert calls[0] == "begin" and calls[-1] == "end"
+    assert calls[1:-1:2] == ["round"] * 4
+    assert torch.equal(calls[-2], model.net_.module_.weight)
+    assert not torch.equal(calls[2], calls[4])
+    assert model.engine_.startswith("stacked")  # not the loop, as for batch-level callbacks
 
 
 def test_callbacks_do_not_change_the_result(blobs):
     plain = fit(blobs)
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    watched = fit(blobs, EpochScoring("accuracy", on_train=True), Diary(), PrintLog(sink=str))
+    observed = fit(blobs, EpochScoring("accuracy", on_train=True), Recorder(), PrintLog(sink=str))
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(plain.net_.module_.weight, watched.net_.module_.weight)
+    assert torch.equal(plain.net_.module_.weight, observed.net_.module_.weight)
 
 
 def test_epoch_scoring_and_the_nets_history(blobs):
@@ -86,26 +86,26 @@ def test_epoch_scoring_and_the_nets_history(blobs):
         EpochScoring("accuracy", on_train=True, name="train_acc"),
         EpochScoring("neg_log_loss", lower_is_better=False, name="quality"),
     )
-    told, rounds = model.net_.history, model.history_
-    assert len(told) == 4
-    np.testing.assert_allclose(told[:, "valid_loss"], rounds["val_loss"], rtol=1e-5)
-    np.testing.assert_allclose(told[:, "valid_acc"], rounds["val_score"])
-    np.testing.assert_allclose(told[:, "train_loss"], rounds["train_loss"])
-    np.testing.assert_allclose(told[:, "quality"], -rounds["val_loss"], rtol=1e-4)
-    assert told[-1, "train_acc"] == model.score(X, y)
-    assert told[-1, "dur"] == rounds["round_seconds"].iloc[-1]
+    net_history, rounds = model.net_.history, model.history_
+    assert len(net_history) == 4
+    np.testing.assert_allclose(net_history[:, "valid_loss"], rounds["val_loss"], rtol=1e-5)
+    np.testing.assert_allclose(net_history[:, "valid_acc"], rounds["val_score"])
+    np.testing.assert_allclose(net_history[:, "train_loss"], rounds["train_loss"])
+    np.testing.assert_allclose(net_history[:, "quality"], -rounds["val_loss"], rtol=1e-4)
+    assert net_history[-1, "train_acc"] == model.score(X, y)
+    assert net_history[-1, "dur"] == rounds["round_seconds"].iloc[-1]
 
 
-def test_early_stopping_stops_the_federation(blobs):
+def test_early_stopping_stops_fit(blobs):
     stopper = EarlyStopping(monitor="val_loss", patience=2, threshold=10, threshold_mode="abs")
     model = fit(blobs, stopper, n_rounds=50)
-    # Nothing gains 10, so the first is the best and two more are waited for.
+    # No round improves by 10, so the first is the best, and two more are run.
     assert model.n_rounds_ == 2 or model.n_rounds_ == 3
     assert len(model.history_) == model.n_rounds_
     assert model.predict(blobs[0]).shape == blobs[1].shape
 
 
-def test_early_stopping_may_restore_the_best(blobs):
+def test_early_stopping_restores_the_best_model(blobs):
     model = fit(blobs, EarlyStopping(patience=3, load_best=True), n_rounds=12, lr=5.0)
     X, y, _ = blobs
     output = model.net_.module_(torch.from_numpy(X.astype(np.float32)))
@@ -116,16 +116,16 @@ def test_early_stopping_may_restore_the_best(blobs):
 def test_checkpoint_and_print_log(blobs, tmp_path, capsys):
     model = fit(blobs, Checkpoint(dirname=tmp_path), PrintLog())
     assert {"params.pt", "history.json"} <= {path.name for path in tmp_path.iterdir()}
-    told = capsys.readouterr().out
-    assert "train_loss" in told and "val_score" in told
-    assert len([line for line in told.splitlines() if line.strip()[:1].isdigit()]) == 4
-    again = clone(model.net_).initialize()
-    again.load_params(checkpoint=Checkpoint(dirname=tmp_path))
-    assert torch.equal(again.module_.weight, model.net_.module_.weight)
+    out = capsys.readouterr().out
+    assert "train_loss" in out and "val_score" in out
+    assert len([line for line in out.splitlines() if line.strip()[:1].isdigit()]) == 4
+    loaded = clone(model.net_).initialize()
+    loaded.load_params(checkpoint=Checkpoint(dirname=tmp_path))
+    assert torch.equal(loaded.module_.weight, model.net_.module_.weight)
 
 
 class Writer:
-    """What TensorBoard writes to; it cannot be copied, as torch's SummaryWriter."""
+    """A summary writer that, like torch's, cannot be copied."""
 
     def __init__(self):
         self.scalars, self.lock = [], threading.Lock()
@@ -164,7 +164,7 @@ def test_a_scheduler_of_epochs_sets_the_clients_rate(blobs):
     torch.testing.assert_close(model.net_.module_.weight, by_hand.net_.module_.weight)
 
 
-def test_a_scheduler_goes_on_from_call_to_call(blobs):
+def test_a_scheduler_continues_in_the_next_call(blobs):
     X, y, clients = blobs
     step = LRScheduler("StepLR", step_size=1, gamma=0.5)
     net = NeuralNetClassifier(Softmax, criterion=nn.CrossEntropyLoss, lr=0.1, callbacks=[step])
@@ -177,7 +177,7 @@ def test_a_scheduler_goes_on_from_call_to_call(blobs):
         assert model.history_["lr"].tolist() == [0.1, 0.05, 0.025, 0.0125]
 
 
-def test_a_plateau_is_seen(blobs):
+def test_reduce_lr_on_plateau_lowers_the_rate(blobs):
     policy = LRScheduler(
         torch.optim.lr_scheduler.ReduceLROnPlateau, monitor="valid_loss", patience=0, threshold=10.0
     )
@@ -185,7 +185,7 @@ def test_a_plateau_is_seen(blobs):
     assert rates.iloc[0] == 0.1 and rates.iloc[-1] < 0.1
 
 
-def test_without_validation_data_training_losses_are_there(blobs):
+def test_training_losses_are_recorded_without_validation_data(blobs):
     model = fit(blobs, EarlyStopping(monitor="train_loss", patience=99), validate=False)
     assert len(model.net_.history[:, "train_loss"]) == 4
     assert "valid_loss" not in model.net_.history[-1]
@@ -197,9 +197,9 @@ def test_nets_without_callbacks_keep_an_empty_history(blobs):
 
 def test_verbose_shows_a_bar(blobs, capsys):
     fit(blobs, verbose=1)
-    told = capsys.readouterr().err
-    assert "4/4" in told
-    assert "cohort=6" in told and "MB=" in told and "train loss=" in told
+    err = capsys.readouterr().err
+    assert "4/4" in err
+    assert "cohort=6" in err and "MB=" in err and "train loss=" in err
     fit(blobs, verbose=1, selector=FedAlignSelector(warmup=0), priority=["a"])
     assert "objective=" in capsys.readouterr().err
     fit(blobs)
@@ -207,7 +207,7 @@ def test_verbose_shows_a_bar(blobs, capsys):
 
 
 class Interrupting(RandomSelector):
-    """Presses Ctrl-C in a round."""
+    """Raises KeyboardInterrupt in round 3."""
 
     def _select(self, round):
         if round.index == 3:
@@ -215,7 +215,7 @@ class Interrupting(RandomSelector):
         return super()._select(round)
 
 
-def test_ctrl_c_leaves_the_model_of_the_last_finished_round(blobs):
+def test_ctrl_c_keeps_the_model_of_the_last_finished_round(blobs):
     X, y, clients = blobs
     model = FederatedClassifier(selector=Interrupting(3), n_rounds=9, random_state=0)
     with (
@@ -233,7 +233,7 @@ def test_ctrl_c_leaves_the_model_of_the_last_finished_round(blobs):
     np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
 
 
-def test_ctrl_c_while_a_round_is_measured_undoes_it(blobs, monkeypatch):
+def test_ctrl_c_in_validation_undoes_the_round(blobs, monkeypatch):
     from skfed.server import _validation
 
     X, y, clients = blobs
@@ -253,7 +253,7 @@ def test_ctrl_c_while_a_round_is_measured_undoes_it(blobs, monkeypatch):
     np.testing.assert_array_equal(model.predict_proba(X), two.predict_proba(X))
 
 
-def test_ctrl_c_while_variates_move_undoes_the_round(blobs, monkeypatch):
+def test_ctrl_c_in_the_update_of_variates_undoes_the_round(blobs, monkeypatch):
     X, y, clients = blobs
     real, calls = Variates.moved, []
 
@@ -273,15 +273,15 @@ def test_ctrl_c_while_variates_move_undoes_the_round(blobs, monkeypatch):
     np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
 
 
-def test_ctrl_c_before_any_round_leaves_an_earlier_fit(blobs):
+def test_ctrl_c_before_the_first_round_keeps_an_earlier_fit(blobs):
     X, y, clients = blobs
     model = FederatedClassifier(n_rounds=2, random_state=0).fit(X, y, clients=clients)
     before = model.predict_proba(X)
 
-    class AtOnce(RandomSelector):
+    class InterruptingAtOnce(RandomSelector):
         def _select(self, round):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        model.set_params(selector=AtOnce()).fit(X, y, clients=clients)
+        model.set_params(selector=InterruptingAtOnce()).fit(X, y, clients=clients)
     np.testing.assert_array_equal(model.predict_proba(X), before)

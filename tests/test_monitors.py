@@ -1,4 +1,4 @@
-"""Callbacks that monitor a value see the rounds that have it, and batch scoring."""
+"""Callbacks that monitor a value are called in the rounds that have it; batch scoring."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from torch import nn
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
 from skfed.selection import Cohort
 
-EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
+ALL_CLIENTS = RandomSelector(1.0, probability="uniform", replace=False)
 
 
 class Softmax(nn.Linear):
@@ -32,17 +32,22 @@ def fit(blobs, *callbacks, validate=True, **params):
     net = NeuralNetClassifier(
         Softmax, criterion=nn.CrossEntropyLoss, lr=0.1, callbacks=list(callbacks)
     )
-    given = {"selector": EVERYBODY, "n_rounds": 4, "random_state": 0} | params
+    given = {"selector": ALL_CLIENTS, "n_rounds": 4, "random_state": 0} | params
     model = FederatedClassifier(net, **given)
     return model.fit(X, y, clients=clients, **({"X_val": X, "y_val": y} if validate else {}))
 
 
 ALIGNED = {"selector": FedAlignSelector(eps=9.0, warmup=3), "priority": ["a", "b"], "n_rounds": 6}
-STOPPER = {"patience": 2, "threshold": 100, "threshold_mode": "abs", "sink": noop}  # nothing gains
+STOPPER = {
+    "patience": 2,
+    "threshold": 100,
+    "threshold_mode": "abs",
+    "sink": noop,
+}  # no gain is enough
 
 
 def test_rounds_without_an_objective_do_not_count_against_patience(blobs):
-    """The warm-up has none; then the first is the best, and two more are waited for."""
+    """The warm-up has none. After it the first round is the best, and two more are run."""
     model = fit(blobs, EarlyStopping(monitor="objective", **STOPPER), **ALIGNED)
     assert model.n_rounds_ == 6
     assert len(model.net_.history[:, "objective"]) == 3
@@ -51,7 +56,7 @@ def test_rounds_without_an_objective_do_not_count_against_patience(blobs):
 @pytest.mark.parametrize(
     "monitor", ["objective", lambda net: net.history[-1, "objective"]], ids=["name", "function"]
 )
-def test_a_plateau_does_not_see_rounds_without_an_objective(blobs, monitor):
+def test_reduce_lr_on_plateau_skips_rounds_without_an_objective(blobs, monitor):
     policy = LRScheduler(
         "ReduceLROnPlateau", monitor=monitor, patience=0, threshold=99, threshold_mode="abs"
     )
@@ -59,7 +64,7 @@ def test_a_plateau_does_not_see_rounds_without_an_objective(blobs, monitor):
     assert rates.tolist() == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.1, 0.01])
 
 
-def test_a_checkpoint_sees_the_rounds_that_have_what_it_monitors(blobs, tmp_path):
+def test_checkpoint_skips_rounds_without_the_monitored_value(blobs, tmp_path):
     checkpoint = Checkpoint(
         monitor=lambda net: net.history[-1, "objective"] < 9,
         f_params="{last_epoch[epoch]}.pt",
@@ -69,7 +74,7 @@ def test_a_checkpoint_sees_the_rounds_that_have_what_it_monitors(blobs, tmp_path
     assert {path.name for path in tmp_path.glob("*.pt")} >= {"4.pt", "5.pt", "6.pt"}
     assert not {path.name for path in tmp_path.glob("*.pt")} & {"1.pt", "2.pt", "3.pt"}
     assert model.net_.history[:, "event_cp"] == [False] * 3 + [True] * 3
-    # By these events it finds what it has saved last.
+    # Checkpoint finds the files that it saved last by these events.
     assert dict(model.net_.callbacks_)["Checkpoint"].get_formatted_files(model.net_)[
         "f_params"
     ] == str(tmp_path / "6.pt")
@@ -81,13 +86,13 @@ def test_rounds_without_validation_do_not_count_against_patience(blobs, monitor)
     model = fit(
         blobs, quality, EarlyStopping(monitor=monitor, **STOPPER), n_rounds=20, validate_every=3
     )
-    # Rounds 2, 5 and 8 are validated: the best, and two that are no better.
+    # Rounds 2, 5 and 8 are validated: the first is the best, and two are no better.
     assert model.n_rounds_ == 9
     assert len(model.net_.history[:, "quality"]) == 3
 
 
-class Seen(Callback):
-    """Notes whether a round had validation data."""
+class DatasetRecorder(Callback):
+    """Records whether a round had validation data."""
 
     rounds = []
 
@@ -95,10 +100,10 @@ class Seen(Callback):
         self.rounds.append(dataset_valid is not None)
 
 
-def test_callbacks_that_monitor_nothing_see_each_round(blobs):
-    Seen.rounds = []
-    model = fit(blobs, Seen(), n_rounds=5, validate_every=3)
-    assert Seen.rounds == [False, False, True, False, True]
+def test_callbacks_without_a_monitor_are_called_in_each_round(blobs):
+    DatasetRecorder.rounds = []
+    model = fit(blobs, DatasetRecorder(), n_rounds=5, validate_every=3)
+    assert DatasetRecorder.rounds == [False, False, True, False, True]
     assert len(model.net_.history[:, "train_loss"]) == 5
     assert model.net_.history[:, "valid_loss_best"] == [True, True]
     np.testing.assert_allclose(
@@ -106,21 +111,21 @@ def test_callbacks_that_monitor_nothing_see_each_round(blobs):
     )
 
 
-def test_a_step_of_a_scheduler_is_a_round_whatever_is_monitored(blobs):
-    """It has a monitor by default, train_loss, and does not look at it."""
+def test_a_scheduler_steps_in_each_round_whatever_its_monitor(blobs):
+    """Its default monitor, train_loss, is not used."""
 
-    class Nobody(RandomSelector):
+    class EmptyRound(RandomSelector):
         def _select(self, round):
             return super()._select(round) if round.index != 1 else Cohort.mean(np.array([], int))
 
     step = LRScheduler("StepLR", step_size=1, gamma=0.5)
-    model = fit(blobs, step, EarlyStopping("train_loss", **STOPPER), selector=Nobody(1.0))
+    model = fit(blobs, step, EarlyStopping("train_loss", **STOPPER), selector=EmptyRound(1.0))
     assert model.history_["lr"].tolist() == [0.1, 0.05, 0.025, 0.0125]
     assert np.isnan(model.history_["train_loss"][1])
     assert len(model.net_.history[:, "train_loss"]) == 3
 
 
-def test_a_measured_loss_that_diverged_does_count_against_patience(blobs, monkeypatch):
+def test_an_infinite_validation_loss_counts_against_patience(blobs, monkeypatch):
     from skfed.server import _validation
 
     real, calls = _validation.evaluate, []
@@ -146,14 +151,16 @@ def test_a_measured_loss_that_diverged_does_count_against_patience(blobs, monkey
         (EarlyStopping("val_los"), "'val_los', which no callback before it records.*'train_loss'"),
     ],
 )
-def test_a_monitor_that_no_round_can_serve_is_refused_before_round_1(blobs, callback, match):
+def test_a_monitor_that_no_round_can_have_is_an_error_before_the_first_round(
+    blobs, callback, match
+):
     with pytest.raises(ValueError, match=match):
-        fit(blobs, callback, validate=False, selector=Unasked())
+        fit(blobs, callback, validate=False, selector=NeverSelecting())
 
 
-class Unasked(RandomSelector):
+class NeverSelecting(RandomSelector):
     def _select(self, round):
-        pytest.fail("a round has begun")
+        pytest.fail("a round was run")
 
 
 def test_a_score_is_recorded_before_it_is_monitored(blobs):
@@ -164,7 +171,7 @@ def test_a_score_is_recorded_before_it_is_monitored(blobs):
         fit(blobs, stopper, score, validate=False)
 
 
-def test_a_callback_of_ones_own_may_record_what_another_monitors(blobs):
+def test_a_user_callback_may_record_what_another_monitors(blobs):
     class Recorder(Callback):
         def on_epoch_end(self, net, **kwargs):
             net.history.record("norm", net.module_.weight.norm().item())
@@ -173,8 +180,8 @@ def test_a_callback_of_ones_own_may_record_what_another_monitors(blobs):
     assert model.n_rounds_ == 3
 
 
-def test_a_monitor_that_no_round_has_served_warns_at_the_end(blobs):
-    """Which selectors poll is not known before."""
+def test_a_monitor_that_no_round_had_warns_at_the_end(blobs):
+    """It is not known before which rounds poll."""
     stopper = EarlyStopping("objective", **STOPPER)
     with pytest.warns(UserWarning, match=r"EarlyStopping \(monitor='objective'\).*FedAlign"):
         model = fit(blobs, stopper)
@@ -190,24 +197,24 @@ class Reader(Callback):
         self.scores.append(net.history[-1, "batches", -1, "acc"])
 
 
-def test_batch_scoring_works_at_the_clients(blobs):
+def test_batch_scoring_is_called_at_the_clients(blobs):
     Reader.scores = []
     scoring = BatchScoring("accuracy", on_train=True, name="acc")
     model = fit(blobs, scoring, Reader(), validate=False, n_rounds=2)
     assert model.history_["n_failed"].tolist() == [0, 0]
-    assert len(Reader.scores) == 2 * 6  # a batch a client and round
+    assert len(Reader.scores) == 2 * 6  # a batch per client and round
     assert all(0 <= score <= 1 for score in Reader.scores)
 
 
 @pytest.mark.parametrize("on_train", [False, True])
-def test_batch_scoring_without_meaning_is_told_before_round_1(blobs, on_train):
+def test_batch_scoring_without_effect_warns(blobs, on_train):
     scoring = BatchScoring("accuracy", on_train=on_train)
     with pytest.warns(UserWarning, match="BatchScoring.*use EpochScoring"):
         model = fit(blobs, scoring, n_rounds=1)
     assert model.history_["n_failed"][0] == 0
 
 
-def test_print_log_prints_a_header_where_the_columns_change(blobs):
+def test_print_log_prints_a_header_when_the_columns_change(blobs):
     lines = []
     fit(blobs, PrintLog(sink=lines.append), validate_every=2, n_rounds=3)
     headers = [line for line in lines if "epoch" in line]

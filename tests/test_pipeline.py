@@ -1,4 +1,4 @@
-"""A Pipeline that knows its steps: who gets the clients, and how validation rows arrive."""
+"""FederatedPipeline: which steps get the clients, and how validation rows are transformed."""
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ def routing(request):
 
 @pytest.fixture(scope="module")
 def table():
-    """Rows of four clients, in units far from 1, and validation rows: X, y, ids, X_val, y_val."""
+    """Unscaled rows of four clients, and validation rows: X, y, ids, X_val, y_val."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 240)
     X = rng.normal(size=(240, 3)) + 2 * y[:, None]
@@ -42,7 +42,7 @@ def federated(**params):
 
 
 class Centred(TransformerMixin, BaseEstimator):
-    """Subtracts the mean of the clients' means; declares no request."""
+    """Subtracts the mean of the clients' means; has no metadata request."""
 
     def fit(self, X, y=None, clients=None):
         means = pd.DataFrame(np.asarray(X)).groupby(np.asarray(clients)).mean()
@@ -53,11 +53,11 @@ class Centred(TransformerMixin, BaseEstimator):
         return np.asarray(X) - self.mean_
 
 
-class Declared(Centred):
+class Requesting(Centred):
     __metadata_request__fit = {"clients": True}
 
 
-class Uninterested(Centred):
+class NotRequesting(Centred):
     __metadata_request__fit = {"clients": False}
 
     def fit(self, X, y=None, clients=None):
@@ -65,7 +65,7 @@ class Uninterested(Centred):
         return super().fit(X, y, np.zeros(len(X)))
 
 
-def test_validation_rows_reach_the_model_as_the_earlier_steps_hand_them_on(table):
+def test_validation_rows_are_transformed_by_the_earlier_steps(table):
     X, y, ids, X_val, y_val = table
     pipe = make_pipeline(MinMaxScaler(), StandardScaler(), federated())
     pipe.fit(X, y, clients=ids, X_val=X_val, y_val=y_val)
@@ -78,7 +78,7 @@ def test_validation_rows_reach_the_model_as_the_earlier_steps_hand_them_on(table
     pd.testing.assert_series_equal(by_hand.history_["val_loss"], pipe[-1].history_["val_loss"])
 
 
-def test_clients_val_says_whose_validation_rows_count(table):
+def test_clients_val_selects_the_rows_of_priority_clients(table):
     X, y, ids, X_val, y_val = table
     owners = np.repeat(list("abcd"), 20)
     pipe = make_pipeline(StandardScaler(), federated(priority=["a"]))
@@ -87,22 +87,22 @@ def test_clients_val_says_whose_validation_rows_count(table):
     assert pipe[-1].history_["val_score"].iloc[-1] == expected == pipe.score(X_val[:20], y_val[:20])
 
 
-@pytest.mark.parametrize("scaler", [Centred, Declared])
+@pytest.mark.parametrize("scaler", [Centred, Requesting])
 def test_each_step_that_takes_clients_gets_them(table, scaler):
     X, y, ids, X_val, y_val = table
-    pipe = make_pipeline(scaler(), StandardScaler(), Declared(), federated())
+    pipe = make_pipeline(scaler(), StandardScaler(), Requesting(), federated())
     pipe.fit(X, y, clients=ids, X_val=X_val, y_val=y_val)
     assert [step.n_clients_ for step in (pipe[0], pipe[2])] == [4, 4]
     assert list(pipe[-1].clients_) == list("abcd")
 
 
-def test_a_step_that_asks_for_no_clients_gets_none(table):
+def test_a_step_that_refuses_clients_gets_none(table):
     X, y, ids, *_ = table
-    pipe = make_pipeline(Uninterested(), StandardScaler(), federated()).fit(X, y, clients=ids)
+    pipe = make_pipeline(NotRequesting(), StandardScaler(), federated()).fit(X, y, clients=ids)
     assert pipe[0].n_clients_ == 1 and len(pipe[-1].clients_) == 4
 
 
-def test_a_pipeline_without_a_model_passes_clients_too(table):
+def test_a_pipeline_of_transformers_passes_clients(table):
     X, y, ids, *_ = table
     pipe = make_pipeline(Centred(), StandardScaler(), Centred())
     Xt = pipe.fit_transform(X, y, clients=ids)
@@ -110,7 +110,7 @@ def test_a_pipeline_without_a_model_passes_clients_too(table):
     assert [pipe[0].n_clients_, pipe[2].n_clients_] == [4, 4]
 
 
-def test_pipelines_within_pipelines(table):
+def test_nested_pipelines(table):
     X, y, ids, X_val, y_val = table
     inner = make_pipeline(Centred(), federated())
     pipe = make_pipeline(StandardScaler(), inner)
@@ -119,7 +119,7 @@ def test_pipelines_within_pipelines(table):
     assert inner[1].history_["val_score"].iloc[-1] == pipe.score(X_val, y_val) > 0.8
 
 
-def test_a_search_takes_a_pipeline_and_a_pipeline_a_search(table):
+def test_searches_over_pipelines_and_in_pipelines(table):
     X, y, ids, *_ = table
     grid = {"federatedclassifier__n_rounds": [1, 3]}
     pipe = make_pipeline(Centred(), StandardScaler(), federated())
@@ -130,7 +130,7 @@ def test_a_search_takes_a_pipeline_and_a_pipeline_a_search(table):
     assert len(of_search[-1].best_estimator_.clients_) == 4
 
 
-def test_scorers_and_splitters_see_the_clients(table, routing):
+def test_scorers_and_splitters_get_the_clients(table, routing):
     X, y, ids, *_ = table
     pipe = make_pipeline(Centred(), StandardScaler(), federated(priority=["a", "b"]))
     if routing:
@@ -143,7 +143,7 @@ def test_scorers_and_splitters_see_the_clients(table, routing):
     assert priority_accuracy(pipe, X, y, clients=ids) == pipe.score(X, y, clients=ids)
 
 
-def test_what_is_named_for_a_step_goes_to_it_as_it_is(table, routing):
+def test_arguments_named_by_step_are_passed_unchanged(table, routing):
     X, y, ids, X_val, y_val = table
     pipe = make_pipeline(StandardScaler(), federated())
     if routing:
@@ -157,7 +157,7 @@ def test_what_is_named_for_a_step_goes_to_it_as_it_is(table, routing):
     assert pipe[-1].history_["val_score"].iloc[-1] == pipe.score(X_val, y_val)
 
 
-def test_transform_input_is_done_once(table, routing):
+def test_transform_input_transforms_once(table, routing):
     X, y, ids, X_val, y_val = table
     pipe = make_pipeline(StandardScaler(), federated(), transform_input=["X_val"])
     if not routing:
@@ -174,8 +174,8 @@ def test_clients_that_no_step_takes_are_an_error(table):
         make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y, clients=ids)
     with pytest.raises(TypeError, match="clients"):
         make_pipeline(StandardScaler()).fit_transform(X, y, clients=ids, X_val=X)
-    columns = ColumnTransformer([("all", Declared(), [0, 1, 2])])
-    if not sklearn.get_config()["enable_metadata_routing"]:  # loud, where it cannot be given
+    columns = ColumnTransformer([("all", Requesting(), [0, 1, 2])])
+    if not sklearn.get_config()["enable_metadata_routing"]:  # a ColumnTransformer needs routing
         with pytest.raises(ValueError, match="enable_metadata_routing=True"):
             make_pipeline(columns, federated()).fit(X, y, clients=ids)
     else:
@@ -183,7 +183,7 @@ def test_clients_that_no_step_takes_are_an_error(table):
         assert pipe[0].named_transformers_["all"].n_clients_ == 4
 
 
-def test_other_estimators_that_take_validation_rows_get_them_transformed(table):
+def test_other_estimators_get_transformed_validation_rows(table):
     X, y, _, X_val, y_val = table
     model = HistGradientBoostingClassifier(early_stopping=True, max_iter=5)
     pipe = make_pipeline(StandardScaler(), model).fit(X, y, X_val=X_val, y_val=y_val)
@@ -191,7 +191,7 @@ def test_other_estimators_that_take_validation_rows_get_them_transformed(table):
     assert pipe[-1].validation_score_[-1] == pytest.approx(expected)
 
 
-def test_it_is_scikit_learns_pipeline_otherwise(table, tmp_path, routing):
+def test_the_rest_is_as_in_scikit_learns_pipeline(table, tmp_path, routing):
     X, y, ids, X_val, y_val = table
     pipe = make_pipeline(StandardScaler(), federated(), memory=str(tmp_path), verbose=True)
     assert isinstance(pipe, Pipeline) and isinstance(pipe, FederatedPipeline)
@@ -205,13 +205,13 @@ def test_it_is_scikit_learns_pipeline_otherwise(table, tmp_path, routing):
     assert isinstance(copy[:-1], FederatedPipeline)
     assert copy.predict(X).shape == (160,) and copy.predict_proba(X).shape == (160, 2)
     np.testing.assert_array_equal(copy.classes_, [0, 1])
-    if not routing:  # with it, the model would have to request weights
+    if not routing:  # with routing, the model would have to request weights
         assert copy.score(X, y, sample_weight=np.ones(160)) == copy.score(X, y)
     assert not hasattr(make_pipeline(StandardScaler()), "score")
 
 
-def test_a_score_by_clients_says_what_misfits(table):
+def test_score_with_clients_needs_a_federated_estimator(table):
     X, y, *_ = table
     pipe = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
-    with pytest.raises(TypeError, match="step 'logisticregression' takes no clients"):
+    with pytest.raises(TypeError, match="'logisticregression'.*takes no clients in score"):
         pipe.score(X, y, clients=y)

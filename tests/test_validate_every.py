@@ -1,4 +1,4 @@
-"""Validation in every n-th round, and in the last."""
+"""Validation after every n-th round and the last."""
 
 import numpy as np
 import pandas as pd
@@ -9,29 +9,29 @@ from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.inspection import ConvergenceDisplay
 from skfed.metrics import usefulness
 
-EVERYBODY = RandomSelector(1.0, probability="uniform", replace=False)
+ALL_CLIENTS = RandomSelector(1.0, probability="uniform", replace=False)
 
 
 def fit(blobs, regress=False, **params):
     X, y, clients = blobs
     model = FederatedRegressor if regress else FederatedClassifier
-    model = model(**{"selector": EVERYBODY, "n_rounds": 7, "random_state": 0} | params)
+    model = model(**{"selector": ALL_CLIENTS, "n_rounds": 7, "random_state": 0} | params)
     return model.fit(X, y, clients=clients, X_val=X, y_val=y)
 
 
-def validated(model):
+def validated_rounds(model):
     return model.history_["round"][model.history_["val_score"].notna()].tolist()
 
 
 @pytest.mark.parametrize("regress", [False, True])
-def test_validate_every_leaves_rounds_out_but_never_the_last(blobs, regress, monkeypatch):
+def test_validate_every_n_rounds_and_the_last(blobs, regress, monkeypatch):
     from skfed.server import _validation
 
     real, calls = _validation.evaluate, []
     whole = fit(blobs, regress)
     monkeypatch.setattr(_validation, "evaluate", lambda *given: calls.append(1) or real(*given))
     model = fit(blobs, regress, validate_every=3)
-    assert validated(model) == [2, 5, 6]
+    assert validated_rounds(model) == [2, 5, 6]
     assert len(calls) == 3
     columns = ["val_loss", "val_score"]
     assert [*model.history_.columns] == [*whole.history_.columns]
@@ -39,7 +39,7 @@ def test_validate_every_leaves_rounds_out_but_never_the_last(blobs, regress, mon
         model.history_.loc[[2, 5, 6], columns], whole.history_.loc[[2, 5, 6], columns]
     )
     assert model.history_.loc[[0, 1, 3, 4], columns].isna().all(axis=None)
-    assert validated(fit(blobs, regress, validate_every=100)) == [6]
+    assert validated_rounds(fit(blobs, regress, validate_every=100)) == [6]
 
 
 def test_the_model_does_not_depend_on_validate_every(blobs, same_model):
@@ -47,10 +47,10 @@ def test_the_model_does_not_depend_on_validate_every(blobs, same_model):
 
 
 class Stopper:
-    """A callback of scikit-learn's that stops after some rounds."""
+    """A callback for scikit-learn that stops after some rounds."""
 
     def __init__(self, n_rounds):
-        self.left = n_rounds
+        self.n_left = n_rounds
 
     def setup(self, estimator, context): ...
 
@@ -59,21 +59,21 @@ class Stopper:
     def on_fit_task_begin(self, estimator, context, *, X=None): ...
 
     def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
-        self.left -= context.task_name == "round"
-        return self.left == 0
+        self.n_left -= context.task_name == "round"
+        return self.n_left == 0
 
 
 def test_the_round_in_which_a_callback_stops_is_validated(blobs, tmp_path):
     X, y, clients = blobs
     model = FederatedClassifier(
-        selector=EVERYBODY, n_rounds=9, validate_every=3, random_state=0, checkpoint=tmp_path
+        selector=ALL_CLIENTS, n_rounds=9, validate_every=3, random_state=0, checkpoint=tmp_path
     )
     model.set_callbacks(Stopper(4)).fit(X, y, clients=clients, X_val=X, y_val=y)
-    assert validated(model) == [2, 3]
+    assert validated_rounds(model) == [2, 3]
     assert model.history_["val_score"].iloc[-1] == pytest.approx(model.score(X, y))
-    again = clone(model).set_callbacks().fit(X, y, clients=clients, X_val=X, y_val=y)
-    assert again.n_rounds_ == 4  # as kept on disk
-    pd.testing.assert_frame_equal(again.history_, model.history_)
+    resumed = clone(model).set_callbacks().fit(X, y, clients=clients, X_val=X, y_val=y)
+    assert resumed.n_rounds_ == 4  # from the checkpoint
+    pd.testing.assert_frame_equal(resumed.history_, model.history_)
 
 
 def test_a_warm_start_validates_the_last_round_of_each_fit(blobs):
@@ -82,16 +82,16 @@ def test_a_warm_start_validates_the_last_round_of_each_fit(blobs):
     for n_rounds in (3, 6):
         model.set_params(n_rounds=n_rounds)
         model.fit(X, y, clients=clients, X_val=X, y_val=y)
-    assert validated(model) == [1, 2, 3, 5]
+    assert validated_rounds(model) == [1, 2, 3, 5]
 
 
-def test_a_killed_fit_goes_on_with_the_same_validation(blobs, tmp_path):
+def test_a_resumed_fit_validates_the_same_rounds(blobs, tmp_path):
     class Killed(RandomSelector):
-        left = 4
+        fails_in = 4
 
         def _select(self, round):
-            if type(self).left == round.index:
-                type(self).left = None
+            if type(self).fails_in == round.index:
+                type(self).fails_in = None
                 raise RuntimeError("killed")
             return super()._select(round)
 
@@ -99,23 +99,23 @@ def test_a_killed_fit_goes_on_with_the_same_validation(blobs, tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         fit(blobs, **params)
     resumed, whole = fit(blobs, **params), fit(blobs, **params | {"checkpoint": None})
-    assert validated(resumed) == validated(whole) == [2, 5, 6]
+    assert validated_rounds(resumed) == validated_rounds(whole) == [2, 5, 6]
     np.testing.assert_array_equal(resumed.history_["val_loss"], whole.history_["val_loss"])
-    other = fit(blobs, **params | {"validate_every": 2})  # a run of its own
-    assert validated(other) == [1, 3, 5, 6]
+    other = fit(blobs, **params | {"validate_every": 2})  # another run
+    assert validated_rounds(other) == [1, 3, 5, 6]
 
 
-def test_a_display_draws_through_rounds_without_validation(blobs):
+def test_a_display_skips_rounds_without_validation(blobs):
     model = fit(blobs, validate_every=3)
     [line] = ConvergenceDisplay.from_estimator(model).lines_
     assert line.get_xdata().tolist() == [3, 6, 7]
     np.testing.assert_array_equal(line.get_ydata(), model.history_["val_score"].dropna())
 
 
-def test_usefulness_looks_at_every_round_of_those_trained_alone(blobs):
+def test_usefulness_validates_local_models_in_each_round(blobs):
     X, y, clients = blobs
     every, some = (fit(blobs, validate_every=n, lr_schedule=30.0) for n in (1, 7))
-    # At this rate, and with such labels, a client is better in some round than in its last.
+    # At this rate, and with these labels, the best round of a client is not its last.
     test = X, np.random.default_rng(0).permutation(y), clients
     tables = [usefulness(model, X, y, clients, *test) for model in (every, some)]
     pd.testing.assert_frame_equal(*tables)

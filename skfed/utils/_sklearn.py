@@ -23,25 +23,24 @@ name_steps = _name_estimators
 
 
 class OpenPipeline(Pipeline):
-    """scikit-learn's Pipeline, where a subclass has a say in what its steps are given.
+    """scikit-learn's Pipeline with two hooks between the arguments of fit and the steps.
 
-    These methods are between the arguments of fit, fit_transform or fit_predict, and the steps;
-    here they change nothing.
+    They apply to fit, fit_transform and fit_predict, and change nothing by default.
     """
 
-    def _given(self, params):
+    def _assign_params(self, params):
         """Return the arguments of fit, named as scikit-learn's Pipeline takes them."""
         return params
 
-    def _given_to(self, step_idx, params, given):
-        """Return what a step's methods are given of ``params``, the arguments of fit."""
-        return given
+    def _transform_step_params(self, step_idx, params, step_params):
+        """Return the arguments of a step's methods; ``params`` are the arguments of fit."""
+        return step_params
 
     def _check_method_params(self, method, props, **kwargs):
-        return super()._check_method_params(method, self._given(props), **kwargs)
+        return super()._check_method_params(method, self._assign_params(props), **kwargs)
 
     def _get_metadata_for_step(self, *, step_idx, step_params, all_params):
-        given = super()._get_metadata_for_step(
+        step_params = super()._get_metadata_for_step(
             step_idx=step_idx, step_params=step_params, all_params=all_params
         )
-        return self._given_to(step_idx, all_params, given)
+        return self._transform_step_params(step_idx, all_params, step_params)
