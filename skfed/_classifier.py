@@ -2,15 +2,13 @@
 
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from skfed._estimator import BaseFederated
-from skfed.engines import row_weights
-from skfed.nets import CLASSIFIER, make_net, predict, predict_log
+from skfed._problem import Classification
+from skfed.nets import predict, predict_log
 from skfed.utils._checks import naming
-from skfed.utils._class_weight import class_weights
 from skfed.utils._sklearn import StrOptions
 
 
@@ -235,54 +233,14 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
                 self.classes_ = np.unique(y if classes is None else classes)
             self._sample_shape = X.shape[1:]
         self._check_sample_shape(X)
-        return X, self._encode(y)
-
-    def _check_targets(self, y, name):
-        shape = np.asarray(y).shape
-        if shape[1:] not in ((), (1,)):
-            raise ValueError(
-                f"{name} has shape {shape}, but labels are one a row: pass shape (n_samples,)"
-                f"; of one-hot rows, {name}.argmax(axis=1)."
-            )
-        return column_or_1d(y, warn=True)
-
-    def _encode(self, y, name="y"):
-        """Return each label's position in ``classes_``."""
-        unknown = np.setdiff1d(y, self.classes_).tolist()
-        if unknown:
-            raise ValueError(
-                f"{name} has the label {unknown[0]!r}, which is not among classes_ "
-                f"{self.classes_.tolist()}: name all classes in the first partial_fit, or fit anew."
-            )
-        return np.searchsorted(self.classes_, y).astype(np.int64)
+        return X, self._problem.encode(y)
 
     @property
-    def _output_shape(self):
-        return (len(self.classes_),)
+    def _problem(self):
+        return Classification(self.classes_, self.class_weight)
 
-    def _val_score(self, outputs, y):
-        return float((outputs.argmax(axis=1) == y).mean())
-
-    def _row_weights(self, sample_weight, X, y, federation):
-        weights = super()._row_weights(sample_weight, X, y, federation)
-        if self.class_weight is None:
-            return weights
-        own = class_weights(self.class_weight, self.classes_, y, federation)[y]
-        both = own if weights is None else own * weights
-        return row_weights(both, X, federation, "class_weight times sample_weight")
-
-    def _n_scalars_asked(self, federation):
-        balanced = self.class_weight == "balanced"
-        return len(self.classes_) * int(federation.priority.sum()) if balanced else 0
-
-    def _make_net(self, X, seed):
-        self._check_class_weight()
-        net = make_net(CLASSIFIER, self.estimator, X, len(self.classes_), seed)
-        net.check_data(None, np.arange(len(self.classes_)))  # tells the net its classes_
-        return net
-
-    def _check_class_weight(self) -> None:
-        """Check that class_weight goes with the other parameters."""
+    def _validate_params(self):
+        super()._validate_params()
         if self.class_weight is None:
             return
         if self.estimator is not None:

@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
-from skorch import NeuralNet
 
 from skfed._federation import Federation, make_federation
+from skfed._problem import Problem
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
 from skfed.callbacks._sklearn import (
@@ -24,24 +24,23 @@ from skfed.callbacks._sklearn import (
 )
 from skfed.checkpoint._run import Run, open_run
 from skfed.checkpoint._save import is_saved, load, save
-from skfed.engines import Draws, batch_size, make_engine, row_weights
+from skfed.engines import Draws, batch_size, make_engine
 from skfed.nets import NetPool, cast
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
 from skfed.server._fitted import snapshot_attributes
 from skfed.server._fitting import rounds_of
-from skfed.server._standardize import all_moments, layers_of, standardize
+from skfed.server._standardize import standardize
 from skfed.server._state import ServerState
 from skfed.server._validation import Validation, make_validation, priority_rows
-from skfed.server._warm_start import settings_of, take_changes
+from skfed.server._warm_start import has_more_rounds, new_state, resumed_state
 from skfed.utils._checks import naming
 from skfed.utils._html import visual_block
 from skfed.utils._seeding import draw_seed
 from skfed.utils._sklearn import Interval, StrOptions, VisualBlock, safe_indexing
 from skfed.utils._warnings import warn
 
-_LARGE = 100.0  # values of X that want scaling
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
 
 
@@ -207,9 +206,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             with naming("X", "y"):
                 X, y = self._check_training_data(X, y, reset=not resume)
             federation = self._federation(clients, len(X))
-            weights = self._row_weights(sample_weight, X, y, federation)
-            server = self._resumed(X) if resume else self._start(X)
-            if resume and not self._has_more_rounds(server):
+            weights = self._problem.row_weights(sample_weight, X, y, federation)
+            server = self._server_state(X, resume)
+            if resume and not has_more_rounds(server, self.n_rounds):
                 return self
             validation = self._validation(X, X_val, y_val, clients_val, federation, server)
             data = {"X": X, "y": y, "sample_weight": weights}
@@ -224,7 +223,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                     ),
                     task,
                     rounds,
-                    lambda: snapshot_attributes(server, federation, self._output_shape, X),
+                    lambda: snapshot_attributes(server, federation, self._problem.output_shape, X),
                 )
                 return self._advance(
                     server, federation, X, y, weights, self.n_rounds, validation, [callbacks], run
@@ -288,8 +287,8 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             with naming("X", "y"):
                 X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
             federation = self._federation(clients, len(X))
-            weights = self._row_weights(sample_weight, X, y, federation)
-            server = self._resumed(X) if resume else self._start(X)
+            weights = self._problem.row_weights(sample_weight, X, y, federation)
+            server = self._server_state(X, resume)
             server.stopped = 0  # it is asked for one more
             return self._advance(server, federation, X, y, weights, server.round + 1)
 
@@ -321,30 +320,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     def _check_training_data(self, X, y, *, reset, classes=None):
         """Validate X and y, set what they teach, and return X with encoded targets."""
 
-    @abstractmethod
-    def _check_targets(self, y, name):
-        """Check the shape of targets, in words that name the parameter, and return them."""
-
-    @abstractmethod
-    def _encode(self, y, name="y"):
-        """Encode targets as the net takes them."""
-
-    def _targets(self, net: NeuralNet, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Bring encoded targets to the form in which the net's criterion compares them."""
-        return y
-
     @property
     @abstractmethod
-    def _output_shape(self) -> tuple[int, ...]:
-        """The shape of what is learned for one row: of logits, or of targets."""
-
-    @abstractmethod
-    def _make_net(self, X, seed) -> NeuralNet:
-        """Initialise the net that is to be trained."""
-
-    @abstractmethod
-    def _val_score(self, outputs: np.ndarray, y: np.ndarray) -> float:
-        """Score the net's outputs on encoded targets, as ``score`` does."""
+    def _problem(self) -> Problem:
+        """The problem that fit has found in y."""
 
     def _scored(self, X, y, sample_weight, clients) -> tuple:
         """Return what of X, y and their weights is scored: rows of priority clients, if asked."""
@@ -372,17 +351,11 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             clients = np.zeros(n_samples, dtype=int)
         return make_federation(clients, n_samples, self.priority)
 
-    def _row_weights(self, sample_weight, X, y, federation: Federation) -> np.ndarray | None:
-        """Return the weights of the rows of X, whose targets are encoded; None: all alike."""
-        return None if sample_weight is None else row_weights(sample_weight, X, federation)
-
-    def _n_scalars_asked(self, federation: Federation) -> int:
-        """Return how many numbers clients send before the first round, for the weights of rows."""
-        return 0
-
-    def _start(self, X: np.ndarray) -> ServerState:
-        seed = draw_seed(self.random_state)
-        return ServerState(self._make_net(X, seed), seed, given=settings_of(self.estimator))
+    def _server_state(self, X: np.ndarray, resume: bool) -> ServerState:
+        """Return a new state, or that of the last fit with the changes to ``estimator`` since."""
+        if not resume:
+            return new_state(self._problem, self.estimator, X, draw_seed(self.random_state))
+        return resumed_state(self._server, self._problem, self.estimator, X)
 
     def _unfitted_server(self, attributes: dict[str, Any], seed: int) -> ServerState:
         """Set fitted attributes that were read from a file; return a server with a new net."""
@@ -390,35 +363,33 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             delattr(self, name)
         self.__dict__.update(attributes)
         X = np.zeros((1, *self._sample_shape), dtype=np.int64)
-        return ServerState(self._make_net(X, seed), seed, given=settings_of(self.estimator))
+        return new_state(self._problem, self.estimator, X, seed)
 
-    def _resumed(self, X: np.ndarray) -> ServerState:
-        """Return the server of the last fit, ready for more rounds by what the estimator says."""
-        server = self._server
-        take_changes(server, self.estimator, lambda: self._make_net(X, server.seed))
-        server.succeeded = False
-        return server
-
-    def _has_more_rounds(self, server: ServerState) -> bool:
-        """Tell whether a warm start has rounds to add; warn if it has none."""
-        if self.n_rounds < server.round:
-            raise ValueError(
-                f"n_rounds={self.n_rounds} is less than the {server.round} rounds already trained "
-                "with warm_start=True: n_rounds counts all rounds; raise it, or set "
-                "warm_start=False."
-            )
-        more = server.round < self.n_rounds and server.stopped < self.n_rounds
-        if not more:
-            planned = f"n_rounds={self.n_rounds} rounds"
-            why = f"{planned} are trained already"
-            if server.round < self.n_rounds:
-                why = f"a callback stopped after {server.round} of {planned}"
-            warn(f"{why} (warm_start=True), so fit adds none: raise n_rounds.")
-        return more
-
-    def _validation(self, *given) -> Validation | None:
+    def _validation(
+        self, X, X_val, y_val, clients_val, federation: Federation, server: ServerState
+    ) -> Validation | None:
         """Return what measures a net after each round; a subclass may measure something else."""
-        return make_validation(self, *given)
+        if X_val is None and y_val is None and clients_val is None:
+            return None
+        if X_val is None or y_val is None:
+            raise ValueError("X_val and y_val go together: pass both or neither.")
+        with naming("X_val", "y_val"):
+            y_val = self._problem.check_targets(y_val, "y_val")
+            X_val, y_val = validate_data(
+                self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
+            )
+            self._check_sample_shape(X_val, "X_val")
+            y_val = self._problem.encode(y_val, "y_val")
+        return make_validation(
+            server,
+            self._problem,
+            federation,
+            X,
+            (X_val, y_val, clients_val),
+            names=getattr(self, "feature_names_in_", None),
+            every=self.validate_every,
+            n_rounds=self.n_rounds,
+        )
 
     def _advance(
         self,
@@ -434,13 +405,12 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
     ) -> Self:
         """Run rounds up to ``until`` and publish the result."""
         X = cast(server.net, X)
-        y = self._targets(server.net, X, y)
-        if not server.round and layers_of(server.net):
-            self._standardize(server, federation, X)
+        y = self._problem.for_criterion(server.net, X, y)
+        if not server.round:
+            standardize(server, federation, X, private=self.update_privacy is not None)
+            server.first_scalars += self._problem.n_scalars_sent(federation)
         net_pool = NetPool(server.net, X[:1])
         draws = Draws(federation, server.seed, batch_size(server.net))
-        if not server.round:
-            server.first_scalars += self._n_scalars_asked(federation)
         engine, self.engine_ = make_engine(
             self.engine, net_pool, X, y, draws, self.memory_budget, self.n_jobs, weights
         )
@@ -450,17 +420,6 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         ) as rounds:
             rounds.run(engine.train)
         return self
-
-    def _standardize(self, server: ServerState, federation: Federation, X: np.ndarray) -> None:
-        """Set the layers of a new net that standardise X, unless clients may not say how."""
-        if self.update_privacy is None:
-            standardize(server, federation, X.shape[1:], all_moments(X, federation))
-        elif max(X.max(), -X.min()) > _LARGE:  # without a copy of X
-            warn(
-                f"update_privacy is set, so clients do not send the means and variances of their "
-                f"columns, and the net takes X as it is; but X has values above {_LARGE:g}: scale "
-                "its columns by bounds that are known without a look at the data."
-            )
 
     def _sk_visual_block_(self) -> VisualBlock:
         return visual_block(self)

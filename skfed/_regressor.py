@@ -1,12 +1,11 @@
 """The federated regressor."""
 
-import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
 from skfed._estimator import BaseFederated
-from skfed.nets import REGRESSOR, make_net, output_of, predict
+from skfed._problem import Regression
+from skfed.nets import predict
 from skfed.utils._checks import naming
 
 
@@ -60,7 +59,7 @@ feature_names_in_
         X, y = validate_data(
             self,
             X,
-            self._check_targets(y, "y"),
+            Regression.check_targets(y, "y"),
             reset=reset,
             dtype="numeric",
             allow_nd=True,
@@ -70,48 +69,11 @@ feature_names_in_
         if reset:
             self._sample_shape, self._target_shape = X.shape[1:], y.shape[1:]
         self._check_sample_shape(X)
-        return X, self._encode(y)
-
-    def _check_targets(self, y, name):
-        shape = np.asarray(y).shape
-        if len(shape) > 2:
-            raise ValueError(
-                f"{name} has shape {shape}, but targets are one or several numbers a row: "
-                "pass shape (n_samples,) or (n_samples, n_targets)."
-            )
-        return y
-
-    def _encode(self, y, name="y"):
-        """Return targets of shape (n_samples, n_targets)."""
-        y = np.asarray(y)
-        if y.shape[1:] != self._target_shape:
-            raise ValueError(
-                f"{name} has targets of shape {y.shape[1:]}, but {type(self).__name__} was fitted "
-                f"on targets of shape {self._target_shape}."
-            )
-        return y.reshape(len(y), -1)
+        return X, self._problem.encode(y)
 
     @property
-    def _output_shape(self):
-        return self._target_shape
-
-    def _make_net(self, X, seed):
-        n_targets = int(np.prod(self._target_shape))
-        return make_net(REGRESSOR, self.estimator, X, n_targets, seed)
-
-    def _targets(self, net, X, y):
-        output = output_of(net, X[:1])
-        dtype = str(output.dtype).removeprefix("torch.")
-        with naming("y"), np.errstate(over="ignore"):
-            y = y.astype(dtype)
-        if not np.isfinite(y).all():
-            raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
-        return y.reshape(len(y), *output.shape[1:])
-
-    def _val_score(self, outputs, y):
-        if not np.isfinite(outputs).all():  # of a net that has diverged
-            return float("nan")
-        return float(r2_score(y.astype(float), outputs.astype(float)))
+    def _problem(self):
+        return Regression(self._target_shape)
 
     def partial_fit(self, X, y, clients=None, sample_weight=None):
         """Train for one more round, from where the estimator stands.

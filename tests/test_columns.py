@@ -14,7 +14,7 @@ from torch import nn
 import skfed
 from skfed import FederatedClassifier
 from skfed.datasets import make_synthetic
-from skfed.server._columns import far_columns
+from skfed.server._validation import far_columns
 
 TABLES = ["breast_cancer", "diabetes", "digits", "iris", "wine"]
 

@@ -9,6 +9,7 @@ from skorch import NeuralNetRegressor
 from torch import nn
 
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
+from skfed._problem import Regression
 from skfed.aggregation import ServerOptimizer
 from skfed.server._divergence import told_of_divergence
 
@@ -82,7 +83,7 @@ def test_scaled_features_do_not_warn(unscaled):
 
 def test_outputs_that_are_not_finite_have_no_r2():
     target = np.zeros((2, 1), np.float32)
-    score = FederatedRegressor()._val_score
+    score = Regression(()).score
     assert np.isnan(score(np.array([[np.inf], [0]], np.float32), target))
     # Nor do large ones overflow: the sum of squares is 2e60.
     assert score(np.array([[1e30], [-1e30]], np.float32), np.array([[1.0], [-1.0]])) == (

@@ -71,7 +71,7 @@ def optima(
     check_is_fitted(model)
     X = model._check_X(X)
     with naming("y"):
-        y = model._encode(model._check_targets(y, "y"))
+        y = model._problem.encode(model._problem.check_targets(y, "y"))
     with naming("X", "y"):
         check_consistent_length(X, y)
     federation = make_federation(clients, len(X), model.priority)

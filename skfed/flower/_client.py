@@ -250,13 +250,13 @@ class _Client:
         classes = from_text(config["classes"])
         X, y = model._check_training_data(X, y, reset=True, classes=classes)
         seed = config["seed"]
-        net = model._make_net(X, seed)
+        net = model._problem.make_net(model.estimator, X, seed)
         RoundConfig.from_params(vars(model), net)  # checks this client's own parameters
         X = cast(net, X)
         net_pool = NetPool(net, X[:1])
         draws = Draws(make_federation([name] * len(X), len(X)), seed, batch_size(net))
-        y = model._targets(net, X, y)
-        weights = model._row_weights(None, X, y, draws.federation)
+        y = model._problem.for_criterion(net, X, y)
+        weights = model._problem.row_weights(None, X, y, draws.federation)
         held = ClientRows(Rows(X, y, weights=weights), draws.federation, model.memory_budget)
         engine = LoopEngine(net_pool, held, draws, Workers(n_jobs=1))
         polls, _ = make_engine(model.engine, net_pool, X, y, draws, model.memory_budget, 1, weights)

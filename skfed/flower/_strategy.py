@@ -25,9 +25,11 @@ from skfed.flower._messages import to_arrays, to_text
 from skfed.flower._nodes import Nodes
 from skfed.nets import get_state
 from skfed.server._fitting import rounds_of
-from skfed.server._standardize import layers_of, standardize
+from skfed.server._standardize import layers_of, set_moments
 from skfed.server._state import ServerState
 from skfed.server._validation import is_due
+from skfed.server._warm_start import new_state
+from skfed.utils._seeding import draw_seed
 
 logger = logging.getLogger("flwr")  # whose lines `flwr run --stream` shows
 
@@ -157,7 +159,7 @@ class FederatedStrategy(Strategy):
                 shape = next(iter(cards.values())).shape
                 drop = model.on_client_error == "drop"
                 moments = self._engine.moments(int(np.prod(shape)), drop)
-                standardize(server, federation, shape, moments)
+                set_moments(server, federation, shape, moments)
             until, model.engine_ = model.n_rounds, "flower: clients elsewhere"
             with rounds_of(
                 model, server, federation, self._engine, until, None, None, (), run
@@ -239,7 +241,8 @@ class FederatedStrategy(Strategy):
             y = np.array(classes[:1])
         # A row of zeros teaches what fit learns from data: classes, features and the net's shapes.
         X, _ = model._check_training_data(X, y, reset=True, classes=classes)
-        return model._start(X), classes
+        seed = draw_seed(model.random_state)
+        return new_state(model._problem, model.estimator, X, seed), classes
 
 
 def _without_dropouts(estimator: BaseFederated) -> BaseFederated:

@@ -98,7 +98,7 @@ def _of_each_row(model: Any, step: BaseFederated, X: Any, y: Any) -> tuple[np.nd
     if not is_classifier(step):
         return ((output - targets) ** 2).reshape(len(output), -1).mean(axis=1), targets, output
     with naming("y"):
-        encoded = step._encode(targets)
+        encoded = step._problem.encode(targets)
     likelihoods = output[np.arange(len(encoded)), encoded]
     losses = -np.log(likelihoods.clip(min=np.finfo(output.dtype).tiny))
     return losses, encoded, output.argmax(axis=1)

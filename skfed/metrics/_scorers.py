@@ -156,7 +156,7 @@ def targets_of(step: BaseFederated, y: Any) -> np.ndarray:
         return labels_of(y, "y")
     targets = numbers(y, "y")
     with naming("y"):
-        step._encode(targets)  # checks their shape
+        step._problem.encode(targets)  # checks their shape
     return targets
 
 

@@ -1,6 +1,6 @@
 """The wrapped skorch net: how it is made, copied, read and written."""
 
-from skfed.nets._make import CLASSIFIER, REGRESSOR, make_net
+from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
 from skfed.nets._pool import NetPool
 from skfed.nets._predict import cast, output_of, predict, predict_log, to_tensors
 from skfed.nets._state import (
@@ -19,6 +19,7 @@ __all__ = [
     "CLASSIFIER",
     "REGRESSOR",
     "NetPool",
+    "NetSpec",
     "State",
     "add_to_gradients",
     "buffer_names",

@@ -22,7 +22,7 @@ from skfed.utils._warnings import warn
 
 
 @dataclass(frozen=True)
-class Problem:
+class NetSpec:
     """What the nets of classifiers, or of regressors, are made of."""
 
     net: type[NeuralNet]  # skorch's class
@@ -33,7 +33,7 @@ class Problem:
     remedy: str  # what else to do about a module with another number of outputs
 
 
-CLASSIFIER = Problem(
+CLASSIFIER = NetSpec(
     NeuralNetClassifier,
     SoftmaxRegression,
     nn.CrossEntropyLoss,
@@ -46,7 +46,7 @@ CLASSIFIER = Problem(
 )
 
 
-REGRESSOR = Problem(
+REGRESSOR = NetSpec(
     NeuralNetRegressor,
     LinearRegression,
     nn.MSELoss,
@@ -61,9 +61,9 @@ REGRESSOR = Problem(
 _BATCH_SIZE = 16  # of the default nets
 
 
-def make_net(kind: Problem, estimator: Any, X: np.ndarray, n_outputs: int, seed: int) -> NeuralNet:
+def make_net(spec: NetSpec, estimator: Any, X: np.ndarray, n_outputs: int, seed: int) -> NeuralNet:
     """Build and initialise the net that ``estimator`` stands for; ``estimator`` is not touched."""
-    net = _unfitted(kind, estimator, int(np.prod(X.shape[1:])), n_outputs)
+    net = _unfitted(spec, estimator, int(np.prod(X.shape[1:])), n_outputs)
     with torch_seeded(stream(seed, Purpose.MODULE_INIT), net.device):
         try:
             net.initialize()
@@ -74,23 +74,23 @@ def make_net(kind: Problem, estimator: Any, X: np.ndarray, n_outputs: int, seed:
             ) from error
         _check_trained(net)
         # Seeded too, since a lazy module draws only here.
-        _check_output(kind, output_of(net, cast(net, X[:1])), n_outputs)
+        _check_output(spec, output_of(net, cast(net, X[:1])), n_outputs)
     _warn_of_idle_settings(net)
     return net
 
 
-def _unfitted(kind: Problem, estimator: Any, n_features: int, n_outputs: int) -> NeuralNet:
+def _unfitted(spec: NetSpec, estimator: Any, n_features: int, n_outputs: int) -> NeuralNet:
     """Clone the skorch net, or wrap the torch module in one."""
-    if isinstance(estimator, kind.net):
+    if isinstance(estimator, spec.net):
         # The federation decides on epochs and validation data; the net says the rest.
         return cloned(estimator, keep=True).set_params(train_split=None)
     if estimator is None:
-        module: Any = kind.default
+        module: Any = spec.default
         params = {
             "module__n_features": n_features,
-            f"module__n_{kind.outputs}": n_outputs,
+            f"module__n_{spec.outputs}": n_outputs,
             "module__standardize": True,
-            "lr": kind.rate(n_features),
+            "lr": spec.rate(n_features),
             "batch_size": _BATCH_SIZE,
         }
     elif isinstance(estimator, nn.Module) or (
@@ -99,22 +99,22 @@ def _unfitted(kind: Problem, estimator: Any, n_features: int, n_outputs: int) ->
         module, params = estimator, {}
     else:
         raise TypeError(
-            f"estimator must be a skorch {kind.net.__name__}, a torch module class or instance, or "
+            f"estimator must be a skorch {spec.net.__name__}, a torch module class or instance, or "
             f"None; got {estimator!r}."
         )
     # Cloned, since skorch would train a module instance in place.
-    return clone(kind.net(module, criterion=kind.criterion, train_split=None, **params))
+    return clone(spec.net(module, criterion=spec.criterion, train_split=None, **params))
 
 
-def _check_output(kind: Problem, output: torch.Tensor, n_outputs: int) -> None:
+def _check_output(spec: NetSpec, output: torch.Tensor, n_outputs: int) -> None:
     """Check the output for one row, so that a misfit is told before any training."""
     fits = output.ndim >= 2 and output.shape[1] == output.numel() == n_outputs
-    squeezed = kind is REGRESSOR and n_outputs == 1 and output.shape == (1,)
+    squeezed = spec is REGRESSOR and n_outputs == 1 and output.shape == (1,)
     if not (fits or squeezed):
         raise ValueError(
             f"estimator returns shape {tuple(output.shape)} for one row of X, but there are "
-            f"{n_outputs} {kind.outputs} in y: give its module {n_outputs} outputs, of shape "
-            f"(n_samples, {n_outputs}){kind.remedy}."
+            f"{n_outputs} {spec.outputs} in y: give its module {n_outputs} outputs, of shape "
+            f"(n_samples, {n_outputs}){spec.remedy}."
         )
 
 

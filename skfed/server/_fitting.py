@@ -70,4 +70,4 @@ def rounds_of(
         progress.close()
         for name in NAMES:  # of an earlier fit, whose net was linear
             model.__dict__.pop(name, None)
-        model.__dict__.update(fitted(server, federation, model._output_shape))
+        model.__dict__.update(fitted(server, federation, model._problem.output_shape))

@@ -1,6 +1,6 @@
 """Means and variances of columns over the priority clients, for layers that standardise X."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -14,10 +14,31 @@ from skfed.utils._warnings import warn
 
 Moments = tuple[np.ndarray, np.ndarray]  # a client's mean and variance of each column
 
-_CHUNK = 2**24  # bytes of rows that are looked at together
+_CHUNK = 2**24  # bytes of rows that are read at once
+_LARGE = 100.0  # values of X for which its columns should be scaled
 
 
-def standardize(
+def standardize(server: ServerState, federation: Federation, X: np.ndarray, private: bool) -> None:
+    """Set the layers of a new net that standardise X, if it has any.
+
+    Where updates are ``private``, clients do not send means and variances: the layers change
+    nothing, and large values of X give a warning.
+    """
+    if not layers_of(server.net):
+        return
+    if not private:
+        priority = np.flatnonzero(federation.priority)
+        moments = (client_moments(X, federation.rows(int(k))) for k in priority)
+        set_moments(server, federation, X.shape[1:], moments)
+    elif max(X.max(), -X.min()) > _LARGE:  # without a copy of X
+        warn(
+            "update_privacy is set, so clients do not send the means and variances of their "
+            f"columns, and the net takes X as it is; but X has values above {_LARGE:g}: scale "
+            "its columns by bounds that are known without a look at the data."
+        )
+
+
+def set_moments(
     server: ServerState,
     federation: Federation,
     shape: tuple[int, ...],
@@ -68,12 +89,6 @@ def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
     mean = sum(_flat(X[chunk]).sum(axis=0) for chunk in chunks) / len(rows)
     squares = sum(np.square(_flat(X[chunk]) - mean).sum(axis=0) for chunk in chunks)
     return mean, squares / len(rows)
-
-
-def all_moments(X: np.ndarray, federation: Federation) -> Iterator[Moments]:
-    """Yield the moments of each priority client."""
-    for k in np.flatnonzero(federation.priority):
-        yield client_moments(X, federation.rows(int(k)))
 
 
 def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Moments | None, int]:

@@ -1,17 +1,19 @@
 """What of the estimator has changed since the last round, for a fit that goes on from it."""
 
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from skorch import NeuralNet
 from skorch.callbacks import Callback, LRScheduler
 from torch import nn
 
+from skfed._problem import Problem
 from skfed.checkpoint._contents import Indescribable
 from skfed.checkpoint._descriptions import describe
 from skfed.checkpoint._digests import shown
 from skfed.nets import get_state
 from skfed.server._state import ServerState
+from skfed.utils._warnings import warn
 
 _OF_RATES = "", "lr", "param_groups"  # of an optimizer, its class among them
 _ABSENT = "not given"
@@ -19,7 +21,7 @@ _ABSENT = "not given"
 Settings = dict[str, Any]
 
 
-def settings_of(estimator: Any) -> Settings:
+def _settings(estimator: Any) -> Settings:
     """Return what the estimator parameter says, by the names that ``set_params`` takes."""
     if not isinstance(estimator, NeuralNet):
         return {"estimator": estimator}
@@ -29,18 +31,26 @@ def settings_of(estimator: Any) -> Settings:
     return {"estimator": type(estimator)} | {f"estimator__{k}": v for k, v in params.items()}
 
 
-def take_changes(server: ServerState, estimator: Any, make_net: Callable[[], NeuralNet]) -> None:
-    """Let a server's net go on with what the estimator says now.
+def new_state(problem: Problem, estimator: Any, X: np.ndarray, seed: int) -> ServerState:
+    """Return the state before round 0 for the ``estimator`` parameter and data like X."""
+    net = problem.make_net(estimator, X, seed)
+    return ServerState(net, seed, given=_settings(estimator))
 
-    A new learning rate, optimizer or scheduler begins anew, with the schedulers that set the rate;
-    so does each callback that is new or has other parameters. All else goes on.
+
+def resumed_state(
+    server: ServerState, problem: Problem, estimator: Any, X: np.ndarray
+) -> ServerState:
+    """Return the state of the last fit, its net with the present settings of ``estimator``.
+
+    A new learning rate, optimizer or scheduler starts anew, with the schedulers that set the rate;
+    so does each callback that is new or has other parameters. All else continues.
 
     Raises
     ------
     ValueError
-        If the change is one of what has been trained.
+        If the module has changed, or a criterion whose parameters are trained.
     """
-    given = settings_of(estimator)
+    given = _settings(estimator)
     changed = [
         name
         for name in sorted(server.given.keys() | given.keys())
@@ -48,10 +58,34 @@ def take_changes(server: ServerState, estimator: Any, make_net: Callable[[], Neu
     ]
     if changed:
         _check(server, given, changed)
-        new = make_net()
+        new = problem.make_net(estimator, X, server.seed)
         _check_criteria(server.net, new, changed)
         _take(server, new, {name.removeprefix("estimator__") for name in changed})
     server.given = given
+    server.succeeded = False
+    return server
+
+
+def has_more_rounds(server: ServerState, n_rounds: int) -> bool:
+    """Tell whether a warm start has rounds to add; warn if it has none.
+
+    Raises
+    ------
+    ValueError
+        If more than ``n_rounds`` rounds are finished.
+    """
+    if n_rounds < server.round:
+        raise ValueError(
+            f"n_rounds={n_rounds} is less than the {server.round} rounds already trained with "
+            "warm_start=True: n_rounds counts all rounds; raise it, or set warm_start=False."
+        )
+    if server.round < n_rounds and server.stopped < n_rounds:
+        return True
+    reason = f"n_rounds={n_rounds} rounds are trained already"
+    if server.round < n_rounds:
+        reason = f"a callback stopped after {server.round} of n_rounds={n_rounds} rounds"
+    warn(f"{reason} (warm_start=True), so fit adds none: raise n_rounds.")
+    return False
 
 
 def _same(one: Any, other: Any, name: str) -> bool:

@@ -1,0 +1,182 @@
+"""What is learned, classes or numbers: its targets, weights of rows, nets and score."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.metrics import r2_score
+from sklearn.utils import column_or_1d
+from skorch import NeuralNet
+
+from skfed._federation import Federation
+from skfed.engines import row_weights
+from skfed.nets import CLASSIFIER, REGRESSOR, NetSpec, make_net, output_of
+from skfed.utils._checks import naming, numbers
+
+
+class Problem(ABC):
+    """A classification or a regression problem."""
+
+    net_spec: ClassVar[NetSpec]
+
+    @property
+    @abstractmethod
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the output for one row."""
+
+    @staticmethod
+    @abstractmethod
+    def check_targets(y: Any, name: str) -> Any:
+        """Check the shape of targets; errors call them ``name``."""
+
+    @abstractmethod
+    def encode(self, y: Any, name: str = "y") -> np.ndarray:
+        """Encode targets whose shape has been checked."""
+
+    @abstractmethod
+    def score(self, outputs: np.ndarray, y: np.ndarray) -> float:
+        """Score a net's outputs on encoded targets, as the estimator's ``score`` does."""
+
+    def make_net(self, estimator: Any, X: np.ndarray, seed: int) -> NeuralNet:
+        """Initialise the net for the ``estimator`` parameter."""
+        return make_net(self.net_spec, estimator, X, int(np.prod(self.output_shape)), seed)
+
+    def for_criterion(self, net: NeuralNet, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Bring encoded targets to the shape and dtype of the net's criterion."""
+        return y
+
+    def row_weights(
+        self, sample_weight: Any, X: np.ndarray, y: np.ndarray, federation: Federation
+    ) -> np.ndarray | None:
+        """Return the weights of rows with encoded targets; None: all equal."""
+        return None if sample_weight is None else row_weights(sample_weight, X, federation)
+
+    def n_scalars_sent(self, federation: Federation) -> int:
+        """Return how many numbers clients send before the first round, for the row weights."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Classification(Problem):
+    """Targets are labels, encoded as positions in ``classes``."""
+
+    classes: np.ndarray
+    class_weight: str | Mapping | None = None
+
+    net_spec = CLASSIFIER
+
+    @property
+    def output_shape(self):
+        return (len(self.classes),)
+
+    @staticmethod
+    def check_targets(y, name):
+        shape = np.asarray(y).shape
+        if shape[1:] not in ((), (1,)):
+            raise ValueError(
+                f"{name} has shape {shape}, but labels are one a row: pass shape (n_samples,)"
+                f"; of one-hot rows, {name}.argmax(axis=1)."
+            )
+        return column_or_1d(y, warn=True)
+
+    def encode(self, y, name="y"):
+        unknown = np.setdiff1d(y, self.classes).tolist()
+        if unknown:
+            raise ValueError(
+                f"{name} has the label {unknown[0]!r}, which is not among classes_ "
+                f"{self.classes.tolist()}: name all classes in the first partial_fit, or fit anew."
+            )
+        return np.searchsorted(self.classes, y).astype(np.int64)
+
+    def score(self, outputs, y):
+        return float((outputs.argmax(axis=1) == y).mean())
+
+    def make_net(self, estimator, X, seed):
+        net = super().make_net(estimator, X, seed)
+        net.check_data(None, np.arange(len(self.classes)))  # sets the net's classes_
+        return net
+
+    def row_weights(self, sample_weight, X, y, federation):
+        weights = super().row_weights(sample_weight, X, y, federation)
+        if self.class_weight is None:
+            return weights
+        by_class = self._class_weights(y, federation)[y]
+        product = by_class if weights is None else by_class * weights
+        return row_weights(product, X, federation, "class_weight times sample_weight")
+
+    def n_scalars_sent(self, federation):
+        balanced = self.class_weight == "balanced"
+        return len(self.classes) * int(federation.priority.sum()) if balanced else 0
+
+    def _class_weights(self, y: np.ndarray, federation: Federation) -> np.ndarray:
+        """Return the weight of each class."""
+        if isinstance(self.class_weight, Mapping):
+            return _by_label(self.class_weight, self.classes.tolist())
+        priority = np.repeat(federation.priority_weights, federation.sizes)
+        counts = np.bincount(y[federation.order], weights=priority, minlength=len(self.classes))
+        balanced = counts.sum() / (len(counts) * np.where(counts, counts, 1))
+        return np.where(counts > 0, balanced, 1.0)  # 1 for a class that no priority client has
+
+
+def _by_label(class_weight: Mapping, labels: list) -> np.ndarray:
+    """Return the weight of each label, 1 for those that ``class_weight`` does not name."""
+    unnamed = [label for label in labels if label not in class_weight]
+    unknown = [label for label in class_weight if label not in labels]
+    # A mapping that names every class may name more: some classes may be missing in a fold.
+    if unknown and unnamed:
+        raise ValueError(
+            f"class_weight names {unknown[0]!r}, which is not among classes_ {labels}: name labels "
+            "of y."
+        )
+    weights = numbers([class_weight.get(label, 1.0) for label in labels], "class_weight")
+    if (weights < 0).any():
+        raise ValueError(f"class_weight={class_weight} has a negative weight: weights are >= 0.")
+    return weights
+
+
+@dataclass(frozen=True)
+class Regression(Problem):
+    """Targets are numbers, encoded in shape (n_samples, n_targets)."""
+
+    target_shape: tuple[int, ...]  # of one row
+
+    net_spec = REGRESSOR
+
+    @property
+    def output_shape(self):
+        return self.target_shape
+
+    @staticmethod
+    def check_targets(y, name):
+        shape = np.asarray(y).shape
+        if len(shape) > 2:
+            raise ValueError(
+                f"{name} has shape {shape}, but targets are one or several numbers a row: "
+                "pass shape (n_samples,) or (n_samples, n_targets)."
+            )
+        return y
+
+    def encode(self, y, name="y"):
+        y = np.asarray(y)
+        if y.shape[1:] != self.target_shape:
+            raise ValueError(
+                f"{name} has targets of shape {y.shape[1:]}, but those of fit have shape "
+                f"{self.target_shape}."
+            )
+        return y.reshape(len(y), -1)
+
+    def score(self, outputs, y):
+        if not np.isfinite(outputs).all():  # of a net that has diverged
+            return float("nan")
+        return float(r2_score(y.astype(float), outputs.astype(float)))
+
+    def for_criterion(self, net, X, y):
+        output = output_of(net, X[:1])
+        dtype = str(output.dtype).removeprefix("torch.")
+        with naming("y"), np.errstate(over="ignore"):
+            y = y.astype(dtype)
+        if not np.isfinite(y).all():
+            raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
+        return y.reshape(len(y), *output.shape[1:])
