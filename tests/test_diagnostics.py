@@ -74,7 +74,7 @@ def test_clients_are_told_apart_by_type_and_value(blobs):
     assert [*map(repr, found.index)] == names
 
 
-def test_clients_who_are_gone_are_not_counted(blobs):
+def test_clients_of_earlier_calls_are_not_counted(blobs):
     X, y, clients = blobs
     model = fit(blobs, selector=ALL, n_rounds=1)
     model.partial_fit(X[:30], y[:30], clients=clients[:30])
@@ -83,7 +83,7 @@ def test_clients_who_are_gone_are_not_counted(blobs):
 
 
 @pytest.mark.parametrize("E", [1, 5])
-def test_theta_with_nobody_included_is_as_the_formula_says(blobs, E):
+def test_theta_without_included_clients_follows_the_formula(blobs, E):
     model = fit(
         blobs, selector=FedAlignSelector(warmup=1.0), priority=["a"], n_rounds=8, local_steps=E
     )
@@ -145,10 +145,10 @@ def test_optima_of_softmax_regression_equal_another_solvers(blobs):
     assert (table["gap"] >= -1e-9).all()
 
 
-def test_without_a_minimiser_it_is_an_infimum(blobs):
+def test_without_a_minimiser_the_minimum_is_not_attained(blobs):
     X, y, clients = blobs
     y = y.copy()
-    y[clients == "a"] = np.arange(10) % 2  # no class 2: its bias falls without end
+    y[clients == "a"] = np.arange(10) % 2  # no class 2: its bias decreases without bound
     y[clients == "f"] = np.arange(40) % 3  # not separable
     model = fit((X, y, clients), n_rounds=1)
     table = optima(model, X, y, clients, l2=0.0)
@@ -230,7 +230,7 @@ def quadratic():
     h, e = rng.uniform(1, 4, 12), rng.normal(size=(12, 3))
     optimum = (h[:, None] * e).mean(axis=0) / h.mean()
     F = lambda w: (h / 2 * ((w - e) ** 2).sum(axis=1)).mean()  # noqa: E731
-    # All iterates stay in the hull of the start and the e_k, for learning rates below 1 / L.
+    # For learning rates below 1 / L, all iterates are in the hull of the start and the e_k.
     points = np.vstack([e, np.full(3, 4.0)])
     reach = max(np.linalg.norm(a - b) for a in points for b in e)
     return h, e, optimum, F, {"L": h.max(), "mu": h.min(), "sigma": 0.0, "G": h.max() * reach}
@@ -340,7 +340,7 @@ def test_theorem_A_1_by_hand():
     assert one_bound(bound) == pytest.approx([vanishing, 78.4, vanishing + 78.4])
 
 
-def test_a_regularised_optimum_that_is_not_reached_is_told(blobs):
+def test_a_regularised_optimum_that_is_not_reached_warns(blobs):
     X, y, clients = blobs
     model = fit(blobs, n_rounds=1)
     with pytest.warns(ConvergenceWarning, match="not to tol=1e-30: scale X"):

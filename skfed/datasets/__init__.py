@@ -1,4 +1,7 @@
-"""Data to federate: real sets, synthetic ones, and partitioners that deal rows out to clients."""
+"""Data to federate: loaders, generators of synthetic data, and partitioners of rows into clients.
+
+To add one, write a function in a new file here and name it below.
+"""
 
 from skfed.datasets._adult import load_adult
 from skfed.datasets._cifar10 import load_cifar10

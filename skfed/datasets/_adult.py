@@ -1,4 +1,4 @@
-"""Adult, or Census Income: 48,842 people, 14 attributes, whether they earn above 50,000 dollars.
+"""Adult, or Census Income: 48,842 people, 14 attributes, and whether they earn over 50,000 dollars.
 
 Becker, Kohavi: Adult, UCI Machine Learning Repository, 1996.
 """
@@ -37,14 +37,14 @@ _INCOMES = ["<=50K", ">50K", "<=50K.", ">50K."]
 def load_adult(*, data_home: str | os.PathLike | None = None) -> Bunch:
     """Load Adult from disk, or from OpenML when it is not there.
 
-    It has no clients of its own; a column such as ``native-country`` or ``occupation`` makes
-    realistic ones.
+    It has no clients of its own; a column such as ``native-country`` or ``occupation`` can be used
+    as ``clients``.
 
     Parameters
     ----------
     data_home : path, default=None
         Folder that holds ``adult/adult.data.gz`` and ``adult/adult.test.gz``; None means
-        $SKFED_DATA, else scikit-learn's data home, into which a download goes.
+        $SKFED_DATA, else scikit-learn's data home, where a download is stored.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def load_adult(*, data_home: str | os.PathLike | None = None) -> Bunch:
     Raises
     ------
     OSError
-        If it is neither on disk nor to be had from OpenML.
+        If it is neither on disk nor available from OpenML.
     ValueError
         If a file on disk is damaged; the message names it.
     """
@@ -75,7 +75,7 @@ def load_adult(*, data_home: str | os.PathLike | None = None) -> Bunch:
 
 def _read(path: Path) -> pd.DataFrame:
     with reading(path), gzip.open(path, "rt", encoding="utf-8") as lines:
-        # adult.test begins with a comment. Elsewhere "|" is damage, and its row would be lost.
+        # Only adult.test begins with a comment; elsewhere a line with "|" is damaged.
         if not (path.name == _FILES[1] and lines.readline().startswith("|")):
             lines.seek(0)
         return read_rows(lines, _DTYPES, _INCOMES)

@@ -37,7 +37,7 @@ def load_cifar10(*, subset: str = "train", data_home: str | os.PathLike | None =
     Raises
     ------
     FileNotFoundError
-        If a file is missing; the message says where it should be.
+        If a file is missing; the message names its folder.
     """
     if not _SUBSETS.is_satisfied_by(subset):
         raise ValueError(f"subset must be {_SUBSETS}, got {subset!r}.")
@@ -48,7 +48,7 @@ def load_cifar10(*, subset: str = "train", data_home: str | os.PathLike | None =
             f"{', '.join(missing)} not in {folder}: put the binary version of CIFAR-10 there, or "
             "name another folder with data_home= or the environment variable SKFED_DATA."
         )
-    # A record is a byte of label and the image's bytes, channel by channel.
+    # A record is the label, one byte, and the image, channel by channel.
     records = np.concatenate([np.fromfile(folder / name, np.uint8) for name in _FILES[subset]])
     with reading(folder):
         records = records.reshape(-1, 1 + np.prod(_SHAPE))

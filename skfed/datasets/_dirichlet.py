@@ -19,9 +19,9 @@ _MAX_DRAWS = 1000
 def partition_dirichlet(
     y: ArrayLike, n_clients: int, *, alpha: float = 0.3, min_size: int = 10, random_state=None
 ) -> np.ndarray:
-    """Deal each class out to clients in proportions drawn from Dir(alpha).
+    """Assign the rows of each class to clients in proportions drawn from Dir(alpha).
 
-    A client that holds n_samples / n_clients rows already gets no further class. The whole
+    A client that already holds n_samples / n_clients rows gets no further class. The whole
     partition is drawn again until every client has ``min_size`` rows.
 
     Parameters
@@ -49,29 +49,29 @@ def partition_dirichlet(
     """
     labels = labels_of(y, "y")
     check_scalar(alpha, "alpha", Real, min_val=0, include_boundaries="neither")
-    too_few = f"min_size={min_size} rows for each of n_clients={n_clients} clients"
+    rows = f"min_size={min_size} rows for each of n_clients={n_clients} clients"
     if n_clients * min_size > len(labels):
-        raise ValueError(f"{too_few} are more than the {len(labels)} rows of y: lower one of them.")
+        raise ValueError(f"{rows} are more than the {len(labels)} rows of y: lower one of them.")
     rng = check_random_state(random_state)
     for _ in range(_MAX_DRAWS):
         clients = _draw(labels, n_clients, alpha, rng)
         if np.bincount(clients, minlength=n_clients).min() >= min_size:
             return clients
     raise ValueError(
-        f"{too_few} did not come about in {_MAX_DRAWS} draws with alpha={alpha}: raise alpha, or "
-        "lower min_size or n_clients."
+        f"{rows} were not reached in {_MAX_DRAWS} draws with alpha={alpha}: raise alpha, or lower "
+        "min_size or n_clients."
     )
 
 
 def _draw(y: np.ndarray, n_clients: int, alpha: float, rng: np.random.RandomState) -> np.ndarray:
-    """Draw one partition."""
     clients = np.empty(len(y), dtype=np.intp)
     sizes = np.zeros(n_clients, dtype=int)
     for label in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == label))
-        shares = rng.dirichlet(np.full(n_clients, alpha)) * (sizes < len(y) / n_clients)
-        if not shares.sum() > 0:  # a tiny alpha gave all of the class to clients that are full
-            shares = (sizes < len(y) / n_clients).astype(float)
+        has_room = sizes < len(y) / n_clients
+        shares = rng.dirichlet(np.full(n_clients, alpha)) * has_room
+        if not shares.sum() > 0:  # a tiny alpha gave the whole class to clients without room
+            shares = has_room.astype(float)
         cuts = (np.cumsum(shares / shares.sum()) * len(rows)).astype(int)[:-1]
         for k, part in enumerate(np.split(rows, cuts)):
             clients[part] = k

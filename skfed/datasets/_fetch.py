@@ -1,4 +1,4 @@
-"""Where data sets lie on disk, and how those of OpenML get there."""
+"""Folders and files of data sets, and downloads from OpenML."""
 
 import csv
 import gzip
@@ -14,6 +14,11 @@ import pandas as pd
 from sklearn.datasets import fetch_openml, get_data_home
 from sklearn.utils import Bunch
 
+_DAMAGED = (
+    *(ValueError, TypeError, LookupError, OverflowError),
+    *(EOFError, zlib.error, gzip.BadGzipFile),
+)
+
 
 def find_home(data_home: str | os.PathLike | None) -> Path:
     """Return ``data_home``, else $SKFED_DATA, else scikit-learn's data home."""
@@ -22,33 +27,27 @@ def find_home(data_home: str | os.PathLike | None) -> Path:
 
 
 def find_file(folder: Path, names: Sequence[str]) -> Path | None:
-    """Return the first of ``names`` that lies in ``folder``."""
+    """Return the path of the first of ``names`` that is a file in ``folder``."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Let what a damaged file raises name it."""
-    damages = (
-        *(ValueError, TypeError, LookupError, OverflowError),
-        *(EOFError, zlib.error, gzip.BadGzipFile),
-    )
+    """Turn the errors that a damaged file causes into a ValueError that names the file."""
     try:
         yield
-    except damages as error:
-        raise ValueError(f"{path} is damaged, get it anew: {error}") from error
+    except _DAMAGED as error:
+        raise ValueError(f"{path} is damaged, get it again: {error}") from error
 
 
 def read_rows(lines: TextIO, dtypes: Mapping[str, type], labels: Collection[str]) -> pd.DataFrame:
-    """Read rows of values by column, the last one of ``labels``; "?" is a missing value.
+    """Read comma-separated rows, whose last cell is one of ``labels``; "?" is a missing value.
 
-    Raises
-    ------
-    ValueError
-        If a row has a cell too few or too many, an empty one, or one that its dtype cannot hold.
+    Raises ValueError if a row has a cell too few or too many, an empty cell, or one that is not of
+    its dtype.
     """
-    # Neither names, by which a row too long is taken for one with an index, nor quotes, behind
-    # which many rows would be one cell.
+    # With names=, pandas would take the first cell of a row that is too long for an index. With
+    # quotes, a damaged quote would join rows.
     frame = pd.read_csv(
         lines,
         header=None,
@@ -69,13 +68,7 @@ def read_rows(lines: TextIO, dtypes: Mapping[str, type], labels: Collection[str]
 
 
 def fetch(home: Path, folder: Path, files: Sequence[str], name: str, version: int) -> Bunch:
-    """Download a set from OpenML into scikit-learn's cache below ``home``.
-
-    Raises
-    ------
-    OSError
-        If it cannot be downloaded; the message says which files to put where instead.
-    """
+    """Download a data set from OpenML into scikit-learn's cache in ``home``."""
     try:
         return fetch_openml(
             name=name, version=version, data_home=str(home), as_frame=True, parser="auto"

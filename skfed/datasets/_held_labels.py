@@ -1,4 +1,4 @@
-"""Test rows that priority clients could have."""
+"""Test rows whose labels the priority clients hold."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from skfed.utils._checks import labels_of, naming
 def has_priority_label(
     y_test: ArrayLike, y: ArrayLike, clients: ArrayLike, priority: Any
 ) -> np.ndarray:
-    """Tell which test rows have a label that a priority client holds.
+    """Return a mask of the test rows whose label a priority client holds.
 
-    FedALIGN's benchmarks test on these rows alone: a model for the priority clients need not know
-    labels that they never meet.
+    FedALIGN's benchmarks test on these rows only, since a model for the priority clients is not
+    trained for other labels.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ def load_fashion_mnist(
         The 60,000 training images, the 10,000 test images, or both in this order.
     data_home : path, default=None
         Folder that holds ``fashion-mnist/`` with the four original idx files (.gz); None means
-        $SKFED_DATA, else scikit-learn's data home, into which a download goes.
+        $SKFED_DATA, else scikit-learn's data home, where a download is stored.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def load_fashion_mnist(
     Raises
     ------
     OSError
-        If it is neither on disk nor to be had from OpenML.
+        If it is neither on disk nor available from OpenML.
     """
     return _load("fashion-mnist", "Fashion-MNIST", subset, data_home)
 
@@ -55,7 +55,7 @@ def load_mnist(*, subset: str = "train", data_home: str | os.PathLike | None = N
         The 60,000 training images, the 10,000 test images, or both in this order.
     data_home : path, default=None
         Folder that holds ``mnist/`` with the four original idx files (.gz); None means
-        $SKFED_DATA, else scikit-learn's data home, into which a download goes.
+        $SKFED_DATA, else scikit-learn's data home, where a download is stored.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def load_mnist(*, subset: str = "train", data_home: str | os.PathLike | None = N
     Raises
     ------
     OSError
-        If it is neither on disk nor to be had from OpenML.
+        If it is neither on disk nor available from OpenML.
     """
     return _load("mnist", "mnist_784", subset, data_home)
 
@@ -97,10 +97,10 @@ def _names(part: str) -> list[str]:
 
 
 def _read_idx(path: Path) -> np.ndarray:
-    """Read an idx file of bytes: its fourth byte is the number of dimensions, then their sizes."""
+    """Read an idx file: byte 4 is the number of dimensions, then come their sizes and the data."""
     with reading(path), gzip.open(path) as file:
         data = file.read()
         n_dimensions = data[3]
         shape = np.frombuffer(data, ">u4", count=n_dimensions, offset=4)
-        # Copied, since an array on a bytes object cannot be written to.
+        # A copy, since an array on a bytes object is read-only.
         return np.frombuffer(data, np.uint8, offset=4 + 4 * n_dimensions).reshape(shape).copy()

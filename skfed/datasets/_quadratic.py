@@ -9,17 +9,17 @@ from sklearn.utils import Bunch, check_random_state
 from skfed.utils._checks import Count, validated
 
 _EXPONENT = 3  # a of the power law P(x; a) = a x^(a - 1)
-_ROWS = 1000  # of a client at most
+_MAX_ROWS = 1000  # of a client
 
 
 @validated(n_clients=[Count()], n_dims=[Count()])
 def make_quadratic(n_clients: int = 30, n_dims: int = 5, *, random_state=None) -> Bunch:
     """Make clients of ``F_k(w) = 1/2 h_k |w - e_k / h_k|^2`` for ``skfed.modules.Quadratic``.
 
-    h_k is drawn from U(1, 20). The paper calls e_k arbitrary; here it is such that the entries of
-    the local optima e_k / h_k are drawn from N(2, 1), away from w = 0, where training starts. A
-    client's rows are all the same, (h_k, e_k); their number follows the power law
-    P(x; 3) = 3 x^2 on [0, 1], in thousandths, at least 1, and says p_k.
+    h_k is drawn from U(1, 20). The paper leaves e_k open; here the entries of the local optima
+    e_k / h_k are drawn from N(2, 1), away from w = 0, where training starts. All rows of a client
+    are (h_k, e_k); D_k is at least 1, and 1000 times a draw from the power law P(x; 3) = 3 x^2 on
+    [0, 1], rounded down.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def make_quadratic(n_clients: int = 30, n_dims: int = 5, *, random_state=None) -
     local_optima = rng.normal(2, 1, (n_clients, n_dims))
     e = h[:, None] * local_optima
     # The distribution function of the power law is x^a.
-    sizes = np.maximum(1, _ROWS * rng.uniform(size=n_clients) ** (1 / _EXPONENT)).astype(int)
+    sizes = np.maximum(1, _MAX_ROWS * rng.uniform(size=n_clients) ** (1 / _EXPONENT)).astype(int)
     p = sizes / sizes.sum()
     optimum = (p @ e) / (p @ h)
     minimum = p @ (h / 2 * ((optimum - local_optima) ** 2).sum(axis=1))

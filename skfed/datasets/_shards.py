@@ -11,7 +11,7 @@ from skfed.utils._checks import Count, labels_of, validated
 def partition_by_shards(
     y: ArrayLike, n_clients: int, *, shards_per_client: int = 2, random_state=None
 ) -> np.ndarray:
-    """Sort the rows by label, cut them into equal shards, and deal the shards out to clients.
+    """Sort the rows by label, cut them into equal shards, and assign the shards to clients.
 
     With few shards a client holds few classes: 2 shards of Fashion-MNIST for each of 60 clients
     are 120 shards of 500 rows of one class each.
@@ -25,7 +25,7 @@ def partition_by_shards(
     shards_per_client : int, default=2
         Shards that each client gets; each shard goes to one client.
     random_state : int, RandomState instance or None, default=None
-        Seed of the order of the rows within a class and of the deal.
+        Seed of the order of the rows within a class and of the assignment.
 
     Returns
     -------
@@ -57,10 +57,10 @@ def partition_by_shards(
 def draw_shards(
     y: ArrayLike, n_clients: int, n_shards: int, *, shards_per_client: int = 24, random_state=None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Let each client draw shards that others may hold too, as FedALIGN's EMNIST clients do.
+    """Let each client draw shards without replacement; clients may share shards.
 
-    There, each of 60 clients holds 24 of 600 shards of 180 rows of one class: more than there are,
-    so that a client draws them without replacement, and clients share them.
+    In FedALIGN's EMNIST experiments, each of 60 clients draws 24 of 600 shards of 180 rows of one
+    class.
 
     Parameters
     ----------
@@ -78,10 +78,10 @@ def draw_shards(
     Returns
     -------
     rows : ndarray of int
-        Row numbers, client by client; a row that two clients hold stands twice. Federate
+        Row numbers, client by client; a row that two clients hold is listed twice. Federate
         ``X[rows]`` and ``y[rows]``.
     clients : ndarray of shape (len(rows),), dtype=int
-        The client of each, 0 to n_clients - 1.
+        The client of each of ``rows``, 0 to n_clients - 1.
 
     Raises
     ------

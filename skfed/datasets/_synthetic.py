@@ -92,14 +92,14 @@ def make_prioritized_synthetic(
     skew: float = 1.5,
     random_state=None,
 ) -> Bunch:
-    """Make priority clients, and free ones that hold more or less noisy copies of their data.
+    """Make priority clients, and free clients that hold noisy copies of their data.
 
-    The priority clients are those of :func:`make_synthetic`. Their rows, dealt out at random,
-    are what the free clients hold, who spoil some: a share of their labels is drawn anew, at
-    random, and a share of their rows is replaced by irrelevant ones, of standard normal inputs
-    and random labels. The shares differ by client: min(factor * u^(1/skew), 1), with u uniform in
-    [0, 1], so that a larger skew puts more clients near the largest share. The paper names factors
-    and skews and does not define them; this is the definition taken here.
+    The priority clients are those of :func:`make_synthetic`. The free clients hold copies of their
+    rows, assigned at random and changed: a share of each client's labels is drawn again, uniformly,
+    and a share of its rows is replaced by irrelevant ones, of standard normal inputs and uniform
+    labels. The shares differ by client: min(factor * u^(1/skew), 1), with u uniform in [0, 1], so
+    that with a larger skew more clients are near the largest share. The paper names factors and
+    skews, but does not define them; this definition is ours.
 
     Parameters
     ----------
@@ -108,11 +108,11 @@ def make_prioritized_synthetic(
     n_priority, n_free : int, default=10
         Number of clients of each kind.
     label_noise : float, default=2.5
-        Factor of the share of labels drawn anew.
+        Factor of the share of labels drawn again.
     irrelevant : float, default=1.0
         Factor of the share of rows replaced.
     skew : float, default=1.5
-        Of both shares. The paper has 0.5, 1.5 and 5 for low, medium and high noise.
+        Skew of both shares. The paper has 0.5, 1.5 and 5 for low, medium and high noise.
     random_state : int, RandomState instance or None, default=None
         Seed of all draws.
 
@@ -158,7 +158,7 @@ def make_prioritized_synthetic(
 def _client(
     rng: np.random.RandomState, alpha: float, beta: float, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw one client's model and inputs; return its rows."""
+    """Draw one client's model, inputs and labels; return X and y."""
     u, B = rng.normal(0, abs(alpha)), rng.normal(0, abs(beta))  # numpy takes no -0.0
     W, b = rng.normal(u, 1, (N_CLASSES, N_FEATURES)), rng.normal(u, 1, N_CLASSES)
     v = rng.normal(B, 1, N_FEATURES)

@@ -16,7 +16,7 @@ from skfed.datasets._fetch import find_file, find_home, read_rows, reading
 _FILES = ["WISDM_ar_v1.1_transformed.arff.gz", "WISDM_ar_v1.1_transformed.arff"]
 _ACTIVITIES = ["Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking"]
 _USERS = range(1, 37)
-_DTYPES = {"user": int, "class": object}  # of the others, float
+_DTYPES = {"user": int, "class": object}  # the others are float
 
 
 def load_wisdm(*, data_home: str | os.PathLike | None = None) -> Bunch:
@@ -39,7 +39,7 @@ def load_wisdm(*, data_home: str | os.PathLike | None = None) -> Bunch:
     Raises
     ------
     FileNotFoundError
-        If the file is not there. The set has to be obtained from the WISDM lab, under its terms.
+        If the file is not there. It has to be obtained from the WISDM lab, under its terms.
     ValueError
         If the file is damaged; the message names it.
     """
@@ -64,8 +64,8 @@ def load_wisdm(*, data_home: str | os.PathLike | None = None) -> Bunch:
 
 
 def _read_header(lines: TextIO) -> dict[str, type]:
-    """Read up to the data; return the dtype of each attribute."""
-    # scipy's ARFF reader refuses this header, whose attribute "user" has no type.
+    """Read the header; return the dtype of each attribute."""
+    # scipy's ARFF reader fails here, since the attribute "user" has no type.
     names = []
     for line in lines:
         if line.lower().startswith("@attribute"):
@@ -76,7 +76,7 @@ def _read_header(lines: TextIO) -> dict[str, type]:
 
 
 def _check(X: pd.DataFrame, users: pd.Series) -> None:
-    """Check that users are known, and that nothing but peaks is missing or infinite."""
+    """Check that users are in 1 to 36, and that only peaks are missing."""
     if unknown := set(users) - set(_USERS):
         raise ValueError(f"there is no user {min(unknown)}: they are 1 to {_USERS[-1]}.")
     for name, column in X.items():

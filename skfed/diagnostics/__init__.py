@@ -1,4 +1,4 @@
-"""What theory says of a fit: who was included, how heterogeneous clients are, the bounds."""
+"""Quantities of both papers' theory: inclusion, heterogeneity, selection skew and bounds."""
 
 from skfed.diagnostics._bounds import (
     fedalign_bound,

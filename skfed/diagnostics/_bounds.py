@@ -82,7 +82,7 @@ def fedalign_bound(
         variance += 8 * E**2 * G**2 / n_draws
     C1 = 2 * L / mu**2 * variance + 4 * L**2 / mu * distance**2
     C2 = 12 * L**2 / mu**2
-    theta, rho = _along(T, theta, "theta"), _along(T, rho, "rho")
+    theta, rho = _scalar_or_shape_of(T, theta, "theta"), _scalar_or_shape_of(T, rho, "rho")
     return _bound(T, (C1 + C2 * theta * Gamma) / (T + gamma), rho)
 
 
@@ -175,8 +175,8 @@ def power_of_choice_bound_fixed(
     largest = min(1 / (2 * mu * B), 1 / (4 * L))
     if not 0 < lr <= largest:
         raise ValueError(
-            f"lr={lr} must be in (0, {largest}], by L, mu and rho_bar, else the theorem says "
-            "nothing."
+            f"lr={lr} must be in (0, {largest}]: the theorem holds up to this learning rate, which "
+            "depends on L, mu and rho_bar."
         )
     noise = lr * (32 * tau**2 * G**2 + sigma**2 / m + 6 * rho_bar * L * Gamma)
     skew = 2 * Gamma * (rho_tilde - rho_bar)
@@ -192,10 +192,9 @@ def _iterations(T: ArrayLike) -> np.ndarray:
     return values
 
 
-def _along(T: np.ndarray, values: ArrayLike, name: str) -> np.ndarray:
-    """Return one number for each of T, or one for all."""
-    given = numbers(values, name)
-    return given if not given.ndim else numbers(given, name, T.shape)
+def _scalar_or_shape_of(T: np.ndarray, values: ArrayLike, name: str) -> np.ndarray:
+    array = numbers(values, name)
+    return array if not array.ndim else numbers(array, name, T.shape)
 
 
 def _bound(T: np.ndarray, vanishing: ArrayLike, bias: ArrayLike) -> pd.DataFrame:

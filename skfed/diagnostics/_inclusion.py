@@ -1,4 +1,4 @@
-"""Who was included in a fit, and what FedALIGN's Theorem 1 makes of it.
+"""The clients included in a fit, and the terms of FedALIGN's Theorem 1 that depend on them.
 
 Ravi, Shomorony: Prioritized Federated Learning, TMLR 2024, section 3.2.
 """
@@ -19,7 +19,7 @@ _POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 def inclusion_trace(model: Any) -> pd.DataFrame:
-    """Return who was aggregated in which round: the indicator in FedALIGN's Theorem 1.
+    """Return the clients aggregated in each round: the indicator in FedALIGN's Theorem 1.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def inclusion_trace(model: Any) -> pd.DataFrame:
         One column a client, in the order of ``clients_``.
     """
     check_is_fitted(model)
-    cohorts = _places(model, "cohort")
+    cohorts = _positions(model, "cohort")
     included = np.zeros((len(cohorts), len(model.clients_)), dtype=bool)
     for row, cohort in zip(included, cohorts, strict=True):
         row[cohort] = True
@@ -55,7 +55,7 @@ def selection_frequency(model: Any) -> pd.DataFrame:
     """
     check_is_fitted(model)
     polled, selected = (
-        np.bincount(np.concatenate(_places(model, column)), minlength=len(model.clients_))
+        np.bincount(np.concatenate(_positions(model, column)), minlength=len(model.clients_))
         for column in ("polled", "cohort")
     )
     return pd.DataFrame(
@@ -70,13 +70,13 @@ def selection_frequency(model: Any) -> pd.DataFrame:
     )
 
 
-def _places(model: Any, column: str) -> list[np.ndarray]:
-    """Return the positions in ``clients_`` of those that a column names, round by round."""
-    place = {canonical(client): k for k, client in enumerate(model.clients_)}
-    # Clients of earlier calls of partial_fit may be gone.
+def _positions(model: Any, column: str) -> list[np.ndarray]:
+    """Return the positions in ``clients_`` of the clients in a column, one array a round."""
+    position = {canonical(client): k for k, client in enumerate(model.clients_)}
+    # Clients of earlier calls of partial_fit may not be in clients_.
     return [
-        np.array([place[key] for key in map(canonical, named) if key in place], dtype=np.intp)
-        for named in model.history_[column]
+        np.array([position[key] for key in map(canonical, ids) if key in position], dtype=np.intp)
+        for ids in model.history_[column]
     ]
 
 
@@ -90,12 +90,12 @@ def alignment(
     Parameters
     ----------
     model : FederatedClassifier
-        A fitted model; its inclusion trace stands in for the expectation.
+        A fitted model; its inclusion trace is used in place of the expectation.
     L, mu : float
         Smoothness and strong convexity of the local objectives.
     gaps : array-like of shape (n_clients,), default=None
-        Gamma_k = F_k(w*) - F_k* in the order of ``clients_``, as :func:`optima` finds them; None
-        leaves ``rho`` NaN.
+        Gamma_k = F_k(w*) - F_k* in the order of ``clients_``, as :func:`optima` returns them; with
+        None, ``rho`` is NaN.
     gamma : float, default=None
         None is Theorem 1's max(8 L / mu, E); in partial participation pass 8 L / mu.
 
@@ -109,7 +109,7 @@ def alignment(
     gamma = max(8 * L / mu, E) if gamma is None else gamma
     included = inclusion_trace(model).to_numpy() & ~model.priority_
     joined = included @ model.fractions_
-    # Round r holds the iterations rE to (r + 1)E - 1; the sums begin at i = 1.
+    # Round r has the iterations rE to (r + 1)E - 1; the sums begin at i = 1.
     n_iterations = np.full(len(joined), E)
     n_iterations[0] -= 1
     T = E * np.arange(1, len(joined) + 1)

@@ -1,4 +1,4 @@
-"""Optima of the clients and of all: how heterogeneous a federation is.
+"""Local and global optima, and the heterogeneity of a federation.
 
 Gamma of Li et al.: On the Convergence of FedAvg on Non-IID Data, ICLR 2020, as both papers use it.
 """
@@ -29,16 +29,16 @@ from skfed.utils._warnings import warn
 def optima(
     model: Any, X: Any, y: Any, clients: Any, *, l2: float | None = None, tol: float = 1e-8
 ) -> pd.DataFrame:
-    """Find the minimum of each client's loss, and each client's loss at the global optimum.
+    """Return the minimum of each client's loss, and each client's loss at the global optimum.
 
     For convex objectives F_k(w) = mean loss + l2/2 ||w||^2, minimised in float64 by L-BFGS from
-    fixed initial weights. The global optimum w* is that of F = sum of s_k p_k F_k. All rows count
-    alike, whatever ``sample_weight`` or ``class_weight`` the model was fitted with.
+    fixed initial weights. The global optimum w* is that of F = sum of s_k p_k F_k. All rows have
+    equal weight, whatever ``sample_weight`` or ``class_weight`` the model was fitted with.
 
     Parameters
     ----------
     model : FederatedClassifier
-        A fitted model; its net says module and criterion, its parameters who has priority.
+        A fitted model, of which the module, the criterion and ``priority`` are used.
     X : array-like of shape (n_samples, n_features, ...)
         Training data.
     y : array-like of shape (n_samples,)
@@ -46,8 +46,7 @@ def optima(
     clients : array-like of shape (n_samples,)
         The id of the client that holds each row.
     l2 : float, default=None
-        None takes the weight decay of the net's optimizer, that of each parameter group for its
-        own parameters; 0 where it has none.
+        None is the weight decay of the net's optimizer, by parameter group; 0 if it has none.
     tol : float, default=1e-8
         Largest entry of the gradient at a minimum.
 
@@ -55,13 +54,13 @@ def optima(
     -------
     DataFrame of shape (n_clients, 5)
         ``weight`` (s_k p_k), ``loss`` (F_k(w*)), ``minimum`` (F_k*), ``gap`` (Gamma_k =
-        F_k(w*) - F_k*) and ``attained``: False where there is no minimiser (a client of separable
-        data without l2), so that ``minimum`` is an infimum, approached from above.
+        F_k(w*) - F_k*) and ``attained``: False if F_k has no minimiser (a client of separable data
+        without l2); ``minimum`` is then an upper bound on the infimum.
 
     Raises
     ------
     ValueError
-        If F itself has no minimiser, so that no w* exists.
+        If F has no minimiser, so that there is no w*.
 
     Warns
     -----
@@ -83,8 +82,9 @@ def optima(
     )
     if not attained:
         raise ValueError(
-            f"the global objective has no minimiser within tol={tol} (l2={min(objective.l2)}): its "
-            "loss falls without end, as on separable data. Pass l2 > 0, or train with weight decay."
+            f"the global objective has no minimiser within tol={tol} (l2={min(objective.l2)}): the "
+            "weights grow without bound, as on separable data. Pass l2 > 0, or train with weight "
+            "decay."
         )
     rows = []
     for k in everyone:
@@ -113,14 +113,14 @@ def heterogeneity(optima: pd.DataFrame) -> float:
     Raises
     ------
     ValueError
-        If the columns ``weight`` and ``gap`` are lacking or not of finite numbers.
+        If the columns ``weight`` and ``gap`` are missing or hold other than finite numbers.
     """
     check_columns(optima, ["weight", "gap"], "optima")
     return float(numbers(optima["weight"], "optima") @ numbers(optima["gap"], "optima"))
 
 
 class _Objective:
-    """Weighted sums of clients' regularised losses, in float64, and their minima."""
+    """Weighted sums of clients' regularised losses, in float64."""
 
     def __init__(self, net: NeuralNet, X, y, l2: float | None, tol: float):
         self.net = NetPool(net, X[:1]).set_up()
@@ -137,44 +137,44 @@ class _Objective:
             for group in self.net.optimizer_.param_groups
             for parameter in group["params"]
         }
-        self.l2 = [decays[p] if l2 is None else l2 for p in self.parameters]  # of each
+        self.l2 = [decays[p] if l2 is None else l2 for p in self.parameters]
         self.start = self._copy()
 
-    def value(self, at: list[torch.Tensor], rows: np.ndarray) -> float:
+    def value(self, point: list[torch.Tensor], rows: np.ndarray) -> float:
         """Return the loss over some rows at given parameters."""
-        self._set(at)
+        self._set(point)
         with torch.no_grad():
             return float(self._loss([(1.0, torch.from_numpy(rows))]))
 
     def minimise(
         self, groups: list[tuple[float, np.ndarray]]
     ) -> tuple[list[torch.Tensor], float, bool]:
-        """Minimise a weighted sum of losses; return where, its value, and if it is attained.
+        """Minimise a weighted sum of losses; return point, value, and whether it is a minimum.
 
-        Without a minimiser the weights grow, like the logarithm, as the tolerance falls.
+        Without a minimiser, the norm of the weights grows as the tolerance decreases.
         """
         parts = [(weight, torch.from_numpy(rows)) for weight, rows in groups]
         coarse = np.inf
         if not all(self.l2):
             self._descend(parts, 1e3 * self.tol)
-            coarse = self._length()
-        slope = self._descend(parts, self.tol)
-        where = self._copy()
+            coarse = self._norm()
+        gradient = self._descend(parts, self.tol)
+        point = self._copy()
         with torch.no_grad():
             value = float(self._loss(parts))
         if not all(self.l2):
-            grows = self._length() > 1.05 * coarse + 1e-6
-            return where, value, slope <= self.tol and not grows
-        if slope > self.tol:  # strongly convex: there is a minimiser, and it was not reached
+            grows = self._norm() > 1.05 * coarse + 1e-6
+            return point, value, gradient <= self.tol and not grows
+        if gradient > self.tol:  # strongly convex: there is a minimiser, and it was not reached
             warn(
-                f"a minimum was found to a gradient of {slope:.1g}, not to tol={self.tol}: "
+                f"a minimum was found to a gradient of {gradient:.1g}, not to tol={self.tol}: "
                 "scale X, or raise l2 or tol.",
                 ConvergenceWarning,
             )
-        return where, value, True
+        return point, value, True
 
     def _descend(self, parts: list[tuple[float, torch.Tensor]], tol: float) -> float:
-        """Run L-BFGS from the start; return the largest entry of the gradient where it ended."""
+        """Run L-BFGS from the start; return the largest entry of the last gradient."""
         self._set(self.start)
         solver = torch.optim.LBFGS(
             self.parameters,
@@ -213,5 +213,5 @@ class _Objective:
             for parameter, value in zip(self.parameters, values, strict=True):
                 parameter.copy_(value)
 
-    def _length(self) -> float:
+    def _norm(self) -> float:
         return float(torch.cat([p.detach().flatten() for p in self.parameters]).norm())

@@ -1,4 +1,4 @@
-"""How skewed a selection is.
+"""The skew of a selection.
 
 Cho, Wang, Joshi: Client Selection in Federated Learning, 2020 (arXiv:2010.01243), Definition 3.2.
 """
@@ -33,7 +33,7 @@ def selection_skew(
 ) -> pd.DataFrame:
     """Estimate rho(S(pi, w), w'), the skew of a selection (power-of-choice, Definition 3.2).
 
-    The selector is asked ``n_draws`` times. Updates count by the cohort's weights, 1/m for
+    The selector is called ``n_draws`` times. Updates are weighted by the cohort's weights, 1/m for
     power-of-choice and as in equation 76 otherwise.
 
     Parameters
@@ -41,7 +41,7 @@ def selection_skew(
     selector : BaseSelector
         pi.
     losses : array-like of shape (n_clients,)
-        F_k(w), what the clients say when they are polled and have reported.
+        F_k(w), the polled losses and the reported ones.
     gaps : array-like of shape (n_clients,)
         F_k(w') - F_k*.
     sizes : array-like of int of shape (n_clients,), default=None
@@ -59,7 +59,7 @@ def selection_skew(
     Raises
     ------
     ValueError
-        If all gaps are 0, so that there is nothing to skew.
+        If all gaps are 0: the skew is not defined.
     """
     losses = numbers(losses, "losses")
     if losses.ndim != 1:
@@ -102,7 +102,7 @@ def skew_range(
     Returns
     -------
     DataFrame of shape (n_points, 2)
-        For each w that governs the selection, ``lowest``: the least rho(S(pi, w), w') over the
+        For each w that determines the selection, ``lowest``: the least rho(S(pi, w), w') over the
         grid of w', and ``at_optimum``: rho(S(pi, w), w*). Rho-bar is the least of both columns,
         rho-tilde the largest of ``at_optimum``; ``attrs`` has them as "rho_bar", "rho_tilde".
     """
@@ -128,7 +128,6 @@ def skew_range(
 def _draw_weights(selector, losses, sizes, n_draws, random_state) -> np.ndarray:
     """Return each draw's weight of each client, of shape (n_draws, n_clients)."""
     rng = check_random_state(random_state)
-    losses = np.asarray(losses, float)
     weights = np.zeros((n_draws, len(losses)))
     for draw, seed in zip(weights, rng.randint(2**31, size=n_draws), strict=True):
         view = mock_round(
@@ -143,13 +142,12 @@ def _draw_weights(selector, losses, sizes, n_draws, random_state) -> np.ndarray:
 
 
 def _check_gaps(gaps: np.ndarray) -> None:
-    """Refuse a ratio of nothing to nothing."""
     if not gaps.any():
-        raise ValueError("all gaps are 0: clients without heterogeneity have no selection skew.")
+        raise ValueError("all gaps are 0: without heterogeneity the selection skew is not defined.")
 
 
 def _shares(sizes: ArrayLike | None, n_clients: int) -> np.ndarray:
-    given = np.ones(n_clients) if sizes is None else numbers(sizes, "sizes", (n_clients,))
-    if not ((given >= 1) & (given == given.round())).all():
-        raise ValueError(f"sizes must be whole numbers >= 1, got {given}.")
-    return given / given.sum()
+    counts = np.ones(n_clients) if sizes is None else numbers(sizes, "sizes", (n_clients,))
+    if not ((counts >= 1) & (counts == counts.round())).all():
+        raise ValueError(f"sizes must be whole numbers >= 1, got {counts}.")
+    return counts / counts.sum()

@@ -1,4 +1,4 @@
-"""Loaders: the real files where they are, made-up files in their formats otherwise."""
+"""Loaders, on the real files if present, and on small files of their formats."""
 
 import gzip
 
@@ -70,14 +70,14 @@ def test_wisdm_is_found_in_data_home_or_the_environment(tmp_path, monkeypatch, c
         assert data.clients.tolist() == [33, 7]
 
 
-def test_wisdm_that_is_not_there_says_where_to_put_it(tmp_path):
+def test_the_error_for_a_missing_wisdm_says_where_to_put_it(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"transformed.arff is not in .*wisdm-ar-v1.1.*data_home="
     ):
         load_wisdm(data_home=tmp_path)
 
 
-def test_without_argument_and_environment_it_is_scikit_learns_data_home(tmp_path, monkeypatch):
+def test_the_default_is_scikit_learns_data_home(tmp_path, monkeypatch):
     monkeypatch.delenv("SKFED_DATA", raising=False)
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
     assert _fetch.find_home(None) == tmp_path
@@ -98,11 +98,11 @@ def test_idx_files_by_hand(tmp_path):
 
 @pytest.fixture
 def openml(monkeypatch):
-    """Stand in for OpenML and note what is asked of it."""
-    asked = []
+    """Replace OpenML; return the list of requests."""
+    requests = []
 
     def fetch_openml(**kwargs):
-        asked.append(kwargs)
+        requests.append(kwargs)
         if kwargs["name"] == "adult":
             columns = pd.read_csv(pd.io.common.StringIO(ADULT))
             return Bunch(data=columns.drop(columns="class"), target=columns["class"])
@@ -112,7 +112,7 @@ def openml(monkeypatch):
         return Bunch(data=images, target=pd.Series(["3"] * (n - 1) + ["8"], dtype="category"))
 
     monkeypatch.setattr(_fetch, "fetch_openml", fetch_openml)
-    return asked
+    return requests
 
 
 ADULT = (
@@ -125,7 +125,7 @@ ADULT = (
 @pytest.mark.parametrize(
     ("load", "name"), [(load_mnist, "mnist_784"), (load_fashion_mnist, "Fashion-MNIST")]
 )
-def test_images_that_are_not_there_come_from_openml(tmp_path, openml, load, name):
+def test_missing_images_come_from_openml(tmp_path, openml, load, name):
     data = load(subset="test", data_home=tmp_path)
     assert (openml[0]["name"], openml[0]["data_home"]) == (name, str(tmp_path))
     assert data.X.shape == (3, 28, 28)
@@ -133,7 +133,7 @@ def test_images_that_are_not_there_come_from_openml(tmp_path, openml, load, name
     assert len(load(subset="train", data_home=tmp_path).y) == 60_000
 
 
-def test_adult_that_is_not_there_comes_from_openml(tmp_path, openml):
+def test_a_missing_adult_comes_from_openml(tmp_path, openml):
     data = load_adult(data_home=tmp_path)
     assert data.y.tolist() == ["<=50K"]
     assert data.X["occupation"].isna().tolist() == [True]

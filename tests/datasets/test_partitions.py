@@ -26,7 +26,7 @@ def test_shards_that_do_not_divide_still_cover_every_row():
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.3, 2.0])
-def test_dirichlet_gives_every_client_its_minimum(alpha):
+def test_dirichlet_gives_every_client_min_size_rows(alpha):
     clients = partition_dirichlet(Y, 20, alpha=alpha, min_size=10, random_state=0)
     assert clients.shape == Y.shape
     assert np.bincount(clients, minlength=20).min() >= 10
@@ -44,7 +44,7 @@ def test_a_smaller_alpha_is_more_heterogeneous():
 
 
 def test_a_full_client_gets_no_further_class():
-    """With one class a client, whoever holds n / K rows is passed over by the next class."""
+    """A client that holds n / K rows of one class gets none of the next class."""
     y = np.repeat([0, 1], 50)
     for seed in range(20):
         clients = partition_dirichlet(y, 2, alpha=1.0, min_size=0, random_state=seed)
@@ -100,7 +100,7 @@ def test_shards_that_cannot_be_drawn(params):
         draw_shards(Y, **{"n_clients": 5, "n_shards": 60, **params})
 
 
-def test_test_rows_with_labels_of_the_priority_clients():
+def test_has_priority_label():
     y, clients = np.array(list("xyyz")), np.array([7, 8, 8, 9])
     held = has_priority_label(np.array(list("zyxw")), y, clients, priority=[7, 9])
     assert held.tolist() == [True, False, True, False]

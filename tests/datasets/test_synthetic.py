@@ -5,7 +5,7 @@ from skfed import FedAlignSelector, FederatedClassifier
 from skfed.datasets import make_prioritized_synthetic, make_synthetic
 
 
-def test_clients_have_their_sizes_and_every_array_a_row_a_sample():
+def test_sizes_and_shapes():
     data = make_synthetic(n_clients=30, random_state=0)
     sizes = np.bincount(data.clients)
     assert data.X.shape == (sizes.sum(), 60)
@@ -17,7 +17,7 @@ def test_clients_have_their_sizes_and_every_array_a_row_a_sample():
     assert np.mean(many) == pytest.approx(50 + np.exp(4), rel=0.2)
 
 
-def test_inputs_have_the_variances_and_spread_that_they_should():
+def test_inputs_have_the_variances_of_the_paper():
     """Within a client the j-th feature has variance j^-1.2; means differ by beta and 1."""
     data = make_synthetic(1.0, 2.0, n_clients=300, random_state=0)
     groups = [data.X[data.clients == k] for k in range(300)]
@@ -36,7 +36,7 @@ def test_the_same_seed_gives_the_same_data(make):
     assert not np.array_equal(one.y, make(random_state=4).y)
 
 
-def test_free_clients_hold_the_priority_clients_rows_where_nothing_is_spoilt():
+def test_free_clients_hold_the_priority_clients_rows_without_noise():
     data = make_prioritized_synthetic(
         n_priority=3, n_free=4, label_noise=0, irrelevant=0, random_state=0
     )
@@ -49,7 +49,7 @@ def test_free_clients_hold_the_priority_clients_rows_where_nothing_is_spoilt():
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_shares_are_what_is_spoilt():
+def test_shares_of_irrelevant_rows():
     data = make_prioritized_synthetic(n_priority=5, label_noise=0, irrelevant=0.8, random_state=0)
     known = {x.tobytes() for x in data.X[data.clients < 5]}
     for k, share in enumerate(data.irrelevant):
@@ -59,7 +59,7 @@ def test_shares_are_what_is_spoilt():
     assert (data.label_noise == 0).all()
 
 
-def test_labels_drawn_anew_are_wrong_in_nine_of_ten():
+def test_nine_of_ten_labels_drawn_again_are_wrong():
     data = make_prioritized_synthetic(n_priority=5, irrelevant=0, label_noise=1, random_state=0)
     true = dict(zip(map(bytes, data.X[data.clients < 5]), data.y[data.clients < 5], strict=True))
     for k, share in enumerate(data.label_noise):
@@ -68,7 +68,7 @@ def test_labels_drawn_anew_are_wrong_in_nine_of_ten():
         assert np.mean(wrong) == pytest.approx(0.9 * share, abs=4 * np.sqrt(0.1 / len(wrong)))
 
 
-def test_a_larger_skew_spoils_more():
+def test_a_larger_skew_gives_larger_shares():
     shares = [
         np.mean([make_prioritized_synthetic(skew=skew, random_state=s).irrelevant.mean()
                  for s in range(5)])
