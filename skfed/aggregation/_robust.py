@@ -1,4 +1,4 @@
-"""Rules that a few hostile or broken clients cannot bend.
+"""Rules that are robust to a few malicious or faulty clients.
 
 Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning: Towards Optimal
 Statistical Rates, ICML 2018 (median and trimmed mean). Sun, Kairouz, Suresh, McMahan: Can You
@@ -20,8 +20,8 @@ from skfed.utils._sklearn import Interval
 class CoordinateMedian(BaseAggregator):
     """The median of each coordinate over the cohort (the mean of the middle two if even).
 
-    The cohort's weights play no part: a hostile client could claim to have much data. Of complex
-    buffers real and imaginary parts are coordinates by themselves.
+    The cohort's weights are not used, since a malicious client could report too many samples. Real
+    and imaginary parts of complex buffers are separate coordinates.
     """
 
     def _aggregate(self, model, updates, cohort, parameters):
@@ -31,12 +31,12 @@ class CoordinateMedian(BaseAggregator):
 class TrimmedMean(BaseAggregator):
     """The mean of each coordinate without its smallest and largest values.
 
-    The cohort's weights play no part: a hostile client could claim to have much data.
+    The cohort's weights are not used, since a malicious client could report too many samples.
 
     Parameters
     ----------
     trim : float, default=0.1
-        DataRef of the updates, in [0, 0.5), that is left out at either end, rounded down.
+        Share of the updates, in [0, 0.5), that is left out at either end, rounded down.
     """
 
     _parameter_constraints = {"trim": [Interval(Real, 0, 0.5, closed="left")]}
@@ -49,12 +49,12 @@ class TrimmedMean(BaseAggregator):
 
 
 class NormClipping(WeightedMean):
-    """The cohort's weighted mean, of updates scaled down to a largest L2 norm.
+    """The cohort's weighted mean of updates that are scaled down to a maximum L2 norm.
 
     Parameters
     ----------
     max_norm : float, default=1.0
-        Largest norm of w_k - w over all parameters; buffers are neither measured nor scaled.
+        Maximum norm of w_k - w over all parameters; buffers are neither measured nor scaled.
     """
 
     _parameter_constraints = {"max_norm": [Interval(Real, 0, None, closed="neither")]}
@@ -63,29 +63,30 @@ class NormClipping(WeightedMean):
         self.max_norm = max_norm
 
     def collect(self, model, stack, weights, parameters):
-        """Return the weighted sum of some members' clipped models."""
+        """Return the weighted sum of the clipped models of some members."""
         stack = clipped(model, stack, parameters, self.max_norm)
         return super().collect(model, stack, weights, parameters)
 
 
-def clipped(model: State, stack: State, parameters: Collection[str], max_norm: float) -> State:
-    """Return a stack of models, each no further from ``model`` than ``max_norm``."""
-    steps = {n: step_from(model[n].double(), stack[n].double()) for n in parameters}
+def clipped(state: State, stack: State, parameters: Collection[str], max_norm: float) -> State:
+    """Return a stack of states, each at a distance of at most ``max_norm`` from ``state``."""
+    steps = {n: step_from(state[n].double(), stack[n].double()) for n in parameters}
     norms = torch.stack([by_member(step).norm(dim=1) for step in steps.values()]).norm(dim=0)
-    scales = (max_norm / norms).clamp(max=1.0)  # a step of length 0 has the scale 1
+    scales = (max_norm / norms).clamp(max=1.0)  # 1 for a step of norm 0
     result = dict(stack)
     for name, step in steps.items():
-        shorter = model[name] + step * scales.view(-1, *[1] * (step.dim() - 1))
-        long = ~(scales == 1).view(-1, *[1] * (step.dim() - 1))
-        result[name] = torch.where(long, shorter.to(stack[name].dtype), stack[name])
+        scale = scales.view(-1, *[1] * (step.dim() - 1))
+        scaled = (state[name] + step * scale).to(stack[name].dtype)
+        result[name] = torch.where(scale == 1, stack[name], scaled)
     return result
 
 
-def _trimmed_mean(model: State, updates: State, n_trimmed: int) -> State:
+def _trimmed_mean(state: State, stack: State, n_trimmed: int) -> State:
     result = {}
-    for name, w in model.items():
-        has_large = not real(w).is_floating_point()  # integers, of which float64 holds differences
-        values = difference(updates[name], w) if has_large else real(updates[name]).double()
-        kept = values.sort(dim=0).values[n_trimmed : len(values) - n_trimmed].mean(dim=0)
-        result[name] = added(w, kept) if has_large else like(kept, w)
+    for name, w in state.items():
+        # Integers may be too large for float64, in which case only their differences are exact.
+        is_integer = not real(w).is_floating_point()
+        values = difference(stack[name], w) if is_integer else real(stack[name]).double()
+        mean = values.sort(dim=0).values[n_trimmed : len(values) - n_trimmed].mean(dim=0)
+        result[name] = added(w, mean) if is_integer else like(mean, w)
     return result

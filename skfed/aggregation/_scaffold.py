@@ -16,11 +16,11 @@ from skfed.nets import State
 
 
 class Scaffold(WeightedMean):
-    """The cohort's weighted mean, of clients that correct each step by c - c_k.
+    """The cohort's weighted mean, where clients correct each local step by c - c_k.
 
-    For nets trained by SGD without momentum. After training, c_k becomes
-    c_k - c + (w_t - w_k) / (sum of the learning rates of its steps), and c moves by the sum of
-    the changes over the number of all clients. c_k is kept only for clients that took part. Each
+    It needs a net that is trained by SGD without momentum. After training, c_k becomes
+    c_k - c + (w_t - w_k) / (sum of the learning rates of its steps), and c changes by the sum of
+    these changes over the number of all clients. c_k is kept only for clients that took part. Each
     parameter has the learning rates of its own group in the net's optimizer.
     """
 
@@ -28,18 +28,18 @@ class Scaffold(WeightedMean):
 
 
 def new_variate(
-    model: State, trained: State, correction: State, distances: Mapping[str, float]
+    state: State, trained: State, correction: State, rate_sums: Mapping[str, float]
 ) -> State | None:
-    """Return c_k - c + (w_t - w_k) / (sum of the learning rates), option II.
+    """Return the new c_k, c_k - c + (w_t - w_k) / (sum of the learning rates), option II.
 
-    ``correction`` is c - c_k, without names that are zero, and ``distances`` are the sums of each
-    parameter's learning rates. A parameter whose rates sum to 0 is left out, since without a step
-    there is nothing new; None if that is so of all.
+    ``correction`` is c - c_k, without names that are zero, and ``rate_sums`` are the sums of each
+    parameter's learning rates. A parameter whose sum is 0 was not trained and is not in the result;
+    the result is None if that holds for all.
     """
-    moved = {
-        n: step_from(w, model[n]) / distances[n] for n, w in trained.items() if distances.get(n)
+    gradients = {
+        n: step_from(w, state[n]) / rate_sums[n] for n, w in trained.items() if rate_sums.get(n)
     }
-    new = {n: m - correction[n] if n in correction else m for n, m in moved.items()}
+    new = {n: g - correction[n] if n in correction else g for n, g in gradients.items()}
     return new or None
 
 

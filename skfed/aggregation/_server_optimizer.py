@@ -15,15 +15,15 @@ from skfed.aggregation._tensors import step_from
 from skfed.nets import State
 from skfed.utils._sklearn import Interval
 
-_LARGEST_RATE = float(np.finfo(np.float32).max)  # of which torch takes a step
+_MAX_LR = float(np.finfo(np.float32).max)  # larger ones overflow in torch
 
 
 class ServerOptimizer(BaseEstimator):
-    """Let a torch optimizer move the global model, with w - aggregate as its gradient.
+    """Update the global model by a torch optimizer, with w - aggregate as the gradient.
 
     FedAvgM is ``ServerOptimizer(torch.optim.SGD, lr=1.0, options={"momentum": 0.9})``, FedAdam
     ``ServerOptimizer(torch.optim.Adam, lr=0.1)``; SGD with lr 1 is plain averaging. Buffers are
-    taken from the aggregate. The optimizer's state lives with the server, over all rounds.
+    taken from the aggregate. The optimizer's state is kept by the server between rounds.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class ServerOptimizer(BaseEstimator):
 
     _parameter_constraints = {
         "optimizer": [type],
-        "lr": [Interval(Real, 0, _LARGEST_RATE, closed="right")],
+        "lr": [Interval(Real, 0, _MAX_LR, closed="right")],
         "options": [Mapping, None],
     }
 
@@ -58,12 +58,12 @@ class ServerOptimizer(BaseEstimator):
         Parameters
         ----------
         model, aggregate : dict of str to Tensor
-            w and what the aggregation rule made of the cohort.
+            w, and the aggregate of the cohort's models.
         parameters : collection of str
             Names of the trained parameters; the other tensors are buffers.
         state : dict or None
-            The optimizer's state after the last round; None before the first. That of another
-            optimizer is not used, nor one that lacks what the options now need, as ``amsgrad``.
+            The optimizer's state after the last round; None before the first. It is not used if it
+            is of another optimizer, or lacks entries that the options need, as ``amsgrad`` does.
 
         Returns
         -------
@@ -78,38 +78,38 @@ class ServerOptimizer(BaseEstimator):
             If a parameter is out of range.
         """
         self._validate_params()
-        moved = {name: model[name].clone().requires_grad_() for name in parameters}
-        optimizer = self._build(list(moved.values()))
+        trained = {name: model[name].clone().requires_grad_() for name in parameters}
+        optimizer = self._build(list(trained.values()))
         kind = self.optimizer.__qualname__
-        if state is not None and state["optimizer"] == kind and self._fits(state["state"], moved):
-            # Only what it remembers: lr and options are those of now.
+        if state is not None and state["optimizer"] == kind and self._fits(state["state"], trained):
+            # Without its parameter groups: lr and options may have changed.
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state["state"]})
-        for name, parameter in moved.items():
-            parameter.grad = step_from(aggregate[name], model[name])
+        for name, tensor in trained.items():
+            tensor.grad = step_from(aggregate[name], model[name])
         optimizer.step()
-        result = aggregate | {name: p.detach() for name, p in moved.items()}
+        result = aggregate | {name: tensor.detach() for name, tensor in trained.items()}
         return result, {"optimizer": kind, "state": optimizer.state_dict()["state"]}
 
-    def _fits(self, state: dict[Any, dict[str, Any]], moved: State) -> bool:
-        """Tell whether a state has all that these options remember, by a step that moves nothing.
+    def _fits(self, state: dict[Any, dict[str, Any]], trained: State) -> bool:
+        """Return whether a state has all entries that the options need.
 
-        torch adds to a state only in its first step.
+        torch adds entries in the first step, so this takes one with a gradient of 0.
         """
-        parameter = next(iter(moved.values())).detach().clone().requires_grad_()
-        parameter.grad = torch.zeros_like(parameter)
-        optimizer = self._build([parameter])
+        tensor = next(iter(trained.values())).detach().clone().requires_grad_()
+        tensor.grad = torch.zeros_like(tensor)
+        optimizer = self._build([tensor])
         optimizer.step()
-        needed = optimizer.state[parameter].keys()
-        return all(needed <= remembered.keys() for remembered in state.values())
+        needed = optimizer.state[tensor].keys()
+        return all(needed <= entries.keys() for entries in state.values())
 
     def _build(self, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
         if not issubclass(self.optimizer, torch.optim.Optimizer):
             raise ValueError(
-                f"optimizer must be a class of torch's optimizers, got {self.optimizer!r}."
+                f"optimizer must be a subclass of torch.optim.Optimizer, got {self.optimizer!r}."
             )
         try:
             return self.optimizer(parameters, lr=self.lr, **(self.options or {}))
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"options={self.options!r} do not go with {self.optimizer.__name__}: {error}"
+                f"options={self.options!r} are invalid for {self.optimizer.__name__}: {error}"
             ) from error

@@ -1,7 +1,7 @@
-"""What has changed of a model: tensors of any dtype, compared, subtracted and added.
+"""Comparison, difference and sum of tensors of any dtype.
 
-Differences are of float64, with complex numbers as pairs of real ones. Those of integers are exact
-up to 2**53, however large the integers are.
+Differences are float64, with complex numbers as pairs of real ones. Differences of integers are
+exact up to 2**53, also if the integers are larger.
 """
 
 import math
@@ -13,45 +13,46 @@ from skfed.nets import State
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in a dtype that torch computes with: complex numbers become pairs."""
+    """Return a tensor in a real dtype with arithmetic: complex numbers as pairs."""
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj())
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
 
 
 def like(values: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Bring values, as ``real`` has them, to the dtype of ``w``; for integers they are rounded."""
+    """Convert values from the form of ``real`` to the dtype of ``w``; round them for integers."""
     if w.is_complex():
         return torch.view_as_complex(values.to(real(w).dtype).contiguous())
     return (values if w.is_floating_point() else values.round()).to(w.dtype)
 
 
-def changed_names(model: State, stack: State, with_nan: bool = True) -> frozenset[str]:
-    """Name the tensors that some member has changed; NaN is equal to NaN, if there may be any.
+def changed_names(state: State, stack: State, with_nan: bool = True) -> frozenset[str]:
+    """Return the names of the tensors that differ from ``state`` in some member of a stack.
 
-    A tensor that the first member has changed, as one that is trained, is not looked at further.
+    NaN equals NaN, unless ``with_nan`` is false because there is none. Comparison ends at the first
+    member that differs.
     """
     return frozenset(
         name
-        for name, w in model.items()
+        for name, w in state.items()
         if not all(_is_same(stack[name][k], w, with_nan) for k in range(len(stack[name])))
     )
 
 
-def settled(model: State, aggregate: State, changed: Collection[str]) -> State:
-    """Return an aggregate with what no member has changed as it is in ``model``.
+def settled(state: State, aggregate: State, changed: Collection[str]) -> State:
+    """Return an aggregate whose unchanged tensors are those of ``state``.
 
-    So is an element that neither is finite before nor after: a client has left it as it was.
+    An element that is finite neither before nor after counts as unchanged too.
     """
-    if aggregate is model:
-        return model
+    if aggregate is state:
+        return state
     return {
-        name: _filled(aggregate[name], w) if name in changed else w for name, w in model.items()
+        name: _filled(aggregate[name], w) if name in changed else w for name, w in state.items()
     }
 
 
 def difference(stack: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Return how far tensors are from w; from 0 where w is not finite."""
+    """Return stack - w in float64; elements of w that are not finite count as 0."""
     stack, w = real(stack), real(w)
     start = w.double()
     if w.is_floating_point():
@@ -59,12 +60,12 @@ def difference(stack: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     step = stack.double() - start
     if w.itemsize < 8:
         return step
-    # It wraps around where it is larger than int64.
+    # The difference in int64 is exact, but overflows if it is large.
     return torch.where(step.abs() < 2.0**62, (stack.long() - w.long()).double(), step)
 
 
 def added(w: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """Return w moved by a step, as ``difference`` has it, in the dtype of w."""
+    """Return w plus a step from ``difference``, in the dtype of w."""
     start = real(w).double()
     total = torch.where(start.isfinite(), start, 0.0) + step
     if w.is_floating_point() or w.is_complex() or w.itemsize < 8:
@@ -83,13 +84,14 @@ def step_from(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def all_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether all elements are finite; a sum is not if a term is not, and takes less time."""
+    """Return whether all elements are finite."""
     values = real(tensor)
+    # A finite sum shows it in less time; the sum of finite elements may overflow.
     return bool(values.sum().isfinite()) or bool(values.isfinite().all())
 
 
 def finite_where_changed(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Tell whether all elements are finite, or as they were."""
+    """Return whether each element of ``new`` is finite or equal to that of ``old``."""
     return all_finite(new) or bool((real(new).isfinite() | _same(real(new), real(old))).all())
 
 
@@ -99,7 +101,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def _is_same(one: torch.Tensor, other: torch.Tensor, with_nan: bool) -> bool:
     one, other = real(one), real(other)
-    if torch.equal(one, other):  # ends at the first difference
+    if torch.equal(one, other):  # stops at the first difference
         return True
     return with_nan and bool(other.sum().isnan()) and bool(_same(one, other).all())
 
