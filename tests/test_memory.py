@@ -18,13 +18,13 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 class Watching(PowerOfChoice):
     def _select(self, round):
-        if round.index in (200, 1999):
+        if round.index in (100, 599):
             print(int(open("/proc/self/statm").read().split()[1]) * PAGE)
         return super()._select(round)
 
 rng = np.random.default_rng(0)
 X, y, clients = rng.normal(size=(300, 20)), np.arange(300) % 3, np.arange(300) % 30
-model = FederatedClassifier(selector=Watching(d=10), n_rounds=2000, random_state=0)
+model = FederatedClassifier(selector=Watching(d=10), n_rounds=600, random_state=0)
 model.fit(X, y, clients=clients)
 """
 
@@ -34,5 +34,5 @@ model.fit(X, y, clients=clients)
 def test_memory_does_not_grow_with_the_rounds():
     command = [sys.executable, "-c", LONG_FIT]
     told = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
-    after_200, after_2000 = map(int, told.stdout.split())
-    assert after_2000 <= 1.05 * after_200
+    after_100, after_600 = map(int, told.stdout.split())
+    assert after_600 - after_100 <= 500 * 10_000  # bytes a round; the history's row is 1000
