@@ -1,15 +1,17 @@
-"""The wrapped skorch net: how it is made, copied, read and written."""
+"""The skorch net of an estimator: made, copied, read and written."""
 
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
 from skfed.nets._pool import NetPool
 from skfed.nets._predict import cast, output_of, predict, predict_log, to_tensors
 from skfed.nets._state import (
+    LINEAR_ATTRIBUTES,
     State,
     add_to_gradients,
     buffer_names,
     by_member,
     get_state,
     group_of_parameters,
+    linear_attributes,
     model_bytes,
     parameter_names,
     set_state,
@@ -17,6 +19,7 @@ from skfed.nets._state import (
 
 __all__ = [
     "CLASSIFIER",
+    "LINEAR_ATTRIBUTES",
     "REGRESSOR",
     "NetPool",
     "NetSpec",
@@ -27,6 +30,7 @@ __all__ = [
     "cast",
     "get_state",
     "group_of_parameters",
+    "linear_attributes",
     "make_net",
     "model_bytes",
     "output_of",

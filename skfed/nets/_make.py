@@ -1,4 +1,4 @@
-"""From the ``estimator`` parameter to an initialised skorch net."""
+"""The net of an estimator: the ``estimator`` parameter as an initialised skorch net."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,23 +23,23 @@ from skfed.utils._warnings import warn
 
 @dataclass(frozen=True)
 class NetSpec:
-    """What the nets of classifiers, or of regressors, are made of."""
+    """Defaults and limits of the nets of classifiers, or of regressors."""
 
     net: type[NeuralNet]  # skorch's class
-    default: type[nn.Module]  # takes n_features and n_outputs
-    criterion: type[nn.Module]  # of a bare module
-    rate: Callable[[int], float]  # learning rate of the default, by its number of features
+    default: type[nn.Module]  # module of the default net
+    criterion: type[nn.Module]  # of a torch module without a net
+    lr: Callable[[int], float]  # of the default net, from the number of features
     outputs: str  # "classes" or "targets"
-    remedy: str  # what else to do about a module with another number of outputs
+    hint: str  # added to the error for a wrong number of outputs
 
 
 CLASSIFIER = NetSpec(
     NeuralNetClassifier,
     SoftmaxRegression,
     nn.CrossEntropyLoss,
-    # On standardised columns larger rates let the last round's few clients weigh more, smaller
-    # ones need more rounds. The gradient of the cross-entropy is bounded, so it needs no regard to
-    # the number of columns.
+    # On standardised columns, with a larger rate the last round's few clients change the model
+    # more, and a smaller one needs more rounds. The gradient of the cross-entropy is bounded, so
+    # the rate does not depend on the number of columns.
     lambda n_features: 0.1,
     "classes",
     ", or name all classes with partial_fit(X, y, classes=...)",
@@ -62,7 +62,7 @@ _BATCH_SIZE = 16  # of the default nets
 
 
 def make_net(spec: NetSpec, estimator: Any, X: np.ndarray, n_outputs: int, seed: int) -> NeuralNet:
-    """Build and initialise the net that ``estimator`` stands for; ``estimator`` is not touched."""
+    """Build and initialise the net for ``estimator``, which is not changed."""
     net = _unfitted(spec, estimator, int(np.prod(X.shape[1:])), n_outputs)
     with torch_seeded(stream(seed, Purpose.MODULE_INIT), net.device):
         try:
@@ -73,7 +73,7 @@ def make_net(spec: NetSpec, estimator: Any, X: np.ndarray, n_outputs: int, seed:
                 "arguments: pass an instance, or a skorch net with module__... parameters."
             ) from error
         _check_trained(net)
-        # Seeded too, since a lazy module draws only here.
+        # Seeded too: a lazy module draws its weights here.
         _check_output(spec, output_of(net, cast(net, X[:1])), n_outputs)
     _warn_of_idle_settings(net)
     return net
@@ -82,7 +82,7 @@ def make_net(spec: NetSpec, estimator: Any, X: np.ndarray, n_outputs: int, seed:
 def _unfitted(spec: NetSpec, estimator: Any, n_features: int, n_outputs: int) -> NeuralNet:
     """Clone the skorch net, or wrap the torch module in one."""
     if isinstance(estimator, spec.net):
-        # The federation decides on epochs and validation data; the net says the rest.
+        # Epochs and validation data are the federated estimator's.
         return cloned(estimator, keep=True).set_params(train_split=None)
     if estimator is None:
         module: Any = spec.default
@@ -90,7 +90,7 @@ def _unfitted(spec: NetSpec, estimator: Any, n_features: int, n_outputs: int) ->
             "module__n_features": n_features,
             f"module__n_{spec.outputs}": n_outputs,
             "module__standardize": True,
-            "lr": spec.rate(n_features),
+            "lr": spec.lr(n_features),
             "batch_size": _BATCH_SIZE,
         }
     elif isinstance(estimator, nn.Module) or (
@@ -107,19 +107,19 @@ def _unfitted(spec: NetSpec, estimator: Any, n_features: int, n_outputs: int) ->
 
 
 def _check_output(spec: NetSpec, output: torch.Tensor, n_outputs: int) -> None:
-    """Check the output for one row, so that a misfit is told before any training."""
+    """Check the shape of the output for one row, before any training."""
     fits = output.ndim >= 2 and output.shape[1] == output.numel() == n_outputs
     squeezed = spec is REGRESSOR and n_outputs == 1 and output.shape == (1,)
     if not (fits or squeezed):
         raise ValueError(
             f"estimator returns shape {tuple(output.shape)} for one row of X, but there are "
             f"{n_outputs} {spec.outputs} in y: give its module {n_outputs} outputs, of shape "
-            f"(n_samples, {n_outputs}){spec.remedy}."
+            f"(n_samples, {n_outputs}){spec.hint}."
         )
 
 
 def _check_trained(net: NeuralNet) -> None:
-    """Refuse complex parameters that are trained: what they send would not be real numbers."""
+    """Refuse trained parameters that are complex: clients send real numbers."""
     for name, tensor in named_tensors(net).items():
         if tensor.requires_grad and tensor.dtype.is_complex:
             raise ValueError(
@@ -130,7 +130,7 @@ def _check_trained(net: NeuralNet) -> None:
 
 
 def _warn_of_idle_settings(net: NeuralNet) -> None:
-    """Say what of the user's net is not used."""
+    """Warn of settings of the user's net that are not used."""
     idle = idle_callbacks(net)
     if net.dataset is not Dataset:
         idle.append("dataset")

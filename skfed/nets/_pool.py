@@ -17,26 +17,25 @@ from skfed.utils._seeding import torch_seeded
 
 
 class NetPool:
-    """A net of its own for client work: the same settings, with callbacks that act on batches.
+    """Copies of a net, with only its batch-level callbacks, for the work of clients.
 
-    Each client's work begins with the net as it was set up, whomever it served before, and under
-    the caller's ``torch.autocast``.
+    A copy is reset before each use and runs under the caller's ``torch.autocast``.
 
-    It travels to another process as its settings and is set up there. A fitted skorch net would
-    not always arrive: it pickles its module by itself, without joblib's help for classes that are
-    defined in a notebook or a script.
+    Pickles hold the net's settings, and each process initialises its own copies. A fitted skorch
+    net cannot always be sent: it pickles its module by itself, without joblib's support for classes
+    that are defined in a notebook or a script.
 
     Parameters
     ----------
     net : NeuralNet
-        The net whose settings are taken.
+        Its settings are copied.
     row : ndarray of shape (1, ...)
-        A row of X in the net's dtype, to give a lazy module its shapes.
+        A row of X in the net's dtype, from which a lazy module infers its shapes.
     """
 
     def __init__(self, net: NeuralNet, row: np.ndarray):
         self._settings = cloned(net, keep=False)
-        self._classes = getattr(net, "classes_inferred_", None)  # which a scorer asks for
+        self._classes = getattr(net, "classes_inferred_", None)  # for scorers
         self._row = row
         self._idle: list[tuple[NeuralNet, ResetPoint]] = []
         self.ambient = Ambient.here(net.device)
@@ -46,29 +45,29 @@ class NetPool:
 
     @property
     def device(self) -> str:
-        """Where the net computes."""
+        """The device of the net."""
         return self._settings.device
 
     @contextmanager
     def borrowed(self) -> Iterator[NeuralNet]:
-        """Lend a net to one thread at a time; its weights are to be written over.
+        """Context manager for a copy that no other thread uses; its weights are to be overwritten.
 
-        All else is as the net was set up, and torch's state as where this was made.
+        All else is as initialised, and torch's settings are those where the pool was made.
         """
         with self.ambient.applied():
             try:
-                net, beginning = self._idle.pop()
+                net, reset_point = self._idle.pop()
             except IndexError:
                 net = self.set_up()
-                beginning = ResetPoint(net)
+                reset_point = ResetPoint(net)
             try:
-                beginning.reset()
+                reset_point.reset()
                 yield net
             finally:
-                self._idle.append((net, beginning))
+                self._idle.append((net, reset_point))
 
     def set_up(self) -> NeuralNet:
-        """Return a new net with these settings."""
+        """Return a new copy, initialised."""
         net = clone(self._settings)
         with torch_seeded(np.random.default_rng(0), net.device):
             net.initialize()
@@ -85,9 +84,9 @@ class NetPool:
 
 
 def cloned(net: NeuralNet, keep: bool) -> NeuralNet:
-    """Clone a net; of callbacks that hold what cannot be copied, such as TensorBoard's writer.
+    """Clone a net; callbacks that cannot be cloned are shared if ``keep``, else left out.
 
-    They are shared, or, where none but the global net has use for them (``keep=False``), left out.
+    TensorBoard's callback is one: it holds a writer.
     """
     params = net.get_params(deep=False)
     callbacks = params.pop("callbacks")

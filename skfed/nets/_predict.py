@@ -1,4 +1,4 @@
-"""What nets take and return: rows in their dtype, outputs, predictions."""
+"""Inputs of nets in their dtype, outputs and predictions."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ _PREDICT_ROWS = 4096
 
 
 def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
-    """Return the module's output for a few rows of X, in the net's dtype; say what misfits."""
+    """Return the module's output for a few rows of X, which are in the net's dtype."""
     try:
         output = net.evaluation_step((*to_tensors(net, X), None))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
@@ -24,20 +24,17 @@ def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
 
 
 def to_tensors(net: NeuralNet, *arrays: np.ndarray) -> list[torch.Tensor]:
-    """Put rows on the net's device; torch takes neither read-only arrays nor negative strides."""
+    """Copy arrays to tensors on the net's device."""
     return [torch.from_numpy(_plain(array)).to(net.device) for array in arrays]
 
 
 def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
-    """Return the net's own predict_proba.
-
-    skorch's regressors have it too, and give their predictions.
-    """
+    """Return the net's predict_proba; that of skorch's regressors returns predictions."""
     return _in_chunks(net, X, net.predict_proba)
 
 
 def predict_log(net: NeuralNet, X: np.ndarray) -> np.ndarray:
-    """Return the logarithms of predict_proba: of logits where that is their softmax."""
+    """Return the logarithms of predict_proba, computed from logits if it is their softmax."""
     if not _predicts_softmax(net):
         with np.errstate(divide="ignore"):  # log(0) is -inf
             return np.log(predict(net, X))
@@ -62,7 +59,7 @@ def _predicts_softmax(net: NeuralNet) -> bool:
 def _in_chunks(
     net: NeuralNet, X: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Apply a function of the net to all rows, so that X is not copied whole."""
+    """Apply a function to all rows, some at a time: X is not copied as a whole."""
     starts = range(0, len(X), _PREDICT_ROWS)
     # Seeded, since a DataLoader draws from torch's global generator.
     with torch_seeded(np.random.default_rng(0), net.device):
@@ -70,14 +67,14 @@ def _in_chunks(
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """Copy an array that is read-only or not contiguous."""
+    """Copy an array that is read-only or not contiguous, which torch does not take."""
     return np.require(array, requirements=("C", "W"))
 
 
 def cast(net: NeuralNet, X: np.ndarray) -> np.ndarray:
-    """Bring X to the dtype that the module takes, without a copy where it has that dtype.
+    """Return X in the dtype of the module; integers stay integers if it begins with an embedding.
 
-    Integers stay integers in front of an embedding.
+    X itself is returned if it has that dtype.
     """
     if X.dtype.kind in "iu" and _begins_with_embedding(net.module_):
         return X.astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""Brings a net back to where it was set up, so that no client meets what another has left."""
+"""Resets the attributes of a net, so that no client's work depends on the one before."""
 
 from collections.abc import Set
 from copy import deepcopy
@@ -9,7 +9,7 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
-# Whose classes keep nothing from batch to batch but parameters and buffers.
+# Classes of these change nothing from batch to batch but parameters and buffers.
 _LIBRARIES = "torch.", "skorch.", "skfed."
 _PLAIN = bool, int, float, complex, str, bytes, type(None)
 _OF_MODULES = vars(nn.Module()).keys()
@@ -17,17 +17,17 @@ _OF_MODULES = vars(nn.Module()).keys()
 
 @dataclass(frozen=True)
 class _Part:
-    """An object of a net, and the attributes that it began with."""
+    """An object of a net, and its first attributes."""
 
-    attributes: dict[str, Any]  # as they are now
+    attributes: dict[str, Any]  # its __dict__
     known: bool  # whether its class is of a library
-    names: Set[str]
-    fixed: dict[str, Any]  # what cannot change in itself
-    copies: dict[str, Any]  # what can
+    names: Set[str]  # of the first attributes
+    fixed: dict[str, Any]  # immutable values
+    copies: dict[str, Any]  # of mutable values
 
     @classmethod
     def of(cls, one: Any, skipped: Set[str], memo: dict[Any, Any]) -> "_Part":
-        """Return an object as it is now; ``memo`` is what copies share with the net."""
+        """Record an object; ``memo`` holds what copies share with the net."""
         attributes, known = getattr(one, "__dict__", {}), _is_known(one)
         fixed: dict[str, Any] = {}
         copies: dict[str, Any] = {}
@@ -36,29 +36,30 @@ class _Part:
                 continue
             try:
                 copy = deepcopy(value, memo)
-            except Exception:  # whatever a class of the user's does: it is left alone
+            except Exception:  # a class of the user's may raise anything: the value is kept
                 continue
             (fixed if copy is value else copies)[name] = copy
         return cls(attributes, known, set(attributes), fixed, copies)
 
 
 class ResetPoint:
-    """What a net keeps outside of its model, as it is when this is made.
+    """The attributes of a net outside of its state, to which it can be reset.
 
-    That are the plain attributes of its modules and criteria, the criteria's buffers, and the
-    attributes of the net itself and of its callbacks. Where all their classes are of torch, skorch
-    and this package, nothing is kept, since nothing changes. What cannot be copied is left alone.
+    These are the plain attributes of its modules and criteria, the criteria's buffers, and the
+    attributes of the net and of its callbacks. If all their classes are of torch, skorch and this
+    package, none of them changes, and nothing is recorded. Values that cannot be copied are not
+    reset.
 
     Parameters
     ----------
     net : NeuralNet
-        Set up.
+        Initialised.
     """
 
     def __init__(self, net: NeuralNet):
         others = [net, *(callback for _, callback in net.callbacks_)]
         modules = _objects(net, net._modules)
-        # skorch lists those alone that are torch modules.
+        # skorch lists only criteria that are torch modules.
         criteria = _objects(net, net._criteria or ["criterion"])
         self._parts: list[_Part] = []
         if all(map(_is_known, [*others, *modules, *criteria])):
@@ -76,7 +77,7 @@ class ResetPoint:
         self._parts += [_Part.of(one, _OF_MODULES - {"_buffers"}, memo) for one in criteria]
 
     def reset(self) -> None:
-        """Put back what was there; the model is left as it is."""
+        """Restore the attributes; parameters and the modules' buffers are not changed."""
         copies = [part.copies for part in self._parts]
         if any(copies):
             copies = deepcopy(copies, self._memo())
@@ -87,8 +88,8 @@ class ResetPoint:
             part.attributes.update(fresh)
 
     def _memo(self) -> dict[Any, Any]:
-        """Return what copies share with the net: its objects, and the memory of its model."""
-        # "torch" is where tensors look for their memory, so what shared it goes on sharing it.
+        """Return what copies share with the net: its objects, and the storages of its tensors."""
+        # Tensors look their storages up under "torch", so that copies share them too.
         return {**self._shared, "torch": dict(self._storages)}
 
 

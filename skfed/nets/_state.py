@@ -1,14 +1,17 @@
-"""The state of a net: every parameter and buffer, by name, as server and clients send it."""
+"""The state of a net, a dict of its parameters and buffers; linear nets as coefficients."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.modules import Standardize
+from skfed.modules import LinearRegression, SoftmaxRegression, Standardize
 
 State = dict[str, torch.Tensor]
+
+LINEAR_ATTRIBUTES = "coef_", "intercept_"
 
 
 def get_state(net: NeuralNet) -> State:
@@ -17,12 +20,12 @@ def get_state(net: NeuralNet) -> State:
 
 
 def parameter_names(net: NeuralNet) -> list[str]:
-    """Name the trained parameters of a model; its other tensors are buffers."""
+    """Return the names of the trained parameters."""
     return [name for name, tensor in named_tensors(net).items() if tensor.requires_grad]
 
 
 def group_of_parameters(net: NeuralNet) -> dict[str, int]:
-    """Return the parameter group of each trained parameter that the net's optimizer has."""
+    """Return the index of the optimizer's parameter group of each trained parameter."""
     groups = enumerate(net.optimizer_.param_groups)
     owners = {id(parameter): i for i, group in groups for parameter in group["params"]}
     named = ((name, id(w)) for name, w in named_tensors(net).items() if w.requires_grad)
@@ -30,7 +33,7 @@ def group_of_parameters(net: NeuralNet) -> dict[str, int]:
 
 
 def buffer_names(net: NeuralNet) -> list[str]:
-    """Name what training may change without gradients, as running statistics."""
+    """Return the names of tensors that change without gradients, such as running statistics."""
     constants = {
         id(buffer)
         for layer in net.module_.modules()
@@ -42,9 +45,9 @@ def buffer_names(net: NeuralNet) -> list[str]:
 
 
 def add_to_gradients(net: NeuralNet, extra: Callable[[str, torch.Tensor], torch.Tensor]):
-    """Add ``extra(name, parameter)`` to every gradient that backward computes; return an undo.
+    """Add ``extra(name, parameter)`` to every gradient; return a function that undoes it.
 
-    As hooks, since they also act in a train step that the user has written.
+    By hooks, which also act in a train step that the user has overridden.
     """
     handles = [
         parameter.register_hook(lambda grad, n=name, p=parameter: grad + extra(n, p.detach()))
@@ -60,29 +63,29 @@ def add_to_gradients(net: NeuralNet, extra: Callable[[str, torch.Tensor], torch.
 
 
 def by_member(stack: torch.Tensor) -> torch.Tensor:
-    """View tensors that are stacked along a leading axis as one row each."""
+    """View a stack of tensors as a matrix with a row for each."""
     return stack.reshape(len(stack), stack[0].numel())
 
 
-def set_state(net: NeuralNet, model: State) -> None:
-    """Write a model into the net, in place."""
+def set_state(net: NeuralNet, state: State) -> None:
+    """Copy a state into the net, in place."""
     with torch.no_grad():
         for name, tensor in named_tensors(net).items():
-            tensor.copy_(model[name])
-    torch.clear_autocast_cache()  # of casts of the weights that were there before
+            tensor.copy_(state[name])
+    torch.clear_autocast_cache()  # it holds casts of the weights before
 
 
 def model_bytes(net: NeuralNet) -> int:
-    """Return the bytes of a model on the wire."""
+    """Return the size of the state in bytes, as it is sent."""
     return sum(tensor.nbytes for tensor in named_tensors(net).values())
 
 
 def named_tensors(net: NeuralNet) -> State:
-    """Name what training changes: the modules' parameters and buffers, each once if it is shared.
+    """Return the tensors that training changes: the modules' parameters and buffers, each once.
 
-    Of a criterion only the parameters: its buffers (class weights) are settings. What a module
-    keeps elsewhere, in plain attributes, is not part of the model: each client begins with it as it
-    was set up, and it does not reach the server.
+    Of a criterion only the parameters: its buffers (class weights) are settings. Plain attributes
+    of a module are not part of the state: each client begins with the initial ones, and they are
+    not sent to the server.
     """
     tensors: State = {}
     for name in net._modules:
@@ -94,3 +97,37 @@ def named_tensors(net: NeuralNet) -> State:
         if isinstance(criterion, nn.Module):
             tensors |= {f"{name}.{key}": tensor for key, tensor in criterion.named_parameters()}
     return tensors
+
+
+def linear_attributes(net: NeuralNet, output_shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return ``coef_`` and ``intercept_`` by name; empty if the net is not known to be linear.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        With the global model.
+    output_shape : tuple of int
+        Shape of the outputs for one row; () for a single target.
+    """
+    found = _coefficients(net.module_)
+    if found is None:
+        return {}
+    coef, intercept = (tensor.detach().cpu().double().numpy() for tensor in found)
+    # Copied: the net's weights change in place. [()] makes a number of an array without axes.
+    values = coef.reshape(*output_shape, -1).copy(), intercept.reshape(output_shape).copy()[()]
+    return dict(zip(LINEAR_ATTRIBUTES, values, strict=True))
+
+
+def _coefficients(module: nn.Module) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the weights (n_outputs, n_features) and intercepts (n_outputs,), in units of X."""
+    forward = type(module).forward  # of a subclass that overrides it nothing is known
+    if isinstance(module, nn.Sequential) and forward is nn.Sequential.forward:
+        layers = [layer for layer in module if not isinstance(layer, nn.Flatten | nn.Identity)]
+        return _coefficients(layers[0]) if len(layers) == 1 else None
+    if isinstance(module, nn.Linear) and forward is nn.Linear.forward:
+        weight, bias = module.weight, module.bias
+        return weight, weight.new_zeros(len(weight)) if bias is None else bias
+    if forward in (SoftmaxRegression.forward, LinearRegression.forward):
+        assert isinstance(module, SoftmaxRegression | LinearRegression)
+        return module.coefficients()
+    return None

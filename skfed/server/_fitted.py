@@ -7,8 +7,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed.history import to_frame
-from skfed.nets import NetPool, cast, get_state, set_state
-from skfed.nets._linear import linear_attributes
+from skfed.nets import NetPool, cast, get_state, linear_attributes, set_state
 from skfed.server._state import ServerState
 
 

@@ -11,8 +11,7 @@ from skfed.callbacks._sklearn import SklearnCallbacks
 from skfed.callbacks._skorch import RoundCallbacks, Rows
 from skfed.checkpoint._run import Run
 from skfed.engines import Evaluator
-from skfed.nets import get_state, set_state
-from skfed.nets._linear import NAMES
+from skfed.nets import LINEAR_ATTRIBUTES, get_state, set_state
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
 from skfed.server._fitted import fitted
 from skfed.server._rounds import Rounds
@@ -68,6 +67,6 @@ def rounds_of(
             one.end()
     finally:
         progress.close()
-        for name in NAMES:  # of an earlier fit, whose net was linear
+        for name in LINEAR_ATTRIBUTES:  # of an earlier fit, whose net was linear
             model.__dict__.pop(name, None)
         model.__dict__.update(fitted(server, federation, model._problem.output_shape))
