@@ -36,9 +36,8 @@ from skfed.server._state import ServerState
 from skfed.server._validation import Validation, make_validation, priority_rows
 from skfed.server._warm_start import has_more_rounds, new_state, resumed_state
 from skfed.utils._checks import naming
-from skfed.utils._html import visual_block
 from skfed.utils._seeding import draw_seed
-from skfed.utils._sklearn import Interval, StrOptions, VisualBlock, safe_indexing
+from skfed.utils._sklearn import Interval, StrOptions, safe_indexing, visual_block
 from skfed.utils._warnings import warn
 
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
@@ -421,7 +420,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             rounds.run(engine.train)
         return self
 
-    def _sk_visual_block_(self) -> VisualBlock:
+    def _sk_visual_block_(self) -> Any:
         return visual_block(self)
 
     def _check_X(self, X) -> np.ndarray:

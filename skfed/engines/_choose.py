@@ -105,7 +105,7 @@ def make_engine(
 def _plan(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[Plan, str]:
     """Return how clients can be stacked; raise CannotStack if they cannot."""
     net = net_pool.set_up()
-    if net_pool.ambient.autocast:
+    if net_pool.torch_context.autocast:
         raise CannotStack("torch.autocast is on, and stacked products round otherwise")
     _check_settings(net)
     try:

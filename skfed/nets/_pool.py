@@ -12,8 +12,8 @@ from skorch import NeuralNet
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.nets._predict import to_tensors
 from skfed.nets._reset import ResetPoint
-from skfed.utils._ambient import Ambient
 from skfed.utils._seeding import torch_seeded
+from skfed.utils._torch_context import TorchContext
 
 
 class NetPool:
@@ -38,7 +38,7 @@ class NetPool:
         self._classes = getattr(net, "classes_inferred_", None)  # for scorers
         self._row = row
         self._idle: list[tuple[NeuralNet, ResetPoint]] = []
-        self.ambient = Ambient.here(net.device)
+        self.torch_context = TorchContext.current(net.device)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_idle": []}
@@ -54,7 +54,7 @@ class NetPool:
 
         All else is as initialised, and torch's settings are those where the pool was made.
         """
-        with self.ambient.applied():
+        with self.torch_context.applied():
             try:
                 net, reset_point = self._idle.pop()
             except IndexError:

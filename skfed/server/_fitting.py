@@ -17,7 +17,7 @@ from skfed.server._fitted import fitted
 from skfed.server._rounds import Rounds
 from skfed.server._state import ServerState
 from skfed.server._validation import Validation
-from skfed.utils._ambient import without_autocast
+from skfed.utils._torch_context import without_autocast
 
 if TYPE_CHECKING:
     from skfed._estimator import BaseFederated

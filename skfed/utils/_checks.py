@@ -16,26 +16,26 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Count(Interval):
-    """Whole numbers from ``least`` up; a bool is none, as numpy has it."""
+    """Integers of at least ``least``, bools excluded."""
 
     def __init__(self, least: int = 1):
         super().__init__(Integral, least, None, closed="left")
 
     def is_satisfied_by(self, val: Any) -> bool:
-        """Tell whether a value is one of them."""
+        """Tell whether a value satisfies the constraint."""
         return not isinstance(val, bool) and super().is_satisfied_by(val)
 
 
 def validated(**constraints: Any) -> Callable[[Function], Function]:
-    """Check a function's arguments by scikit-learn's constraints; the others may be anything."""
+    """Decorator that checks arguments by scikit-learn's constraints; others are not checked."""
     return validate_params(constraints, prefer_skip_nested_validation=False)
 
 
 def numbers(values: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Return finite floats, of a shape if one is asked for."""
+    """Return an array of finite floats, and check its shape if one is given."""
     with naming(name):
         array = np.asarray(values)
-        if np.iscomplexobj(array):  # which numpy would cut down to their real parts
+        if np.iscomplexobj(array):  # numpy would keep the real parts only
             raise TypeError(f"they are complex: {array}.")
         array = array.astype(float)
     if shape is not None and array.shape != shape:
@@ -47,20 +47,20 @@ def numbers(values: Any, name: str, shape: tuple[int, ...] | None = None) -> np.
 
 @contextmanager
 def naming(*names: str) -> Iterator[None]:
-    """Let an error in data name the parameters that it may be in; scikit-learn's do not always."""
+    """Context manager that adds the names of parameters to errors that lack them."""
     try:
         yield
     except (TypeError, ValueError, LookupError) as error:
         named = any(re.search(rf"(?<!\w){name}(?!\w)", str(error)) for name in names)
         if named and not isinstance(error, LookupError):
             raise
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{', '.join(names)}: {error}") from error
+        error_type = TypeError if isinstance(error, TypeError) else ValueError
+        raise error_type(f"{', '.join(names)}: {error}") from error
 
 
 @contextmanager
 def computed_from(*names: str) -> Iterator[None]:
-    """Let numbers that are too large or too small to compute with be told by their names."""
+    """Context manager that turns overflow and division by zero into errors that name parameters."""
     try:
         with np.errstate(over="raise", divide="raise", invalid="raise"):
             yield
@@ -71,7 +71,7 @@ def computed_from(*names: str) -> Iterator[None]:
 
 
 def check_columns(frame: pd.DataFrame, columns: list[str], name: str) -> None:
-    """Check that a table has each of some columns once."""
+    """Check that a table has each of ``columns`` once."""
     for column in columns:
         if n_others := (frame.columns == column).sum() - 1:
             many = "no" if n_others < 0 else "more than one"
@@ -79,7 +79,7 @@ def check_columns(frame: pd.DataFrame, columns: list[str], name: str) -> None:
 
 
 def labels_of(y: Any, name: str) -> np.ndarray:
-    """Return labels in one dimension, which can be told apart and sorted."""
+    """Return labels in one dimension, checked to be sortable and without missing ones."""
     with naming(name):
         labels = np.asarray(column_or_1d(y))
         np.unique(labels)

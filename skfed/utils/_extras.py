@@ -1,7 +1,7 @@
-"""What is needed only by some, and the command that installs it."""
+"""Optional packages, and the command that installs each."""
 
-# As in pyproject.toml's extras. The packages themselves, since skfed's own name is known to pip
-# only where it comes from an index, not in a clone.
+# As in pyproject.toml's extras. A hint names the package, not skfed[extra], which pip cannot
+# install from a clone.
 _PACKAGES = {
     "dask": "dask[distributed]>=2025.1",
     "flower": "flwr>=1.41,<1.42",
@@ -12,7 +12,7 @@ _PACKAGES = {
 
 
 def needs(what: str, extra: str) -> str:
-    """Return a message: what needs the package of an extra, and how to get it."""
+    """Return the message of an ImportError: what needs the package of an extra, and the command."""
     package = _PACKAGES[extra]
     name = package.partition("[")[0].partition(">")[0]
     return f'{what} needs {name}: pip install "{package}".'

@@ -1,7 +1,7 @@
-"""What makes two client ids the same, in which order they stand, and the bytes that stand for one.
+"""Client ids: equality, order and digests.
 
-Ids differ if their types or values differ: 1, "1" and 1.0 are three clients. A numpy scalar is the
-Python object that it stands for.
+Ids differ if their types or values differ: 1, "1" and 1.0 are three clients. A numpy scalar equals
+the Python object of its value.
 """
 
 from collections.abc import Hashable
@@ -13,7 +13,7 @@ import pandas as pd
 
 
 def native(client: Any) -> Any:
-    """Turn a numpy scalar, also inside a tuple, into the Python object that it stands for."""
+    """Return the Python object of a numpy scalar, also inside a tuple; other ids as they are."""
     if isinstance(client, np.datetime64):
         return pd.Timestamp(client)
     if isinstance(client, np.timedelta64):
@@ -24,7 +24,7 @@ def native(client: Any) -> Any:
 
 
 def canonical(client: Any) -> tuple[str, Any]:
-    """Return type name and value, through tuples and frozensets; equal for the same id only."""
+    """Return type name and value, also of members of tuples and frozensets."""
     client = native(client)
     if type(client) is tuple:
         return "tuple", tuple(map(canonical, client))
@@ -34,7 +34,7 @@ def canonical(client: Any) -> tuple[str, Any]:
 
 
 def in_order(canonicals: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Sort canonical ids by type name and value, by their text where values have no order."""
+    """Sort canonical ids by type name and value, or by their text if values have no order."""
     try:
         return sorted(canonicals)
     except TypeError:
@@ -42,10 +42,10 @@ def in_order(canonicals: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def digest(client: Hashable) -> bytes:
-    """Return 16 bytes that stand for a client id's type and value.
+    """Return 16 bytes from a client id's type and value.
 
-    Not ``hash()``, which changes from process to process for strings, and not the client's index,
-    which changes with the other clients.
+    ``hash()`` differs from process to process for strings, and a client's index depends on the
+    other clients.
     """
     client = native(client)
     if type(client).__repr__ is object.__repr__:
@@ -57,6 +57,6 @@ def digest(client: Hashable) -> bytes:
 
 
 def client_index(ids: np.ndarray) -> pd.Index:
-    """Return an index of client ids; pandas would turn 1, 1.0 and True into one number."""
+    """Return a pandas index of client ids, in which 1, 1.0 and True remain distinct."""
     dtype = object if ids.dtype == object else None
     return pd.Index(ids.tolist(), dtype=dtype, name="client", tupleize_cols=False)

@@ -1,7 +1,6 @@
 """Random streams keyed by (seed, round, client, copy).
 
-A draw depends on what it is for and on nothing else: not on the order in which clients are
-served, not on the process that serves them, not on what was drawn before.
+A draw does not depend on the order of clients, on the process, or on other draws.
 """
 
 from collections.abc import Iterator
@@ -15,12 +14,12 @@ from sklearn.utils import check_random_state
 
 _NO_CLIENT = bytes(16)
 
-# torch has one generator a process for random layers and initialisers; whoever seeds it holds it.
+# torch has one generator a process for random layers and initialisers.
 _TORCH_GENERATOR = RLock()
 
 
 class Purpose(IntEnum):
-    """What a stream is for; the numbers are part of every result and never change."""
+    """Purpose of a stream. Results depend on the numbers, so they never change."""
 
     MODULE_INIT = 0
     SELECTION = 1
@@ -37,29 +36,29 @@ class Purpose(IntEnum):
 
 
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:
-    """Turn scikit-learn's ``random_state`` into the seed of all streams of a fit."""
+    """Draw the seed of all streams of a fit from scikit-learn's ``random_state``."""
     return int(check_random_state(random_state).randint(2**32, dtype=np.uint64))
 
 
 def stream(
     seed: int, purpose: Purpose, round: int = 0, client: bytes = _NO_CLIENT, copy: int = 0
 ) -> np.random.Generator:
-    """Return the generator of one purpose, round, client (its digest) and copy."""
-    # Each entry is one 32-bit word, so two different keys never give the same entropy.
+    """Return the generator of a purpose, round, client (its digest) and copy."""
+    # Each entry is a 32-bit word, so that different keys have different entropy.
     words = np.concatenate([[seed, purpose, round, copy], np.frombuffer(client, dtype="<u4")])
     return np.random.default_rng(np.random.SeedSequence(words.astype(np.uint32)))
 
 
 @contextmanager
 def torch_seeded(rng: np.random.Generator, device: str = "cpu") -> Iterator[None]:
-    """Seed torch's global generators from ``rng`` and put their state back afterwards.
+    """Context manager that seeds torch's global generators and restores them.
 
-    The lock is held throughout, since threads that train side by side share these generators.
+    It holds a lock: threads share these generators.
     """
     cuda = torch.device(device).type == "cuda"
     seed = int(rng.integers(2**63))
     with _TORCH_GENERATOR, torch.random.fork_rng([torch.device(device)] if cuda else []):
-        # torch.manual_seed would seed every device, also those whose state is not put back.
+        # torch.manual_seed would seed every device, also those that are not restored.
         torch.default_generator.manual_seed(seed)
         if cuda:
             with torch.cuda.device(device):

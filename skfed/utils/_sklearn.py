@@ -1,23 +1,22 @@
-"""The private scikit-learn names that skfed uses, in this one place.
+"""All private scikit-learn names that skfed uses: scikit-learn may move them without notice."""
 
-scikit-learn may move them without notice; only this file would have to follow.
-"""
-
+import torch
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline, _name_estimators
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
-from sklearn.utils._repr_html.estimator import _VisualBlock as VisualBlock
+from sklearn.utils._repr_html.estimator import _VisualBlock
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 
 __all__ = [
     "Interval",
     "OpenPipeline",
     "StrOptions",
-    "VisualBlock",
     "check_sample_weight",
     "name_steps",
     "safe_indexing",
     "validate_params",
+    "visual_block",
 ]
 name_steps = _name_estimators
 
@@ -44,3 +43,24 @@ class OpenPipeline(Pipeline):
             step_idx=step_idx, step_params=step_params, all_params=all_params
         )
         return self._transform_step_params(step_idx, all_params, step_params)
+
+
+def visual_block(estimator: BaseEstimator) -> _VisualBlock:
+    """Return the HTML block of an estimator with its component parameters side by side.
+
+    scikit-learn shows only components that have ``fit``, which selectors lack.
+    """
+    components = {
+        name: component
+        for name, component in estimator.get_params(deep=False).items()
+        if isinstance(component, BaseEstimator | torch.nn.Module)
+    }
+    if not components:
+        name = type(estimator).__name__
+        return _VisualBlock("single", estimator, names=name, name_details=str(estimator))
+    return _VisualBlock(
+        "parallel",
+        list(components.values()),
+        names=[f"{name}: {type(component).__name__}" for name, component in components.items()],
+        name_details=[str(component) for component in components.values()],
+    )

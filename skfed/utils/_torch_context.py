@@ -1,0 +1,62 @@
+"""torch's settings of the caller, applied in the threads and processes of clients' work."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+
+@dataclass(frozen=True)
+class TorchContext:
+    """The state of ``torch.autocast``, which each thread has its own of, and the default dtype.
+
+    Parameters
+    ----------
+    device_type : str
+        Type of the device to which autocast applies.
+    autocast : bool
+        Whether it is on.
+    autocast_dtype : torch.dtype
+        The dtype that it casts to.
+    default_dtype : torch.dtype
+        The dtype of new tensors.
+    """
+
+    device_type: str
+    autocast: bool
+    autocast_dtype: torch.dtype
+    default_dtype: torch.dtype
+
+    @classmethod
+    def current(cls, device: str) -> Self:
+        """Return the state of this thread, for a device."""
+        device_type = torch.device(device).type
+        dtype = torch.get_autocast_dtype(device_type)
+        enabled = torch.is_autocast_enabled(device_type)
+        return cls(device_type, enabled, dtype, torch.get_default_dtype())
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Context manager that sets the state of the current thread."""
+        before = torch.get_default_dtype()
+        with _autocast(self.device_type, self.autocast_dtype, self.autocast):
+            torch.set_default_dtype(self.default_dtype)
+            try:
+                yield
+            finally:
+                torch.set_default_dtype(before)
+
+
+def without_autocast(device: str) -> AbstractContextManager:
+    """Return a context without autocast, so that sums of clients' states are not rounded."""
+    device_type = torch.device(device).type
+    return _autocast(device_type, torch.get_autocast_dtype(device_type), enabled=False)
+
+
+def _autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> AbstractContextManager:
+    if not (enabled or torch.is_autocast_enabled(device_type)):
+        return nullcontext()
+    # Its cache would keep casts of weights that the next step, or the next client, changes.
+    return torch.autocast(device_type, dtype, enabled, cache_enabled=False)
