@@ -5,7 +5,7 @@ from skfed.aggregation import WeightedMean
 from skfed.selection import Cohort
 
 
-def model(*values, dtype=torch.float32):
+def state(*values, dtype=torch.float32):
     return {"w": torch.tensor(values, dtype=dtype)}
 
 
@@ -15,38 +15,38 @@ def aggregate(current, updates, cohort):
 
 def test_weighted_mean_by_hand():
     cohort = Cohort(np.array([0, 1]), np.array([0.25, 0.75]))
-    result = aggregate(model(9.0, 9.0), [model(1.0, 2.0), model(5.0, 6.0)], cohort)
+    result = aggregate(state(9.0, 9.0), [state(1.0, 2.0), state(5.0, 6.0)], cohort)
     assert result["w"].tolist() == [4.0, 5.0]
 
 
 def test_unbiased_form_by_hand():
     """w + 0.5 (w_1 - w) + 1.0 (w_2 - w) = 2 + 0.5 * 2 + 1.0 * 4."""
     cohort = Cohort(np.array([0, 1]), np.array([0.5, 1.0]), unbiased=True)
-    assert aggregate(model(2.0), [model(4.0), model(6.0)], cohort)["w"].tolist() == [7.0]
+    assert aggregate(state(2.0), [state(4.0), state(6.0)], cohort)["w"].tolist() == [7.0]
 
 
-def test_one_update_of_weight_one_is_taken_bit_for_bit():
+def test_one_update_of_weight_1_is_the_result_bit_for_bit():
     update = {"w": torch.randn(1000, generator=torch.Generator().manual_seed(0))}
     cohort = Cohort(np.array([0]), np.array([1.0]))
     assert torch.equal(aggregate({"w": torch.ones(1000)}, [update], cohort)["w"], update["w"])
 
 
 def test_an_empty_cohort_keeps_the_model():
-    current = model(3.0)
+    current = state(3.0)
     assert aggregate(current, [], Cohort.mean(np.empty(0, int))) is current
 
 
 def test_integer_buffers_are_rounded_and_dtypes_kept():
     cohort = Cohort.mean(np.array([0, 1]))
-    updates = [model(3, dtype=torch.int64), model(6, dtype=torch.int64)]
-    current = model(0, dtype=torch.int64)
+    updates = [state(3, dtype=torch.int64), state(6, dtype=torch.int64)]
+    current = state(0, dtype=torch.int64)
     result = WeightedMean().aggregate(current, updates, cohort, parameters=[])["w"]
     assert result.dtype == torch.int64
     assert result.tolist() == [4]
 
 
-def test_what_nobody_changes_stays_as_it_is():
-    """Weights of 1/3 do not sum to 1 to the last bit."""
+def test_unchanged_tensors_are_kept_bit_for_bit():
+    """Weights of 1/3 do not sum to exactly 1."""
     frozen = {
         "w": torch.ones(1),
         "b": torch.randn(1000, generator=torch.Generator().manual_seed(0)),
@@ -56,6 +56,6 @@ def test_what_nobody_changes_stays_as_it_is():
 
 
 def test_inputs_are_not_changed():
-    current, update = model(1.0), model(2.0)
+    current, update = state(1.0), state(2.0)
     aggregate(current, [update], Cohort(np.array([0]), np.array([0.5]), unbiased=True))
     assert (current["w"].item(), update["w"].item()) == (1.0, 2.0)
