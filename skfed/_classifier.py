@@ -16,43 +16,43 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     """A classifier trained over clients that keep their data (federated averaging).
 
     In each round the selector chooses a cohort, each of its clients trains the global model on
-    its own rows, and the weighted mean of their models becomes the next global model. What that
-    would cost on a network is charged to ``history_``. The wrapped net says what is trained and
-    by which optimizer; this estimator says how it is federated.
+    its own rows, and the weighted mean of their models becomes the next global model. ``history_``
+    has what that would cost on a network. The wrapped net defines what is trained and by which
+    optimizer, the other parameters how it is federated.
 
     Parameters
     ----------
     estimator : NeuralNetClassifier, torch.nn.Module (class or instance) or None, default=None
-        What every client trains. A skorch net says the module, the criterion (a mean over
-        samples), the optimizer, learning rate, batch size and device. Its ``max_epochs``,
-        ``train_split`` and shuffle setting are not used. Its batch-level
-        callbacks act on every client's batches, from ``on_train_begin`` and ``on_epoch_begin`` at
-        the start of the client's training; those with an ``on_epoch_end`` or ``on_train_end``
-        (EpochScoring, Checkpoint, EarlyStopping, PrintLog, LRScheduler, TensorBoard) act on the
-        global net, an epoch being a round; those that monitor a value see the rounds that have
-        it. A warning names callbacks that do neither, and datasets
-        and iterators of its own, which are not used. A torch module returns logits and is
-        trained with cross-entropy, SGD, learning rate 0.01 and batch size 128; a class is built
-        without arguments, an instance is copied. None: zero-initialised softmax regression on
+        What every client trains. Of a skorch net the module, the criterion (a mean over samples),
+        the optimizer, learning rate, batch size and device are used; ``max_epochs``,
+        ``train_split`` and the shuffle setting are not. Its batch-level callbacks run on every
+        client's batches, with ``on_train_begin`` and ``on_epoch_begin`` at the start of the
+        client's training. Callbacks with an ``on_epoch_end`` or ``on_train_end`` (EpochScoring,
+        Checkpoint, EarlyStopping, PrintLog, LRScheduler, TensorBoard) run on the global net, once a
+        round; those that monitor a value skip the rounds that lack it. A warning names callbacks
+        that do neither, and datasets and iterators of the net's own, which are not used. A torch
+        module returns logits and is trained with cross-entropy, SGD, learning rate 0.01 and batch
+        size 128; a class is built without arguments, an instance is copied. None: zero-initialised
+        softmax regression on
         standardised columns (:class:`~skfed.modules.SoftmaxRegression` with ``standardize=True``),
-        trained with SGD, learning rate 0.1 and batch size 16: of four hospitals with raw columns,
-        36 phone users and 1,000 clients of 60 images it comes within 5 points of pooled logistic
-        regression (``tests/test_standardize.py``). Each priority client sends the mean and the
-        variance of its columns once, before round 0.
+        trained with SGD, learning rate 0.1 and batch size 16. For four hospitals with raw columns,
+        36 phone users and 1,000 clients with 60 images each, its accuracy is within 5 points of
+        pooled logistic regression (``tests/test_standardize.py``). Each priority client sends the
+        mean and the variance of its columns once, before round 0.
     class_weight : dict, "balanced" or None, default=None
         Weights of the rows of each class in the loss of the default net, by label, 1 for a class
-        that is not named; they multiply ``sample_weight``. "balanced": the number of rows over the
-        number of classes and that of the class's rows, all counted over the priority clients, each
-        of whom sends one count a class before the first round, to which that is charged.
+        that is not named; they multiply ``sample_weight``. "balanced": n_rows / (n_classes *
+        n_rows_of_class), counted over the priority clients, each of which sends a count for each
+        class before round 0, whose cost includes them.
     selector : BaseSelector, default=None
-        Who trains in a round; None is ``FedAlignSelector()`` where ``priority`` is given, else
-        ``RandomSelector()``. A selector that selects without regard to priority warns where
-        there is one, unless it has ``ignore_priority=True``.
+        Chooses who trains in a round; None is ``FedAlignSelector()`` if ``priority`` is given, else
+        ``RandomSelector()``. If ``priority`` is given and the selector does not use it, there is a
+        warning, unless the selector has ``ignore_priority=True``.
     priority : collection of client ids or mapping of them to weights, default=None
         The clients whose weighted loss F(w) is the objective (FedALIGN, equation 5); None means
-        all. Ids that occur in ``clients``. A mapping gives each its weight s_k in [0, 1], 0 for
-        the clients that it does not name: F = sum of s_k D_k F_k / sum of s_k D_k, the spectrum
-        between prioritized and ordinary federated learning.
+        all. Ids must occur in ``clients``. A mapping has weights s_k in [0, 1], and 0 for the
+        clients that it does not name: F = sum of s_k D_k F_k / sum of s_k D_k, between prioritized
+        and ordinary federated learning.
     n_rounds : int, default=100
         Communication rounds; with ``warm_start``, the number in total.
     local_epochs : int, default=1
@@ -62,55 +62,57 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         tau, minibatch steps of a client in a round, each of min(b, D_k) rows drawn afresh without
         replacement. Wins over ``local_epochs`` when given.
     lr_schedule : float, schedule or callable of the round, default=None
-        Learning rate of local training, from ``skfed.schedules``; None keeps the net's own. Where
-        parameter groups of the net's optimizer have other rates, they are scaled with it.
+        Learning rate of local training, from ``skfed.schedules``; None keeps the net's own. Other
+        rates of parameter groups of the net's optimizer are scaled with it.
     proximal_mu : float, default=0.0
         FedProx's mu: each client's loss has the term mu/2 ||w - w_t||^2 (Li et al. 2020).
     aggregator : BaseAggregator, default=None
         How updates are aggregated, from ``skfed.aggregation``: robust rules, or ``Scaffold()``;
         None is the mean by the weights that the selector's cohort carries.
     server_optimizer : ServerOptimizer, default=None
-        What moves the global model towards the aggregate; None takes the aggregate as it is.
+        Optimizer that steps from the global model towards the aggregate; None takes the aggregate
+        as it is.
     availability : BaseAvailability, default=None
-        Who can be reached in a round, and who never answers, from ``skfed.availability``; None is
-        everybody, always.
+        Which clients can be reached in a round, and which do not reply, from
+        ``skfed.availability``; None: all, always.
     on_client_error : {"drop", "raise"}, default="drop"
-        A client whose training or poll raises, or whose loss or update is not finite, is left out
-        of the round; ``history_`` and the log say why. "raise" ends the fit with the cause.
+        "drop" leaves a client whose training or poll raises, or whose loss or update is not finite,
+        out of the round; ``history_`` and the log have the cause. "raise" ends the fit with the
+        cause.
     min_clients : int, default=1
-        With fewer distinct clients that succeed, a round keeps the model.
+        If fewer distinct clients succeed in a round, the model is kept.
     update_privacy, loss_privacy : GaussianMechanism, default=None
-        What clients do to their updates, and to the losses that they report, before they send them:
-        clipping and noise, from ``skfed.privacy``.
+        Clipping and noise that clients apply to their updates, and to the losses that they report,
+        before they send them, from ``skfed.privacy``.
     validate_every : int, default=1
-        Rounds from one validation on ``X_val`` to the next; the last round of a fit is always
-        validated. In the others ``val_loss`` and ``val_score`` are NaN, and callbacks that monitor
-        what is measured on ``X_val`` do not see the round.
+        Rounds from one validation on ``X_val`` to the next; the last round of a fit always has one.
+        In rounds without, ``val_loss`` and ``val_score`` are NaN, and callbacks that monitor a
+        validation value skip the round.
     engine : {"auto", "stacked", "loop"}, default="auto"
-        "stacked" trains many clients as one batch, with the loop's minibatches and, up to the
-        rounding of its products, its result; "loop" lets skorch train client by client. "auto" is
-        "stacked" where that gives the same result and is not slower; ``engine_`` says why not.
+        "loop" trains client by client with skorch. "stacked" trains many clients as one batch, with
+        the same minibatches and, up to rounding, the same result. "auto" is "stacked" if that gives
+        the same result and is not slower, else "loop"; ``engine_`` has the reason.
     memory_budget : int, default=2**30
-        Bytes that stacked models and activations may fill, in each job. Beyond, a cohort is cut
+        Bytes that stacked models and activations may take in each job. A larger cohort is split
         into chunks, which changes its result by rounding, and the masks of random layers.
     n_jobs : int, default=None
-        Chunks of clients that train side by side, through joblib: in threads, unless
-        ``joblib.parallel_config`` says otherwise. The result does not depend on it.
+        Chunks of clients that train in parallel, by joblib: in threads, unless
+        ``joblib.parallel_config`` sets another backend. The result does not depend on it.
     checkpoint : str or path, default=None
-        Directory in which ``fit`` writes after every ``checkpoint_every`` rounds all that it needs
-        to go on, in safetensors and JSON (``skfed.checkpoint``). A fit with the same parameters
-        and data goes on from there, bit for bit as if it had not been stopped; n_jobs, verbose and,
+        Directory to which ``fit`` writes its state every ``checkpoint_every`` rounds, in
+        safetensors and JSON (``skfed.checkpoint``). A fit with the same parameters and data resumes
+        there, with the same result, bit for bit, as without the interruption; n_jobs, verbose and,
         with ``warm_start``, n_rounds may differ. Candidates of a search may share the directory.
     checkpoint_every : int, default=1
         Rounds from one checkpoint to the next.
     warm_start : bool, default=False
-        Let ``fit`` go on from the fitted model until ``n_rounds`` in total. A learning rate,
-        batch size, optimizer, criterion, callback or device of ``estimator`` that has changed
-        since is taken; schedulers and callbacks that it is about begin anew. Another module is a
-        ``ValueError``. ``partial_fit`` likewise.
+        Let ``fit`` continue from the fitted model until ``n_rounds`` in total. Learning rate, batch
+        size, optimizer, criterion, callbacks and device of ``estimator`` may change in between;
+        schedulers and callbacks that a change concerns start anew. Another module is a
+        ``ValueError``. The same holds for ``partial_fit``.
     random_state : int, RandomState instance or None, default=None
-        Seed of all random draws: initial weights, selection, minibatches, random layers. An int
-        gives the same result in every fit; an instance is drawn from once a fit.
+        Seed of all random draws: initial weights, selection, minibatches, random layers. With an
+        int every fit has the same result; from an instance one number is drawn in each fit.
     verbose : int, default=0
         If positive, show a progress bar: rounds, objective, cohort, megabytes sent.
 
@@ -135,15 +137,15 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     n_rounds_ : int
         Rounds trained.
     coef_ : ndarray of shape (n_classes, n_features)
-        Weights of the features, in units of X; only where the net is linear: the default, and a
-        ``torch.nn.Linear``. Samples of more dimensions are flattened. Of two classes each has a
-        row, as a softmax has it; scikit-learn's single row is their difference.
+        Weights of the features, in units of X; only if the net is linear: the default, and a
+        ``torch.nn.Linear``. Samples of more dimensions are flattened. Each of two classes has a
+        row, as in a softmax; scikit-learn's single row is their difference.
     intercept_ : ndarray of shape (n_classes,)
-        Intercepts, likewise.
+        Intercepts, under the same condition.
     n_features_in_ : int
         Number of features seen in fit (the size of X's second dimension).
     feature_names_in_ : ndarray of shape (``n_features_in_``,)
-        Names of features, where X has string column names.
+        Names of features, if X has string column names.
 
     References
     ----------
@@ -245,7 +247,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             return
         if self.estimator is not None:
             raise ValueError(
-                "class_weight is for the default net (estimator=None): give the weights to the "
+                "class_weight is for the default net (estimator=None): set the weights of the "
                 "criterion of your net, as criterion__weight=torch.tensor([...]), or pass "
                 "sample_weight to fit."
             )
@@ -257,7 +259,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             )
 
     def partial_fit(self, X, y, classes=None, clients=None, sample_weight=None):
-        """Train for one more round, from where the estimator stands.
+        """Train for one more round, from the current model.
 
         Parameters
         ----------
@@ -266,7 +268,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         y : array-like of shape (n_samples,)
             Targets.
         classes : array-like of shape (n_classes,), default=None
-            All classes that will ever occur; read by the first call only. None: those in y.
+            All classes that will occur; used by the first call only. None: those in y.
         clients : array-like of shape (n_samples,), default=None
             The id of the client that holds each row.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -280,11 +282,11 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Raises
         ------
         ValueError
-            As ``fit``; and if ``class_weight`` is "balanced", since the rows to come are not known.
+            As ``fit``; and if ``class_weight`` is "balanced", which needs all rows.
         """
         if self.class_weight == "balanced":
             raise ValueError(
-                "class_weight='balanced' needs the labels of all rows, of which partial_fit has "
+                "class_weight='balanced' needs the labels of all rows, and partial_fit has only "
                 "some: pass a dict of labels to weights, or call fit."
             )
         return self._partial_fit(X, y, clients, sample_weight, classes)
@@ -308,8 +310,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     def predict_log_proba(self, X):
         """Return the logarithms of the class probabilities of each sample.
 
-        Of a net that is trained with cross-entropy they come from its logits, and are finite also
-        where a probability rounds to 0; of other nets that is -inf.
+        For a net that is trained with cross-entropy they are computed from its logits, and are
+        finite even if a probability rounds to 0; for other nets they are then -inf.
 
         Parameters
         ----------
@@ -357,7 +359,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Returns
         -------
         float
-            DataRef of correct predictions.
+            Fraction of correct predictions.
 
         Raises
         ------

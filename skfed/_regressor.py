@@ -12,8 +12,8 @@ from skfed.utils._checks import naming
 class FederatedRegressor(RegressorMixin, BaseFederated):
     """A regressor trained over clients that keep their data (federated averaging).
 
-    As :class:`FederatedClassifier`, with a net that predicts numbers. A selector that matches
-    accuracies does not fit it.
+    As :class:`FederatedClassifier`, with a net that predicts numbers. Selectors that match
+    accuracies are refused.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ checkpoint, checkpoint_every, warm_start, random_state, verbose
     net_ : skorch.NeuralNetRegressor
         The fitted net with the global model.
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
-        Weights of the features, in units of X; only where the net is linear: the default, and a
+        Weights of the features, in units of X; only if the net is linear: the default, and a
         ``torch.nn.Linear``. Samples of more dimensions are flattened.
     intercept_ : float or ndarray of shape (n_targets,)
-        Intercepts, likewise.
+        Intercepts, under the same condition.
     clients_, priority_, sizes_, fractions_, engine_, history_, n_rounds_, n_features_in_, \
 feature_names_in_
         As in :class:`FederatedClassifier`.
@@ -76,7 +76,7 @@ feature_names_in_
         return Regression(self._target_shape)
 
     def partial_fit(self, X, y, clients=None, sample_weight=None):
-        """Train for one more round, from where the estimator stands.
+        """Train for one more round, from the current model.
 
         Parameters
         ----------

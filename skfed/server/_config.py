@@ -76,14 +76,14 @@ def selector_of(params: Mapping[str, Any]) -> BaseSelector:
     return RandomSelector() if params["priority"] is None else FedAlignSelector()
 
 
-def warn_of_ignored_priority(selector: BaseSelector, federation: Federation, told: set) -> None:
-    """Warn, once a server, if some clients have priority and the selector pays no heed to it.
+def warn_of_ignored_priority(selector: BaseSelector, federation: Federation, logged: set) -> None:
+    """Warn if some clients have priority and the selector does not use it.
 
-    ``told`` is what the server has told before; it grows.
+    ``logged`` has the warnings of the server so far; this one is given once and added.
     """
     n_free = int((federation.priority_weights < 1).sum())
-    meant = selector.uses_priority or getattr(selector, "ignore_priority", False)
-    if meant or not n_free:
+    intended = selector.uses_priority or getattr(selector, "ignore_priority", False)
+    if intended or not n_free:
         return
     name = type(selector).__name__
     has_parameter = "ignore_priority" in selector.get_params(deep=False)
@@ -93,10 +93,10 @@ def warn_of_ignored_priority(selector: BaseSelector, federation: Federation, tol
     text = (
         f"priority has no influence on who trains, since {name} selects without it; {n_free} of "
         f"{len(federation)} clients do not have full priority. Use FedAlignSelector(), which is "
-        f"what selector=None stands for; or, if this is meant, {declared}."
+        f"the meaning of selector=None; or, if this is meant, {declared}."
     )
-    if (b"", text) not in told:
-        told.add((b"", text))
+    if (b"", text) not in logged:
+        logged.add((b"", text))
         warn(text)
 
 
@@ -116,7 +116,7 @@ def _check_plain_sgd(aggregator: BaseAggregator, optimizer: torch.optim.Optimize
 
 
 def _check_scalable(optimizer: torch.optim.Optimizer) -> None:
-    """Check that each parameter group's rate can be scaled as the net's own is."""
+    """Check that the rates of parameter groups can be scaled with the net's own."""
     rates = {float(group["lr"]) for group in optimizer.param_groups}
     if len(rates) > 1 and optimizer.defaults["lr"] == 0:
         raise ValueError(
@@ -126,14 +126,14 @@ def _check_scalable(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _check_nothing_leaks(aggregator: BaseAggregator, net: NeuralNet) -> None:
-    """Check that clients send nothing besides the update that update_privacy covers."""
+    """Check that clients send only what update_privacy covers."""
     if aggregator.uses_variates:
         raise ValueError(
-            f"update_privacy does not cover what aggregator={aggregator} sends besides: "
-            "SCAFFOLD's variates. Use another aggregator, or no update_privacy."
+            f"update_privacy does not cover SCAFFOLD's variates, which clients send with "
+            f"aggregator={aggregator}: use another aggregator, or no update_privacy."
         )
     if buffers := buffer_names(net):
         raise ValueError(
-            f"update_privacy does not cover what is not trained by gradients: {buffers[0]}. "
-            "Use a module without buffers, such as GroupNorm in place of BatchNorm."
+            f"update_privacy does not cover buffers, and the net has {buffers[0]}: use a module "
+            "without buffers, such as GroupNorm in place of BatchNorm."
         )

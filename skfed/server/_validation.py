@@ -1,4 +1,4 @@
-"""Held-out rows: which of them count, and what a net does on them."""
+"""Validation of the global model on held-out rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ from skfed.utils._checks import naming
 from skfed.utils._seeding import Purpose, stream
 from skfed.utils._warnings import warn
 
-_VALUES = 2**20  # of a sample
-_MIN_ROWS = 30  # of X, below which its range says little
-_MIN_SPREAD_ROWS = 10  # of X_val, likewise
-_NAMED = 3
+_SAMPLE_SIZE = 2**20  # values of X that are looked at
+_MIN_ROWS = 30  # of X, for its range
+_MIN_SPREAD_ROWS = 10  # of X_val, for its standard deviation
+_NAMED = 3  # columns in the warning
 
 
 def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarray:
-    """Return the numbers of the rows that belong to priority clients; at least one."""
+    """Return the indices of the rows of priority clients; at least one."""
     rows = np.flatnonzero(rows_of(clients, n_samples, ids, priority, name))
     if not len(rows):
         raise ValueError(
@@ -34,26 +34,26 @@ def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarr
 
 
 def is_due(t: int, every: int, n_rounds: int) -> bool:
-    """Tell whether the model is validated after round t, whether or not a callback stops there."""
+    """Tell whether round t ends with a validation, unless it is the last because of a callback."""
     return (t + 1) % every == 0 or t + 1 == n_rounds
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Measures a net on validation data.
+    """Loss and score of a net on validation data.
 
     Parameters
     ----------
     server : ServerState
-        Whose seed the random layers have.
+        With the seed of random layers.
     rows : tuple of ndarray
-        X and y, as the net takes them.
+        X and y, in the dtypes and shapes of the net and its criterion.
     score : callable
-        Scores outputs on y.
+        Takes outputs and y.
     every : int
         Rounds from one validation to the next.
     n_rounds : int
-        Rounds that the server is to have finished in the end.
+        Rounds after which the fit ends; the last has a validation.
     """
 
     server: ServerState
@@ -63,11 +63,11 @@ class Validation:
     n_rounds: int
 
     def is_due(self, t: int) -> bool:
-        """Tell whether the model is validated after round t, wherever the rounds stop."""
+        """Tell whether round t ends with a validation."""
         return is_due(t, self.every, self.n_rounds)
 
     def after_round(self, net: NeuralNet, t: int) -> dict[str, float]:
-        """Return the columns that ``history_`` gets; NaN between two validations."""
+        """Return columns of ``history_`` for round t; NaN if it has no validation."""
         if not self.is_due(t):
             return {"val_loss": float("nan"), "val_score": float("nan")}
         rng = stream(self.server.seed, Purpose.EVALUATION_LAYERS, t)
@@ -75,7 +75,7 @@ class Validation:
         return {"val_loss": loss, "val_score": self.score(outputs, self.rows[1])}
 
     def after_stop(self, net: NeuralNet, t: int) -> dict[str, float]:
-        """Return the columns that are lacking if round t turns out to be the last."""
+        """Return the columns that round t lacks if a callback makes it the last."""
         return {} if self.is_due(t) else replace(self, n_rounds=t + 1).after_round(net, t)
 
 
@@ -90,12 +90,12 @@ def make_validation(
     every: int,
     n_rounds: int,
 ) -> Validation:
-    """Return what measures the net of a server on held-out rows.
+    """Return the validation of the net of a server on held-out rows.
 
     Parameters
     ----------
     server : ServerState
-        With the net.
+        With the net and the seed.
     problem : Problem
         Scores outputs.
     federation : Federation
@@ -137,7 +137,7 @@ def warn_of_far_columns(X: np.ndarray, X_val: np.ndarray, names: np.ndarray | No
     few rows of Synthetic. Where X is scaled and ten rows or more of X_val are not, there is a
     warning for all but tables whose columns are near unit scale (iris in four of five draws).
     """
-    step = -(-int(np.prod(X.shape[1:])) * 100 // _VALUES)
+    step = -(-int(np.prod(X.shape[1:])) * 100 // _SAMPLE_SIZE)
     train, val = _sampled(X, step), _sampled(X_val, step)
     far = far_columns(train, val)
     if not len(far):
@@ -157,12 +157,12 @@ def warn_of_far_columns(X: np.ndarray, X_val: np.ndarray, names: np.ndarray | No
     )
 
 
-@np.errstate(over="ignore", invalid="ignore")  # of values that are refused later
+@np.errstate(over="ignore", invalid="ignore")  # values too large are refused later
 def far_columns(train: np.ndarray, val: np.ndarray) -> np.ndarray:
-    """Return the numbers of the columns that are far, if they are too many for chance."""
+    """Return the indices of columns of ``val`` that are far from those of ``train``."""
     none = np.zeros(0, dtype=int)
     lower, upper = np.percentile(train, [25, 75], axis=0)
-    varied = np.flatnonzero(lower < upper)  # rare values have a range that says nothing
+    varied = np.flatnonzero(lower < upper)  # the range of rare values means little
     if len(train) < _MIN_ROWS or not len(varied):
         return none
     train, val = train[:, varied], val[:, varied]
@@ -173,7 +173,7 @@ def far_columns(train: np.ndarray, val: np.ndarray) -> np.ndarray:
 
 
 def _outside(train: np.ndarray, val: np.ndarray) -> np.ndarray | None:
-    """Tell which columns are outside the range of X, if clients are not likely to differ so."""
+    """Return a mask of columns outside of the range of X; None if clients may differ so much."""
     least, most, median = train.min(axis=0), train.max(axis=0), np.median(val, axis=0)
     ranges_away = np.maximum(least - median, median - most) / (most - least)
     far = ranges_away > 0.5
@@ -186,7 +186,7 @@ def _outside(train: np.ndarray, val: np.ndarray) -> np.ndarray | None:
 
 
 def _flat(train: np.ndarray, val: np.ndarray) -> np.ndarray | None:
-    """Tell which columns are next to constant, near the mean of X, if nearly all are."""
+    """Return a mask of nearly constant columns near the mean of X; None unless nearly all are."""
     if len(val) < _MIN_SPREAD_ROWS or train.shape[1] < 3:
         return None
     spread, spread_val = train.std(axis=0), val.std(axis=0)
@@ -196,10 +196,10 @@ def _flat(train: np.ndarray, val: np.ndarray) -> np.ndarray | None:
 
 
 def _sampled(X: np.ndarray, step: int) -> np.ndarray:
-    """Return some rows, of samples in one dimension every ``step``-th value."""
-    n_rows = max(100, _VALUES // int(np.prod(X.shape[1:])))
+    """Return rows drawn at random, flattened, with every ``step``-th value."""
+    n_rows = max(100, _SAMPLE_SIZE // int(np.prod(X.shape[1:])))
     if len(X) > n_rows:
-        # Drawn, since the rows of clients may alternate; no result depends on this stream.
+        # At random: clients' rows may alternate. No result depends on this stream.
         rows = np.random.default_rng(0).choice(len(X), n_rows, replace=False, shuffle=False)
         X = X[np.sort(rows)]
     return X.reshape(len(X), -1)[:, ::step].astype(np.float64)
