@@ -1,4 +1,4 @@
-"""Who the clients are: their ids, their rows, their sizes and who of them has priority."""
+"""The clients of a data set: their ids, rows, sizes and priority."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -13,7 +13,7 @@ import pandas as pd
 
 from skfed.utils._ids import canonical, digest, in_order, native
 
-# Ids of one of these types alone become an ordinary array; any others stay Python objects.
+# Ids that are all of one of these types are kept in an array of this dtype, others as objects.
 _PLAIN_DTYPES = {bool: bool, int: np.int64, float: np.float64, str: np.str_}
 _SHOWN = 3
 
@@ -27,10 +27,9 @@ class Federation:
     ids : ndarray of shape (n_clients,)
         Client ids, sorted by type name and value.
     priority_weights : ndarray of shape (n_clients,)
-        s_k in [0, 1]: 1 for a priority client, 0 for a free one, in between for the spectrum
-        between prioritized and ordinary federated learning.
+        s_k in [0, 1]: 1 for a priority client, 0 for a free one.
     order : ndarray of shape (n_samples,)
-        Row numbers grouped by client, each client's rows in the order of X.
+        Indices of rows grouped by client, each client's rows in the order of X.
     offsets : ndarray of shape (n_clients + 1,)
         Client k holds the rows ``order[offsets[k]:offsets[k + 1]]``.
     """
@@ -50,12 +49,12 @@ class Federation:
 
     @property
     def ends(self) -> np.ndarray:
-        """The sizes of each client and of all before it, added up."""
+        """Cumulative sums of the sizes."""
         return self.offsets[1:]
 
     @cached_property
     def priority(self) -> np.ndarray:
-        """Who has priority, wholly or in part."""
+        """Mask of the clients whose priority weight is positive."""
         return self.priority_weights > 0
 
     @cached_property
@@ -72,17 +71,17 @@ class Federation:
         return self.order[self.offsets[k] : self.offsets[k + 1]]
 
     def digest(self, k: int) -> bytes:
-        """Return the key of client ``k`` in random streams and in the server's memory."""
+        """Return the key of client ``k`` in random streams and in the server's state."""
         return self._digest(k)
 
     @cached_property
     def _digest(self) -> Callable[[int], bytes]:
-        # A round needs a client's digest several times; more than a cohort is not to be kept.
-        ids = self.ids  # not self, which would hold itself
+        # A round needs a client's digest several times. The cache has room for a cohort.
+        ids = self.ids  # a reference to self in the cache would be a cycle
         return lru_cache(maxsize=2**12)(lambda k: digest(native(ids[k])))
 
     def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
-        """Return the ids of some clients as plain Python objects."""
+        """Return ids as plain Python objects, given indices."""
         return tuple(native(self.ids[k]) for k in clients)
 
 
@@ -107,7 +106,7 @@ def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Feder
     values = _check_ids(clients, n_samples, "clients")
     ids, keys = (None, values) if values.dtype != object else _encode_objects(values, "clients")
     order = np.argsort(keys, kind="stable")
-    # Not np.unique's inverse, which takes three times the memory of the row numbers.
+    # np.unique's inverse would take three times the memory of the row indices.
     grouped = keys[order]
     starts = np.concatenate([[0], np.flatnonzero(grouped[1:] != grouped[:-1]) + 1])
     ids = grouped[starts] if ids is None else ids
@@ -120,12 +119,12 @@ def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Feder
 
 
 def federation_of(sizes: Mapping[str, int], priority: Any = None) -> Federation:
-    """Return the federation of named clients that hold their data themselves; it has no rows.
+    """Return the federation of clients that hold their own data; it has no rows.
 
     Parameters
     ----------
     sizes : mapping of str to int
-        D_k of each client.
+        D_k by client name.
     priority : collection of str or mapping of str to float, default=None
         As :func:`make_federation`.
 
@@ -153,7 +152,7 @@ def encode_ids(clients: Any, n_samples: int, name: str = "clients") -> tuple[np.
 
 
 def _check_ids(clients: Any, n_samples: int, name: str) -> np.ndarray:
-    """Return one id a row of X, none of them missing."""
+    """Return an array of one id a row of X; none may be missing."""
     values = _as_vector(clients, name)
     if len(values) != n_samples:
         raise ValueError(
@@ -172,19 +171,19 @@ def _check_ids(clients: Any, n_samples: int, name: str) -> np.ndarray:
 def rows_of(
     clients: Any, n_samples: int, ids: np.ndarray, wanted: np.ndarray, name: str = "clients"
 ) -> np.ndarray:
-    """Return a mask of the rows whose client is, among ``ids``, in the mask ``wanted``."""
-    given, codes = encode_ids(clients, n_samples, name)
-    found = find_ids(ids, given)
+    """Return a mask of the rows of clients that ``wanted``, a mask of ``ids``, selects."""
+    present, codes = encode_ids(clients, n_samples, name)
+    found = find_ids(ids, present)
     return ((found >= 0) & wanted[found])[codes]
 
 
 def _as_vector(clients: Any, name: str) -> np.ndarray:
-    """Make a one-dimensional array of ids; tuples stay single ids."""
+    """Return a one-dimensional array of ids, in which a tuple is one id."""
     if isinstance(clients, str | bytes | Mapping) or not hasattr(clients, "__len__"):
         raise ValueError(f"{name} must be an array of client ids, one a row of X; got {clients!r}.")
     if hasattr(clients, "__array__"):
         values = np.asarray(clients)
-        if values.dtype.kind in "mM":  # as Timestamps and Timedeltas, as single ones become
+        if values.dtype.kind in "mM":  # to Timestamps and Timedeltas, as native does
             values = pd.Series(values).astype(object).to_numpy()
     else:
         values = np.fromiter(clients, dtype=object, count=len(clients))
@@ -196,7 +195,7 @@ def _as_vector(clients: Any, name: str) -> np.ndarray:
 
 
 def _encode_objects(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Encode ids of any type; 1, "1" and 1.0 are three clients."""
+    """As ``encode_ids``, for ids of any types."""
     keys = [canonical(client) for client in values]
     try:
         ids = {key: native(client) for key, client in zip(keys, values, strict=True)}
@@ -208,7 +207,7 @@ def _encode_objects(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _array_of(ids: list) -> np.ndarray:
-    """Hold ids in a plain array where they are of one plain type, else as objects."""
+    """Return an array of a plain dtype if all ids have the type of one, else of objects."""
     types = {type(client) for client in ids}
     dtype = _PLAIN_DTYPES.get(*types) if len(types) == 1 else None
     if dtype is not None:
@@ -221,7 +220,7 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
     """Return s_k of each client."""
     if priority is None:
         return np.ones(len(ids))
-    clients, given = named(priority)
+    clients, client_weights = parse_priority(priority)
     try:
         found = find_ids(ids, clients)
     except TypeError as error:
@@ -234,61 +233,61 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
             "drop the unknown ones, or check their type and that these rows are in X."
         )
     weights = np.zeros(len(ids))
-    weights[found] = given
+    weights[found] = client_weights
     return weights
 
 
-def named(priority: Any) -> tuple[list, list]:
-    """Return the ids that ``priority`` names, and their weights.
+def parse_priority(priority: Any) -> tuple[list, list]:
+    """Return the ids in ``priority`` and their weights.
 
     Raises
     ------
     ValueError
-        If it is no collection, is empty, or has a weight outside [0, 1].
+        If it is not a collection, is empty, or has a weight outside [0, 1].
     """
-    is_one = isinstance(priority, str | bytes) or getattr(priority, "ndim", 1) == 0
-    if is_one or not isinstance(priority, Iterable):
+    is_scalar = isinstance(priority, str | bytes) or getattr(priority, "ndim", 1) == 0
+    if is_scalar or not isinstance(priority, Iterable):
         raise ValueError(
             "priority must be a collection of client ids, or a mapping of them to weights; got "
             f"{priority!r}."
         )
     clients = [native(client) for client in priority]
-    given = list(priority.values()) if isinstance(priority, Mapping) else [1.0] * len(clients)
-    for client, weight in zip(clients, given, strict=True):
+    weights = list(priority.values()) if isinstance(priority, Mapping) else [1.0] * len(clients)
+    for client, weight in zip(clients, weights, strict=True):
         if not (isinstance(weight, Real) and 0 <= float(weight) <= 1):
             raise ValueError(
                 f"priority gives client {client!r} the weight {weight!r}: it must be in [0, 1]."
             )
-    if not any(given):
+    if not any(weights):
         raise ValueError(
             f"priority is empty ({priority!r}), so there is no objective: name at least one "
             "client, or pass None to give every client priority."
         )
-    return clients, given
+    return clients, weights
 
 
 def find_ids(ids: np.ndarray, clients: Iterable) -> np.ndarray:
     """Return each client's index in ``ids``, by type and value, else by equality; -1 if unknown.
 
-    Equality counts where it leaves no doubt: where 1, 1.0 and True are told apart, it does not.
+    Equality is used only if it is unambiguous: not if ``ids`` or ``clients`` has both 1 and 1.0.
     """
-    place = {canonical(client): k for k, client in enumerate(ids)}
+    index = {canonical(client): k for k, client in enumerate(ids)}
     keys = [(canonical(client), native(client)) for client in clients]
     wanted = dict(keys)
     equal: dict[Hashable, int] = {}
-    for key, k in place.items():
+    for key, k in index.items():
         if key not in wanted:
             client = native(ids[k])
             equal[client] = -1 if client in equal else k
-    unmatched = Counter(client for key, client in wanted.items() if key not in place)
+    unmatched = Counter(client for key, client in wanted.items() if key not in index)
     found = (
-        place[key] if key in place else equal.get(client, -1) if unmatched[client] == 1 else -1
+        index[key] if key in index else equal.get(client, -1) if unmatched[client] == 1 else -1
         for key, client in keys
     )
     return np.fromiter(found, dtype=np.intp)
 
 
 def _some(ids: list) -> str:
-    """Show the first few ids."""
+    """Return the first few ids as text."""
     text = ", ".join(repr(native(client)) for client in ids[:_SHOWN])
     return text + (", ..." if len(ids) > _SHOWN else "")

@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
-from skfed._federation import federation_of, named
+from skfed._federation import federation_of, parse_priority
 from skfed.availability import BaseAvailability
 from skfed.checkpoint._run import open_run
 from skfed.engines import Draws, batch_size
@@ -223,7 +223,7 @@ class FederatedStrategy(Strategy):
     def _gather(self, grid: Grid, model: BaseFederated) -> dict[str, ClientInfo]:
         """Wait for the clients, if the parameters are right; return their cards."""
         model._validate_params()
-        priority = [] if model.priority is None else named(model.priority)[0]
+        priority = [] if model.priority is None else parse_priority(model.priority)[0]
         self._nodes = Nodes(grid, self._asks_classes(model), self.timeout)
         return self._nodes.gather(self.clients, [str(name) for name in priority])
 
