@@ -1,4 +1,4 @@
-"""What a client says of itself at the beginning, checked."""
+"""The description that a client sends of its data, and checks of it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,82 +6,89 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
-from skfed.flower._messages import from_text, number, record, shortened
+from skfed.flower._messages import abbreviated, check_protocol, from_text, get_number, get_record
 
-_MOST_ROWS = 2**40  # so that the sizes of all clients can be added up
-_MOST_VALUES = 2**28  # in a row
+_MAX_ROWS = 2**40  # so that the sum over all clients does not overflow
+_MAX_VALUES = 2**28  # in a row
 
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """What a client says of itself."""
+    """The description of a client's data."""
 
     name: str
     n_samples: int
     shape: tuple[int, ...]  # of a row of X
     dtype: str  # of X
     target_shape: tuple[int, ...]  # of a row of y
-    columns: tuple[str, ...] | None  # of X, if it has names
-    classes: tuple[Any, ...] | None  # in its data, if asked
+    columns: tuple[str, ...] | None  # names of the columns of X, if it is a table
+    classes: tuple[Any, ...] | None  # labels in y, if requested
 
     @classmethod
     def of(cls, content: RecordDict) -> "ClientInfo":
-        """Read an answer to a hello.
+        """Read the reply to a hello.
 
         Raises
         ------
         ValueError
-            If it is none.
+            If it is not valid.
         """
-        card = record(content, "card", ConfigRecord)
-        name, n_samples = card.get("name"), number(card, "n_samples", int)
-        columns, classes = card.get("columns"), card.get("classes")
-        shape, target_shape = (_shape(card, key) for key in ("shape", "target_shape"))
+        info = get_record(content, "info", ConfigRecord)
+        check_protocol(info.get("protocol"))
+        name, n_samples = info.get("name"), get_number(info, "n_samples", int)
+        columns, classes = info.get("columns"), info.get("classes")
+        shape, target_shape = (_shape(info, key) for key in ("shape", "target_shape"))
         columns = None if columns is None else tuple(columns)
-        right = {
-            # NumPy would take the last NULs away.
+        valid = {
+            # NumPy strips trailing NULs.
             "name": isinstance(name, str) and 0 < len(name) <= 200 and "\0" not in name,
-            "n_samples": 0 < n_samples <= _MOST_ROWS,
-            "shape": len(shape) > 0 and np.prod(shape, dtype=float) <= _MOST_VALUES,
-            "dtype": np.dtype(card.get("dtype")).kind in "biuf",
+            "n_samples": 0 < n_samples <= _MAX_ROWS,
+            "shape": len(shape) > 0 and np.prod(shape, dtype=float) <= _MAX_VALUES,
+            "dtype": np.dtype(info.get("dtype")).kind in "biuf",
             "columns": columns is None or list(map(type, columns)) == [str] * shape[0],
         }
-        for key, is_right in right.items():
-            if not is_right:
-                raise ValueError(f"its card says {key}={shortened(card.get(key))}.")
+        for key, is_valid in valid.items():
+            if not is_valid:
+                raise _invalid(key, info.get(key))
         labels = None if classes is None else _labels(from_text(classes))
-        return cls(name, n_samples, shape, card["dtype"], target_shape, columns, labels)
+        return cls(name, n_samples, shape, info["dtype"], target_shape, columns, labels)
 
     @property
-    def kind_of_classes(self) -> str | None:
-        """What the labels are: strings, truth values or numbers."""
-        return None if self.classes is None else _kind(self.classes[0])
+    def label_type(self) -> str | None:
+        """The type of the labels: string, boolean or number."""
+        return None if self.classes is None else _label_type(self.classes[0])
 
-    def misfit(self, other: "ClientInfo") -> str | None:
-        """Say in what the data of two clients differ that must be alike; None if in nothing."""
-        for name in ("shape", "target_shape", "columns", "kind_of_classes"):
-            one, two = getattr(self, name), getattr(other, name)
-            if one != two:
-                return f"{self.name!r} has {name} {shortened(one)}, {other.name!r} {shortened(two)}"
+    def mismatch(self, other: "ClientInfo") -> str | None:
+        """Describe how the data of two clients are incompatible; None if they are not."""
+        for name in ("shape", "target_shape", "columns", "label_type"):
+            mine, its = getattr(self, name), getattr(other, name)
+            if mine != its:
+                return (
+                    f"{self.name!r} has {name} {abbreviated(mine)}, "
+                    f"{other.name!r} has {abbreviated(its)}"
+                )
         return None
 
 
-def _shape(card: ConfigRecord, key: str) -> tuple[int, ...]:
-    shape = card.get(key) or []
+def _shape(info: ConfigRecord, key: str) -> tuple[int, ...]:
+    shape = info.get(key) or []
     if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
-        raise ValueError(f"its card says {key}={shortened(shape)}.")
+        raise _invalid(key, shape)
     return tuple(shape)
 
 
 def _labels(classes: Any) -> tuple[Any, ...]:
-    """Return labels that are all strings, all truth values or all numbers."""
-    kinds = {_kind(label) for label in classes}
-    if len(kinds) != 1 or None in kinds:
-        raise ValueError(f"its card says classes={shortened(classes)}.")
+    """Return labels that are all strings, all booleans or all numbers."""
+    types = {_label_type(label) for label in classes}
+    if len(types) != 1 or None in types:
+        raise _invalid("classes", classes)
     return tuple(classes)
 
 
-def _kind(label: Any) -> str | None:
-    """Name the kind of a label; integers and other numbers go together."""
-    kinds = {str: "string", bool: "truth value", int: "number", float: "number"}
-    return kinds.get(type(label))
+def _label_type(label: Any) -> str | None:
+    types = {str: "string", bool: "boolean", int: "number", float: "number"}
+    return types.get(type(label))
+
+
+def _invalid(key: str, value: Any) -> ValueError:
+    return ValueError(f"its info has {key}={abbreviated(value)}.")

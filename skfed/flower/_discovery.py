@@ -1,4 +1,4 @@
-"""Asks nodes who they are; one that is slow, or hangs, keeps nobody waiting."""
+"""Requests the names of nodes' clients, without waiting for a node that does not reply."""
 
 import time
 from collections import Counter
@@ -7,78 +7,80 @@ from collections.abc import Collection
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from skfed.flower._messages import HELLO, content_of
+from skfed.flower._messages import HELLO, PROTOCOL, content_of
 
-PAUSE = 1.0  # seconds between looks at what has come
-_PATIENCE = 60.0  # seconds until a node that says nothing is asked again; then twice as many
-_AGAIN = 10.0  # seconds until a node that has answered may be asked again
+PULL_INTERVAL = 1.0  # seconds
+_RETRY_AFTER = 60.0  # seconds before a node without a reply gets a new request; then doubled
+_REPEAT_AFTER = 10.0  # seconds before a node that has replied may get a new request
 
 
 class ClientDiscovery:
-    """Sends hellos, and keeps what each node has answered last.
+    """Sends hellos, and keeps the last reply of each node.
 
     Parameters
     ----------
     grid : Grid
-        Flower's way to the nodes.
+        Sends Flower's messages.
     ask_classes : bool
-        Whether clients are to name the classes in their data.
+        Whether clients are to send the classes in their data.
     timeout : float
-        Seconds after which an answer is too late.
+        Seconds after which a message expires.
 
     Attributes
     ----------
-    said : dict of int to RecordDict or Exception
-        By each node that has answered, who it is.
+    replies : dict of int to RecordDict or Exception
+        The last reply of each node that has replied.
     """
 
     def __init__(self, grid: Grid, ask_classes: bool, timeout: float):
         self.grid, self.timeout = grid, timeout
-        self.said: dict[int, RecordDict | Exception] = {}
-        self._asked = RecordDict({"asked": ConfigRecord({"classes": ask_classes})})
-        self._waiting: dict[str, int] = {}  # the nodes of messages without an answer
-        self._unanswered: Counter[int] = Counter()  # messages since a node's last answer
-        self._due: dict[int, float] = {}  # when a node may be asked again
+        self.replies: dict[int, RecordDict | Exception] = {}
+        request = ConfigRecord({"protocol": PROTOCOL, "classes": ask_classes})
+        self._content = RecordDict({"request": request})
+        self._pending: dict[str, int] = {}  # nodes by message without a reply
+        self._n_attempts: Counter[int] = Counter()  # requests since a node's last reply
+        self._due: dict[int, float] = {}  # when a node may get a new request
 
     def exchange(self, nodes: Collection[int], wait: bool) -> None:
-        """Ask nodes that are due, and hear what has come; maybe wait for new nodes, for a while.
+        """Send requests to the nodes that are due, and receive replies.
 
-        An answer that comes later is heard at the next exchange.
+        With ``wait`` it waits for the replies of new nodes, for a limited time. Later replies are
+        received by the next exchange.
         """
         now = time.monotonic()
-        # Half of the time is left to nodes that come later.
-        end = now + min(_PATIENCE, self.timeout / 2) if wait else now
+        # Half of the timeout remains for nodes that connect later.
+        end = now + min(_RETRY_AFTER, self.timeout / 2) if wait else now
         due = [node for node in nodes if self._due.get(node, now) <= now]
         new = {node for node in due if node not in self._due}
-        self._ask(due, now)
-        self._hear()
-        while not new <= self.said.keys() and time.monotonic() < end:
-            time.sleep(PAUSE)
-            self._hear()
+        self._push(due, now)
+        self._pull()
+        while not new <= self.replies.keys() and time.monotonic() < end:
+            time.sleep(PULL_INTERVAL)
+            self._pull()
 
-    def forget_others(self, online: Collection[int]) -> None:
-        """Forget nodes that are gone: they may come back as they were not before."""
-        known: dict
-        for known in (self.said, self._unanswered, self._due):
-            for node in known.keys() - set(online):
-                del known[node]
-        self._waiting = {text: node for text, node in self._waiting.items() if node in online}
+    def keep_only(self, online: Collection[int]) -> None:
+        """Drop nodes that are offline: they may come back with another client."""
+        by_node: dict
+        for by_node in (self.replies, self._n_attempts, self._due):
+            for node in by_node.keys() - set(online):
+                del by_node[node]
+        self._pending = {text: node for text, node in self._pending.items() if node in online}
 
-    def _ask(self, nodes: list[int], now: float) -> None:
-        messages = [Message(self._asked, node, HELLO, ttl=self.timeout) for node in nodes]
+    def _push(self, nodes: list[int], now: float) -> None:
+        messages = [Message(self._content, node, HELLO, ttl=self.timeout) for node in nodes]
         if messages:
             self.grid.push_messages(messages)
         for node, message in zip(nodes, messages, strict=True):
-            self._waiting[message.metadata.message_id] = node
-            self._due[node] = now + _PATIENCE * 2 ** self._unanswered[node]
-            self._unanswered[node] += 1
+            self._pending[message.metadata.message_id] = node
+            self._due[node] = now + _RETRY_AFTER * 2 ** self._n_attempts[node]
+            self._n_attempts[node] += 1
 
-    def _hear(self) -> None:
-        replies = self.grid.pull_messages(list(self._waiting)) if self._waiting else []
+    def _pull(self) -> None:
+        replies = self.grid.pull_messages(list(self._pending)) if self._pending else []
         for reply in replies:
-            node = self._waiting.pop(reply.metadata.reply_to_message_id, None)
-            if node is None:  # no answer to a hello
+            node = self._pending.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:  # not a reply to a hello
                 continue
-            self.said[node] = content_of(reply)
-            self._due[node] = time.monotonic() + _AGAIN
-            self._unanswered[node] = 0
+            self.replies[node] = content_of(reply)
+            self._due[node] = time.monotonic() + _REPEAT_AFTER
+            self._n_attempts[node] = 0

@@ -1,20 +1,23 @@
-"""What stands in the messages between server and clients.
+"""The messages between server and clients.
 
 ========================  ==============================================================
-message                   what is in it, and in its answer
+message type              contents of the request, and of the reply
 ========================  ==============================================================
-``query.skfed_hello``     whether ``classes`` are asked. A card: name, number of rows,
-                          shape, classes if asked
-``query.skfed_moments``   nothing. The mean and variance of each column, as the net takes it;
-                          only of nets that standardise X, and before round 0
-``query.skfed_poll``      the model, round and question. The loss or error; or nothing,
-                          above the bound
-``train``                 the model, unless polled in this round, and how to train. The
-                          models, one a copy of the client, with their training losses
+``query.skfed_hello``     whether the client is to send its ``classes``.
+                          ``info``: see :class:`ClientInfo`
+``query.skfed_moments``   nothing else. ``moments``: the mean and variance of each column.
+                          Before the first round, if the net standardises X
+``query.skfed_poll``      ``state``, metric and bound. ``metrics``: the loss or error;
+                          nothing above the bound
+``train``                 ``state``, unless the client was polled in this round, and how to
+                          train. For each copy i of the client in the cohort ``state-i``
+                          and ``report-i``, its training loss
 ========================  ==============================================================
 
-A client that cannot do what it is asked answers with a failure, which tells the kind of the cause
-and, unless it is one of the :class:`Refusal` below, not its words: they may hold data.
+SCAFFOLD adds a ``correction`` to the request of a training, and ``variate-i`` to its reply.
+
+Each request has a ConfigRecord ``request``. A client that fails replies with a ``failure``: the
+type of the exception, and its message only if it is a :class:`Refusal`, as others may contain data.
 """
 
 import json
@@ -28,24 +31,34 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from skfed.nets import State
 from skfed.utils import _files
 
+PROTOCOL = 1  # raised when the records of a message change
 HELLO, MOMENTS = "query.skfed_hello", "query.skfed_moments"
 POLL, TRAIN = "query.skfed_poll", "train"
 
 
 class Refusal(ValueError):
-    """Why a client does not do what it is asked, in words that tell nothing of its data."""
+    """Why a client refuses a request, in a message without data."""
 
 
-def to_arrays(model: State) -> ArrayRecord:
-    """Return a model as Flower sends it.
+def check_protocol(protocol: Any) -> None:
+    """Raise a Refusal if the other side has another version of the messages."""
+    if protocol != PROTOCOL:
+        raise Refusal(
+            f"the server and the client have different versions of skfed (messages of version "
+            f"{PROTOCOL} and {abbreviated(protocol)}): install the same version on both sides."
+        )
+
+
+def to_arrays(state: State) -> ArrayRecord:
+    """Convert a state to the record that Flower sends.
 
     Raises
     ------
     ValueError
-        If a tensor has a dtype that NumPy, in whose arrays Flower sends, has not.
+        If a tensor has a dtype that NumPy lacks, since Flower sends NumPy arrays.
     """
     arrays = {}
-    for name, tensor in model.items():
+    for name, tensor in state.items():
         try:
             arrays[name] = Array(tensor.cpu().numpy())
         except TypeError as error:
@@ -56,137 +69,133 @@ def to_arrays(model: State) -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
-def to_model(arrays: ArrayRecord, like: Mapping[str, torch.Tensor]) -> State:
-    """Return a model that was sent, if it has the names, shapes and dtypes of another.
+def to_state(arrays: ArrayRecord, like: Mapping[str, torch.Tensor]) -> State:
+    """Convert a received record to a state.
 
     Raises
     ------
     ValueError
-        If it has not, or cannot be read.
+        If it cannot be read, or differs from ``like`` in names, shapes or dtypes.
     """
     if arrays.keys() != like.keys():
         raise ValueError(
-            f"a model of {shortened(sorted(arrays))} was sent, but the net has "
-            f"{shortened(sorted(like))}: use the same estimator on both sides."
+            f"the message has tensors {abbreviated(sorted(arrays))}, but the net has "
+            f"{abbreviated(sorted(like))}: use the same estimator on both sides."
         )
-    model = {}
+    state = {}
     for name, expected in like.items():
         try:
-            # Copied, since torch wants memory that it may write to.
+            # Copied, since torch needs memory that it may write to.
             tensor = torch.from_numpy(np.array(arrays[name].numpy()))
-        except Exception as error:  # whatever bytes come
+        except Exception as error:  # the bytes may be anything
             raise ValueError(f"{name} cannot be read: {type(error).__name__}") from error
         if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
             raise ValueError(
-                f"{name} of shape {tuple(tensor.shape)} and dtype {tensor.dtype} was sent, but the "
-                f"net has {tuple(expected.shape)} and {expected.dtype}."
+                f"{name} in the message has shape {tuple(tensor.shape)} and dtype {tensor.dtype}, "
+                f"but the net has {tuple(expected.shape)} and {expected.dtype}."
             )
-        model[name] = tensor
-    return model
+        state[name] = tensor
+    return state
 
 
 def to_config(**values: Any) -> ConfigRecord:
-    """Return plain values as Flower sends them; None is left out."""
+    """Return a record of the values that are not None."""
     given = {name: value for name, value in values.items() if value is not None}
     return ConfigRecord({name: list(v) if isinstance(v, tuple) else v for name, v in given.items()})
 
 
 def to_text(value: Any) -> str:
-    """Return labels, names and the like as text, by which their types come back."""
+    """Encode labels as JSON that keeps their types."""
     return json.dumps(_files.to_json(value, {}))
 
 
 def from_text(text: Any) -> Any:
-    """Return what ``to_text`` was given.
+    """Decode the JSON of ``to_text``.
 
     Raises
     ------
     ValueError
-        If it was given nothing like it.
+        If it is something else.
     """
     try:
         return _files.from_json(json.loads(text), {})
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{str(text)[:80]!r} is no text of a value") from error
+        raise ValueError(f"{str(text)[:80]!r} is not the JSON of labels") from error
 
 
-def failure(error: Exception) -> RecordDict:
-    """Return what a client answers that has failed."""
-    told = {"kind": type(error).__name__}
+def failure_of(error: Exception) -> RecordDict:
+    """Return the reply of a client that failed."""
+    failure = {"type": type(error).__name__}
     if isinstance(error, Refusal):
-        told["words"] = str(error)
-    return RecordDict({"failure": ConfigRecord(told)})
+        failure["message"] = str(error)
+    return RecordDict({"failure": ConfigRecord(failure)})
 
 
 def content_of(reply: Message | None) -> RecordDict | Exception:
-    """Return what a reply says, or what stands for its lack."""
+    """Return the content of a reply, or an exception if there is none or the client failed."""
     if reply is None:
         return TimeoutError("no answer")
     if reply.has_error():
-        # The reason may hold a traceback, and so data.
+        # The reason may contain a traceback, and so data.
         return ConnectionError(f"no answer: Flower's error code {reply.error.code}")
-    return cause_of(reply.content) or reply.content
+    if "failure" not in reply.content:
+        return reply.content
+    failure = reply.content["failure"]
+    name, message = str(failure.get("type"))[:80], failure.get("message")
+    if isinstance(message, str):
+        return RuntimeError(f"the client refuses: {abbreviated(message)}")
+    return RuntimeError(f"the client failed with {name!r}: see its log.")
 
 
-def cause_of(content: RecordDict) -> Exception | None:
-    """Return what an answer says of a failure, or None."""
-    if "failure" not in content:
-        return None
-    told = content["failure"]
-    kind, words = str(told.get("kind"))[:80], told.get("words")
-    if isinstance(words, str):
-        return RuntimeError(f"it says: {shortened(words)}")
-    return RuntimeError(f"it failed with {kind!r}: its own log says more.")
-
-
-def record(content: RecordDict, name: str, kind: type) -> Any:
-    """Return a record of an answer.
+def get_record(content: RecordDict, name: str, kind: type) -> Any:
+    """Return a record of a reply.
 
     Raises
     ------
     ValueError
-        If it is not there, or is another kind of record.
+        If it is missing, or has another type.
     """
-    found = content.get(name)
-    if not isinstance(found, kind):
-        raise ValueError(f"its answer has no {kind.__name__} {name!r}.")
-    return found
+    record = content.get(name)
+    if not isinstance(record, kind):
+        raise ValueError(f"its reply has no {kind.__name__} {name!r}.")
+    return record
 
 
-def to_moments(content: RecordDict, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means and variances that a client has sent.
+def get_number(record: MetricRecord | ConfigRecord, name: str, kind: type = float) -> Any:
+    """Return a number of a reply.
 
     Raises
     ------
     ValueError
-        If they are not there, of another length, not finite, or a variance is negative.
+        If it is missing, or has another type.
     """
-    arrays = record(content, "moments", ArrayRecord)
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"its reply has no number {name!r}.")
+    if kind is int and not isinstance(value, int):
+        raise ValueError(f"its reply has {name}={value!r}, which must be an integer.")
+    return kind(value)
+
+
+def get_moments(content: RecordDict, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means and variances of a reply.
+
+    Raises
+    ------
+    ValueError
+        If they are missing, have another length, are not finite, or a variance is negative.
+    """
     like = torch.zeros(n_features, dtype=torch.double)
-    sent = to_model(arrays, {"mean": like, "variance": like})
-    mean, variance = sent["mean"].numpy(), sent["variance"].numpy()
+    moments = to_state(
+        get_record(content, "moments", ArrayRecord), {"mean": like, "variance": like}
+    )
+    mean, variance = moments["mean"].numpy(), moments["variance"].numpy()
     if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
         raise ValueError("its means or variances are not finite, or a variance is negative.")
     return mean, variance
 
 
-def number(metrics: MetricRecord | ConfigRecord, name: str, kind: type = float) -> Any:
-    """Return a number of an answer.
-
-    Raises
-    ------
-    ValueError
-        If it is not there, or none.
-    """
-    value = metrics.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"its answer has no number {name!r}.")
-    if kind is int and not isinstance(value, int):
-        raise ValueError(f"its answer has {name}={value!r}, which must be an integer.")
-    return kind(value)
-
-
-def shortened(value: Any) -> str:
-    """Return a text for a message; what others send may be long, or hold control characters."""
+def abbreviated(value: Any) -> str:
+    """Return the repr of a received value, at most 200 characters of it."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -225,7 +225,7 @@ class FederatedStrategy(Strategy):
         model._validate_params()
         priority = [] if model.priority is None else parse_priority(model.priority)[0]
         self._nodes = Nodes(grid, self._asks_classes(model), self.timeout)
-        return self._nodes.gather(self.clients, [str(name) for name in priority])
+        return self._nodes.wait_for_clients(self.clients, [str(name) for name in priority])
 
     def _begin(self, model: BaseFederated, cards: dict[str, ClientInfo]) -> tuple[ServerState, Any]:
         """Return the server with a new net, and the classes, if there are any."""

@@ -8,28 +8,28 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # as a process of Flower has
+TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # as in a process of Flower
 
 
 class Node:
-    """A SuperNode: a client app, its configuration, and what befalls it."""
+    """A SuperNode: a client app, its configuration, and how it fails."""
 
     def __init__(self, app, config, registered=""):
         self.app, self.registered, self.config = app, registered, config
-        self.online, self.answer = True, None
+        self.online, self.answer = True, None  # a function that replies instead of the app
         self.start()
 
     def start(self):
-        """Start anew, with nothing remembered."""
+        """Start again, with an empty state."""
         self.context = Context(1, 1, self.config, RecordDict(), {})
 
 
 class LocalGrid(Grid):
-    """Carries messages to nodes by calling them, and keeps them all."""
+    """Sends messages to nodes by calling them, and stores all of them."""
 
     def __init__(self, *nodes):
         self.nodes = dict(enumerate(nodes, start=10))
-        self.sent, self.received, self._came = [], [], {}
+        self.sent, self.received, self._replies = [], [], {}
         self._numbers = count(1)
 
     def add(self, node):
@@ -59,11 +59,11 @@ class LocalGrid(Grid):
             self.sent.append(message)
             reply = self._reply(message, self.nodes[message.metadata.dst_node_id])
             if reply is not None:
-                self._came[message.metadata.message_id] = reply
+                self._replies[message.metadata.message_id] = reply
         return [message.metadata.message_id for message in messages]
 
     def pull_messages(self, message_ids):
-        replies = [self._came.pop(one) for one in message_ids if one in self._came]
+        replies = [self._replies.pop(one) for one in message_ids if one in self._replies]
         self.received += replies
         return replies[::-1]  # in no order
 
@@ -79,8 +79,18 @@ class LocalGrid(Grid):
 
 
 def late(message):
-    """Answer nothing in time."""
+    """Send no reply in time."""
     time.sleep(0)
+
+
+def is_kind(message, kind):
+    """Return whether a message is a "hello", "moments", "poll" or "train"."""
+    return message.metadata.message_type.endswith(kind)
+
+
+def requests(messages, kind):
+    """Return the requests of the messages of a kind."""
+    return [m.content["request"] for m in messages if is_kind(m, kind)]
 
 
 def contents(messages, record):

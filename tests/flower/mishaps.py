@@ -1,7 +1,7 @@
-"""What befalls nodes, and the estimator that it befalls."""
+"""Failures of nodes, and the estimator that they are tested with."""
 
 from flwr.app import Message, RecordDict
-from local_grid import contents
+from local_grid import requests
 
 from skfed import FederatedClassifier, RandomSelector
 from skfed.modules import SoftmaxRegression
@@ -16,16 +16,16 @@ def estimator(**params):
 
 
 def at_round(t, do):
-    """Return a grid's carrier that does something before the messages of a round."""
+    """Return a function by which a grid calls ``do`` before it sends the trainings of a round."""
 
     def watch(grid):
-        carry = grid.send_and_receive
+        original = grid.send_and_receive
 
         def send_and_receive(messages, *, timeout=None):
-            for order in contents(messages, "order")[:1]:
-                if order["round"] == t:
+            for request in requests(messages, "train")[:1]:
+                if request["round"] == t:
                     do(grid)
-            return carry(messages, timeout=timeout)
+            return original(messages, timeout=timeout)
 
         grid.send_and_receive = send_and_receive
 

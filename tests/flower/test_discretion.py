@@ -1,10 +1,10 @@
-"""What never leaves a client, whoever asks."""
+"""What a client never sends."""
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from local_grid import contents
+from local_grid import contents, requests
 
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.aggregation import Scaffold
@@ -16,48 +16,43 @@ ALIGN = {"selector": FedAlignSelector(eps=1e-4, warmup=0), "priority": ["f"], "r
 
 @pytest.fixture
 def polled(federate):
-    """Return the questions and answers of a round in which some clients were above the bound."""
+    """Return a strategy and grid after rounds in which some clients were above the bound."""
     strategy, grid = federate(FederatedClassifier(SoftmaxRegression(5, 3), **ALIGN, n_rounds=3))
     strategy.start(grid)
     return strategy, grid
 
 
-def test_above_the_bound_nothing_is_said(polled):
+def test_above_the_bound_nothing_is_sent(polled):
     strategy, grid = polled
-    asked = {m.metadata.message_id: m for m in grid.sent}
+    sent = {m.metadata.message_id: m for m in grid.sent}
     silent = []
     for reply in grid.received:
-        question = asked[reply.metadata.reply_to_message_id].content.get("question")
-        if question is None or "at_most" not in question:
+        request = sent[reply.metadata.reply_to_message_id].content["request"]
+        if "at_most" not in request:
             continue
-        said = reply.content
-        if "answer" in said:
-            assert said["answer"]["loss"] <= question["at_most"]
+        if "metrics" in reply.content:
+            assert reply.content["metrics"]["loss"] <= request["at_most"]
         else:
-            assert not said
-            silent.append((question["client"], question["round"]))
-    assert silent  # else nothing is shown
-    trained = {(o["client"], o["round"]) for o in contents(grid.sent, "order")}
+            assert not reply.content
+            silent.append((request["client"], request["round"]))
+    assert silent  # else nothing is tested
+    trained = {(request["client"], request["round"]) for request in requests(grid.sent, "train")}
     assert not trained & set(silent)
     rows = strategy.model_.history_
     assert rows["scalars_up"].sum() < rows["n_polled"].sum()
 
 
-def test_who_kept_silent_does_not_train_either(polled):
-    """Even if a server asks it to."""
+def test_a_silent_client_does_not_train(polled):
+    """Even if a server requests it."""
     _, grid = polled
     for node in grid.nodes.values():
-        memory = node.context.state.get("skfed")
-        if memory is not None and memory["silent"]:
-            order = next(iter(contents(grid.sent, "order")))
-            asked = ConfigRecord(
-                {**order, "client": node.config["client-name"], "round": memory["round"]}
-            )
-            message = Message(RecordDict({"order": asked}), 1, "train")
-            message.metadata.__dict__["_message_id"] = "x"
-            reply = node.app(message, node.context)
-            assert set(reply.content) == {"failure"}
-            assert "it was silent in this round" in reply.content["failure"]["words"]
+        poll = node.context.state.get("skfed.poll")
+        if poll is not None and poll["silent"]:
+            request = requests(grid.sent, "train")[0]
+            request = {**request, "client": node.config["client-name"], "round": poll["round"]}
+            content = ask(node, request, "train")
+            assert set(content) == {"failure"}
+            assert "it was silent in this round" in content["failure"]["message"]
             return
     pytest.fail("nobody was silent in the last round")
 
@@ -75,7 +70,7 @@ def test_noise_is_added_at_the_client_and_is_its_own(federate):
         strategy, grid = federate(private, classes=[0, 1, 2])
         strategy.start(grid)
         models.append(
-            [m["module.linear.weight"].numpy() for m in contents(grid.received, "model-0")]
+            [s["module.linear.weight"].numpy() for s in contents(grid.received, "state-0")]
         )
         losses.append([r["loss"] for r in contents(grid.received, "report-0")])
     assert len(models[0]) == 6
@@ -86,7 +81,7 @@ def test_noise_is_added_at_the_client_and_is_its_own(federate):
     assert np.isfinite(spent["epsilon"]).all()
 
 
-def test_the_clients_own_noise_counts_whatever_the_server_says(federate):
+def test_the_clients_own_noise_is_used_whatever_the_server_has(federate):
     """A server without privacy parameters gets noisy updates from clients that have them."""
     net = SoftmaxRegression(5, 3)
     plain = FederatedClassifier(
@@ -100,15 +95,15 @@ def test_the_clients_own_noise_counts_whatever_the_server_says(federate):
     for name, at_client in (("plain", plain), ("noisy", own)):
         strategy, grid = federate(plain, at_client=at_client, classes=[0, 1, 2])
         strategy.start(grid)
-        received = contents(grid.received, "model-0")
+        received = contents(grid.received, "state-0")
         sent[name] = torch.tensor(
             [float(np.abs(m["module.linear.weight"].numpy()).max()) for m in received]
         )
     assert sent["noisy"].min() > 10 * sent["plain"].max()
 
 
-def test_a_client_with_noise_sends_no_variate_whatever_the_server_asks(federate):
-    """It would tell the model without the noise."""
+def test_a_client_with_noise_sends_no_variate_whatever_the_server_requests(federate):
+    """The variate contains the model without the noise."""
     net = SoftmaxRegression(5, 3)
     scaffold = FederatedClassifier(net, aggregator=Scaffold(), n_rounds=1, random_state=0)
     own = FederatedClassifier(net, update_privacy=GaussianMechanism(clip=1.0, noise_multiplier=3.0))
@@ -116,7 +111,7 @@ def test_a_client_with_noise_sends_no_variate_whatever_the_server_asks(federate)
     with pytest.raises(RuntimeError, match="update_privacy does not cover SCAFFOLD's variates"):
         strategy.start(grid)
     assert contents(grid.sent, "correction")
-    assert not contents(grid.received, "model-0") + contents(grid.received, "variate-0")
+    assert not contents(grid.received, "state-0") + contents(grid.received, "variate-0")
 
 
 def test_a_client_with_noise_sends_no_means_and_variances(federate):
@@ -133,7 +128,7 @@ def test_a_client_with_noise_sends_no_means_and_variances(federate):
 
 @pytest.mark.parametrize("name", ["update_privacy", "loss_privacy"])
 def test_labels_are_not_sent_without_noise(federate, name):
-    """The server is told to name them; a client with privacy of its own does not say them."""
+    """The server must be given them; a client with privacy refuses to send them."""
     params = {"n_rounds": 1, "random_state": 0}
     private = FederatedClassifier(**params, **{name: GaussianMechanism()})
     with pytest.raises(ValueError, match="classes=None asks each client which labels it has"):
@@ -141,14 +136,14 @@ def test_labels_are_not_sent_without_noise(federate, name):
     strategy, grid = federate(FederatedClassifier(**params), at_client=private, timeout=0.1)
     with pytest.raises(TimeoutError, match=r"does not cover the labels.*classes="):
         strategy.start(grid)
-    assert not contents(grid.received, "card")
+    assert not contents(grid.received, "info")
     strategy, grid = federate(private, classes=[0, 1, 2])
     strategy.start(grid)
-    cards = contents(grid.received, "card")
-    assert len(cards) == 6 and not any("classes" in card for card in cards)
+    infos = contents(grid.received, "info")
+    assert len(infos) == 6 and not any("classes" in info for info in infos)
 
 
-def test_a_regressor_with_privacy_has_no_labels_to_name(federate):
+def test_a_regressor_with_privacy_has_no_labels(federate):
     private = FederatedRegressor(n_rounds=1, loss_privacy=GaussianMechanism(), random_state=0)
     strategy, grid = federate(private)
     strategy.start(grid)
@@ -166,18 +161,14 @@ def test_the_servers_noise_is_not_added_to_the_clients(federate):
     )
     strategy, grid = federate(private, classes=[0, 1, 2])
     strategy.start(grid)
-    sent = contents(grid.received, "model-0")
-    names = [m.content["order"]["client"] for m in grid.sent if "order" in m.content]
-    answers = {
-        m.metadata.message_id: n
-        for m, n in zip((m for m in grid.sent if "order" in m.content), names, strict=True)
-    }
+    sent = contents(grid.received, "state-0")
+    name_of = {m.metadata.message_id: m.content["request"].get("client") for m in grid.sent}
     by_name = {
-        answers[r.metadata.reply_to_message_id]: r.content["model-0"][
+        name_of[r.metadata.reply_to_message_id]: r.content["state-0"][
             "module.linear.weight"
         ].numpy()
         for r in grid.received
-        if "model-0" in r.content
+        if "state-0" in r.content
     }
     assert len(sent) == 6
     model = strategy.model_
@@ -188,47 +179,48 @@ def test_the_servers_noise_is_not_added_to_the_clients(federate):
     )
 
 
-def ask(node, record, config, kind, **records):
-    message = Message(RecordDict({record: ConfigRecord(config), **records}), 1, kind)
+def ask(node, request, message_type="query.skfed_poll", **records):
+    """Return the content of a node's reply to a request."""
+    message = Message(RecordDict({"request": ConfigRecord(request), **records}), 1, message_type)
     message.metadata.__dict__["_message_id"] = "x"
     return node.app(message, node.context).content
 
 
-def test_who_kept_silent_does_not_say_its_loss_to_a_higher_bound(polled):
+def test_a_silent_client_does_not_send_its_loss_at_a_higher_bound(polled):
     _, grid = polled
-    question = dict(next(q for q in contents(grid.sent, "question") if "at_most" in q))
+    request = dict(next(r for r in requests(grid.sent, "poll") if "at_most" in r))
     for node in grid.nodes.values():
-        memory = node.context.state.get("skfed")
-        if memory is not None and memory["silent"]:
-            last = question | {"client": node.config["client-name"], "round": memory["round"]}
+        poll = node.context.state.get("skfed.poll")
+        if poll is not None and poll["silent"]:
+            last = request | {"client": node.config["client-name"], "round": poll["round"]}
             without = {key: value for key, value in last.items() if key != "at_most"}
-            for asked in (without, last | {"at_most": 99.0}, last | {"at_most": float("nan")}):
-                said = ask(node, "question", asked, "query.skfed_poll")
-                assert "it was silent in this round" in said["failure"]["words"]
-            assert not ask(node, "question", last | {"at_most": 0.0}, "query.skfed_poll")
+            for again in (without, last | {"at_most": 99.0}, last | {"at_most": float("nan")}):
+                content = ask(node, again)
+                assert "it was silent in this round" in content["failure"]["message"]
+            assert not ask(node, last | {"at_most": 0.0})
             return
     pytest.fail("nobody was silent in the last round")
 
 
 def test_a_loss_that_is_not_finite_is_above_every_bound(polled):
-    """It is kept silent about, and remembered so."""
+    """The client is silent, also later in this round."""
     _, grid = polled
     node = grid.nodes[10]
-    question = next(q for q in contents(grid.sent, "question") if "at_most" in q)
-    asked = {**question, "client": node.config["client-name"], "round": 99, "at_most": np.inf}
-    zeros = contents(grid.sent, "model")[0]
-    model = ArrayRecord({k: Array(np.full_like(a.numpy(), np.nan)) for k, a in zeros.items()})
-    assert not ask(node, "question", asked, "query.skfed_poll", model=model)
-    asked |= {"round": 100, "at_most": 0.5}
-    assert not ask(node, "question", asked, "query.skfed_poll", model=model)
-    del asked["at_most"]
-    said = ask(node, "question", asked, "query.skfed_poll", model=zeros)
-    assert "it was silent in this round" in said["failure"]["words"]
-    said = ask(node, "question", asked | {"round": 101}, "query.skfed_poll", model=model)
-    assert "its loss is not finite" in said["failure"]["words"]
+    request = next(r for r in requests(grid.sent, "poll") if "at_most" in r)
+    request = {**request, "client": node.config["client-name"], "round": 99, "at_most": np.inf}
+    zeros = contents(grid.sent, "state")[0]
+    state = ArrayRecord({k: Array(np.full_like(a.numpy(), np.nan)) for k, a in zeros.items()})
+    assert not ask(node, request, state=state)
+    request |= {"round": 100, "at_most": 0.5}
+    assert not ask(node, request, state=state)
+    del request["at_most"]
+    content = ask(node, request, state=zeros)
+    assert "it was silent in this round" in content["failure"]["message"]
+    content = ask(node, request | {"round": 101}, state=state)
+    assert "its loss is not finite" in content["failure"]["message"]
 
 
-def test_a_second_fit_does_not_remember_the_silence_of_the_first(federate, blobs):
+def test_silence_in_one_fit_has_no_effect_on_the_next(federate, blobs):
     X, y, clients = blobs
     strategy, grid = federate(FederatedClassifier(**ALIGN, n_rounds=2))
     strategy.start(grid)

@@ -1,4 +1,4 @@
-"""Who takes part: names, cards, and nodes that come, go and pose as others."""
+"""Names and descriptions of clients, and nodes that connect, leave and use others' names."""
 
 import logging
 import re
@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import ConfigRecord
-from local_grid import Node
+from local_grid import Node, is_kind
 from mishaps import at_round, estimator, node_of, reply
 
 from skfed import FedAlignSelector, FederatedClassifier
 from skfed.availability import Dropout
 from skfed.flower import FederatedStrategy, client_app
+from skfed.flower._messages import PROTOCOL
 
 
 def test_names_are_checked(federate, caplog):
@@ -28,12 +29,12 @@ def test_names_are_checked(federate, caplog):
         strategy.start(grid)
     told = str(error.value)
     assert "not connected: ['c']" in told and "raise timeout" in told
-    assert "'b' is connected already" in told
-    assert "it says that it is 'c', but is registered as 'someone else'" in told
+    assert "'b' is already connected" in told
+    assert "it reports the name 'c', but is registered as 'someone else'" in told
     assert "its node has no client-name" in told
     grid.nodes[12].registered = ""
     strategy.start(grid)
-    assert strategy.model_.clients_.tolist() == ["a", "b", "c"]  # the others are left alone
+    assert strategy.model_.clients_.tolist() == ["a", "b", "c"]  # the others are not used
 
 
 def test_who_comes_back_with_other_data_is_left_out(federate, blobs):
@@ -49,9 +50,9 @@ def test_who_comes_back_with_other_data_is_left_out(federate, blobs):
     at_round(0, change)(grid)
     strategy.start(grid)
     assert strategy.model_.history_["failed"].tolist() == [("f",)] * 3
-    refused = " ".join(strategy._nodes._refused.values())
-    assert "'f' is back with other data: it has 7 rows now" in refused
-    assert "'a newcomer' is none of the clients" in refused
+    refused = " ".join(strategy._nodes._rejected.values())
+    assert "'f' has come back with other data: it has 7 rows now" in refused
+    assert "'a newcomer' is not one of the clients" in refused
 
 
 def test_data_that_do_not_go_together_are_told(federate, blobs):
@@ -142,7 +143,7 @@ def test_clients_are_all_that_there_are_and_those_with_priority(federate):
 @pytest.fixture
 def soon(monkeypatch):
     """Ask nodes again at once."""
-    for name in ("_PATIENCE", "_AGAIN"):
+    for name in ("_RETRY_AFTER", "_REPEAT_AFTER"):
         monkeypatch.setattr(f"skfed.flower._discovery.{name}", 0.0)
 
 
@@ -153,7 +154,7 @@ def test_a_node_whose_first_word_is_lost_is_asked_again(t, federate, soon):
 
     def lose(node):
         def answer(message):
-            if "asked" in message.content and not lost:
+            if is_kind(message, "hello") and not lost:
                 lost.append(message)
                 return None
             return node.app(message, node.context)
@@ -217,7 +218,7 @@ def test_a_node_that_is_gone_is_forgotten(federate):
 
 def test_a_node_that_hangs_keeps_nobody_waiting(federate, monkeypatch):
     """One that connects meanwhile is met, though the wait for the other takes all the time."""
-    monkeypatch.setattr("skfed.flower._discovery._PATIENCE", 1.0)
+    monkeypatch.setattr("skfed.flower._discovery._RETRY_AFTER", 1.0)
     strategy, grid = federate(estimator(n_rounds=4), names="abcdef", timeout=30)
     hellos = hang_until(grid, "f")
     began = time.monotonic()
@@ -267,11 +268,18 @@ def test_a_name_that_is_registered_is_no_nameless_node_s(federate):
     at_round(0, pose)(grid)
     strategy.start(grid)
     assert strategy.model_.history_["failed"].tolist() == [("c",)] * 3
-    refused = " ".join(strategy._nodes._refused.values())
-    assert "it says that it is 'c', as which another node is registered" in refused
+    refused = " ".join(strategy._nodes._rejected.values())
+    assert "it reports the name 'c', as which another node is registered" in refused
 
 
-CARD = {"name": "c", "n_samples": 15, "shape": [5], "dtype": "float32", "classes": "[0, 1, 2]"}
+INFO = {
+    "protocol": PROTOCOL,
+    "name": "c",
+    "n_samples": 15,
+    "shape": [5],
+    "dtype": "float32",
+    "classes": "[0, 1, 2]",
+}
 
 
 @pytest.mark.parametrize(
@@ -302,24 +310,34 @@ CARD = {"name": "c", "n_samples": 15, "shape": [5], "dtype": "float32", "classes
     ],
     ids=str,
 )
-def test_a_garbage_card_is_no_client(wrong, federate):
-    """And nothing is raised: the run goes on with the others."""
+def test_an_invalid_info_is_no_client(wrong, federate):
+    """Nothing is raised: the run continues with the others."""
     strategy, grid = federate(estimator(n_rounds=1), clients=list("abdef"))
     spoiled = node_of(grid, "c")
-    spoiled.answer = lambda m: reply(m, card=ConfigRecord(CARD | wrong))
+    spoiled.answer = lambda m: reply(m, info=ConfigRecord(INFO | wrong))
     strategy.start(grid)
     assert strategy.model_.clients_.tolist() == list("abdef")
     if wrong != {"name": ""}:
         strategy.clients, strategy.timeout = 6, 0.2
-        with pytest.raises(TimeoutError, match="ValueError|TypeError|'c' has"):
+        with pytest.raises(TimeoutError, match="ValueError|TypeError|Refusal|'c' has"):
             strategy.start(grid)
+
+
+@pytest.mark.parametrize("at_server", [False, True])
+def test_different_versions_are_named_as_the_cause(at_server, federate, monkeypatch):
+    """Of the two sides, one at a time has other messages."""
+    strategy, grid = federate(estimator(), timeout=0.2)
+    changed = "_discovery" if at_server else "_client"
+    monkeypatch.setattr(f"skfed.flower.{changed}.PROTOCOL", 7)
+    with pytest.raises(TimeoutError, match="have different versions of skfed .* 1 and 7"):
+        strategy.start(grid)
 
 
 def test_labels_of_another_kind_do_not_go_together(federate):
     strategy, grid = federate(estimator(), timeout=0.2)
-    words = CARD | {"classes": '["x", "y"]'}
-    node_of(grid, "c").answer = lambda m: reply(m, card=ConfigRecord(words))
-    with pytest.raises(TimeoutError, match="'c' has kind_of_classes 'string'"):
+    strings = INFO | {"classes": '["x", "y"]'}
+    node_of(grid, "c").answer = lambda m: reply(m, info=ConfigRecord(strings))
+    with pytest.raises(TimeoutError, match="'c' has label_type 'string'"):
         strategy.start(grid)
 
 
@@ -327,8 +345,8 @@ def test_whole_and_other_numbers_are_labels_of_one_kind(federate):
     strategy, grid = federate(estimator(n_rounds=1))
     node = node_of(grid, "c")
     node.answer = lambda m: (
-        reply(m, card=ConfigRecord(CARD | {"classes": "[0.0, 1.0, 2.0]"}))
-        if "asked" in m.content
+        reply(m, info=ConfigRecord(INFO | {"classes": "[0.0, 1.0, 2.0]"}))
+        if is_kind(m, "hello")
         else node.app(m, node.context)
     )
     strategy.start(grid)

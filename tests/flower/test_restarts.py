@@ -1,16 +1,16 @@
-"""Servers that are started again."""
+"""Servers that are restarted."""
 
 import pandas as pd
 import pytest
 from flwr.app import MetricRecord
-from local_grid import contents
+from local_grid import requests
 from mishaps import PowerCut, at_round, estimator
 
 from skfed import PowerOfChoice
 
 
 @pytest.mark.parametrize("t", [1, 3])
-def test_a_server_that_is_started_again_goes_on(t, federate, same_model, tmp_path):
+def test_a_restarted_server_continues(t, federate, same_model, tmp_path):
     params = {"selector": PowerOfChoice(d=5, clients_per_round=3), "n_rounds": 5}
     whole, grid = federate(estimator(**params))
     whole.start(grid)
@@ -24,16 +24,16 @@ def test_a_server_that_is_started_again_goes_on(t, federate, same_model, tmp_pat
         strategy.start(grid)
     again, grid = federate(estimator(**params, checkpoint=tmp_path))
     again.start(grid)
-    assert min(order["round"] for order in contents(grid.sent, "order")) == t
+    assert min(request["round"] for request in requests(grid.sent, "train")) == t
     assert again.model_.history_["cohort"].tolist() == whole.model_.history_["cohort"].tolist()
     assert same_model(again.model_, whole.model_)
     once_more, grid = federate(estimator(**params, checkpoint=tmp_path))
-    once_more.start(grid)  # all is done
-    assert not contents(grid.sent, "order")
+    once_more.start(grid)  # all rounds are done
+    assert not requests(grid.sent, "train")
     assert same_model(once_more.model_, whole.model_)
 
 
-def test_the_checkpoint_of_other_clients_is_left_alone(federate, tmp_path):
+def test_the_checkpoint_of_other_clients_is_not_used(federate, tmp_path):
     strategy, grid = federate(estimator(checkpoint=tmp_path))
     strategy.start(grid)
     fewer, grid = federate(estimator(checkpoint=tmp_path), names="abc", clients=3)
@@ -41,7 +41,7 @@ def test_the_checkpoint_of_other_clients_is_left_alone(federate, tmp_path):
     assert fewer.model_.history_["n_aggregated"].tolist() == [3] * 4
 
 
-def test_columns_that_changed_begin_another_run(federate, blobs, tmp_path):
+def test_changed_columns_start_another_run(federate, blobs, tmp_path):
     X, y, clients = blobs
 
     def load(columns):
@@ -55,11 +55,11 @@ def test_columns_that_changed_begin_another_run(federate, blobs, tmp_path):
     for columns, first in (("vwxyz", 0), ("vwxyz", None), ("vwxzy", 0)):
         strategy, grid = federate(estimator(**params), load=load(columns))
         strategy.start(grid)
-        rounds = [order["round"] for order in contents(grid.sent, "order")]
+        rounds = [request["round"] for request in requests(grid.sent, "train")]
         assert min(rounds, default=None) == first
 
 
-def test_rounds_of_a_run_that_goes_on_are_counted_on(federate, tmp_path):
+def test_rounds_of_a_continued_run_are_numbered_after_those_before(federate, tmp_path):
     params = {"n_rounds": 4, "checkpoint": tmp_path}
     strategy, grid = federate(estimator(**params))
 

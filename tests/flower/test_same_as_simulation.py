@@ -1,11 +1,11 @@
-"""Over messages, the rounds are those of the simulation: cohorts, model, ledger, history."""
+"""Rounds over messages equal those of the simulation: cohorts, model, ledger, history."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from flwr.app import MetricRecord
-from local_grid import contents
+from local_grid import contents, requests
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
 from torch import nn
@@ -24,7 +24,7 @@ from skfed.schedules import ExponentialDecay, LinearDecay
 
 
 class Normed(nn.Sequential):
-    """With buffers, and draws of its own."""
+    """Has buffers, and a random layer."""
 
     def __init__(self):
         layers = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)
@@ -101,7 +101,7 @@ def test_rounds_are_the_same(name, blobs, federate, same_model):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_the_ledger_is_what_was_sent(name, federate):
-    """Every model and scalar that stands in a message is charged, and nothing else."""
+    """Every model and scalar in a message is charged, and nothing else."""
     strategy, grid = federate(ESTIMATORS[name].set_params(n_rounds=5, random_state=3))
     strategy.start(grid)
     history = strategy.model_.history_
@@ -109,17 +109,17 @@ def test_the_ledger_is_what_was_sent(name, federate):
     def n_records(messages, *prefixes):
         return sum(key.startswith(prefixes) for m in messages for key in m.content)
 
-    assert n_records(grid.sent, "model", "correction") == history["models_down"].sum()
-    assert n_records(grid.received, "model-", "variate-") == history["models_up"].sum()
-    bounds = [q for q in contents(grid.sent, "question") if "at_most" in q]
+    assert n_records(grid.sent, "state", "correction") == history["models_down"].sum()
+    assert n_records(grid.received, "state-", "variate-") == history["models_up"].sum()
+    bounds = [request for request in requests(grid.sent, "poll") if "at_most" in request]
     assert len(bounds) == history["scalars_down"].sum()
     moments = [m.content["moments"] for m in grid.received if "moments" in m.content]
     n_values = sum(array.numpy().size for record in moments for array in record.values())
-    assert n_records(grid.received, "answer") + n_values == history["scalars_up"].sum()
-    assert n_records(grid.sent, "question") == history["n_polled"].sum()
+    assert n_records(grid.received, "metrics") + n_values == history["scalars_up"].sum()
+    assert len(requests(grid.sent, "poll")) == history["n_polled"].sum()
 
 
-def test_labels_may_be_named_by_the_server(blobs, federate):
+def test_the_server_may_be_given_the_labels(blobs, federate):
     X, y, clients = blobs
     names = np.array(["cat", "dog", "eel", "fox"])
     estimator = FederatedClassifier(n_rounds=1, random_state=0)
@@ -132,13 +132,13 @@ def test_labels_may_be_named_by_the_server(blobs, federate):
     strategy.start(grid)
     assert strategy.model_.classes_.tolist() == names.tolist()
     assert strategy.model_.feature_names_in_.tolist() == list("vwxyz")
-    assert not any("classes" in card for card in contents(grid.received, "card"))
+    assert not any("classes" in info for info in contents(grid.received, "info"))
     strategy, grid = federate(estimator, load=load)
     strategy.start(grid)
     assert strategy.model_.classes_.tolist() == names.tolist()[:3]  # what the clients have
 
 
-def test_a_client_with_other_parameter_groups_says_so(federate):
+def test_a_client_with_other_parameter_groups_refuses(federate):
     own = FederatedClassifier(normed(optimizer__param_groups=[("0.*", {"lr": 0.01})]))
     server = FederatedClassifier(normed(), lr_schedule=0.1, n_rounds=1, random_state=0)
     strategy, grid = federate(server, at_client=own)
@@ -154,7 +154,7 @@ class Stops(LRScheduler):
 
 
 def test_a_callback_stops_the_rounds(federate, tmp_path, monkeypatch):
-    """And no round that did not happen is measured, nor begun when the run is started again."""
+    """The other rounds are not measured, and not begun when the run is started again."""
     net = normed(callbacks=[("stops", Stops("StepLR", step_size=9))])
     params = {"n_rounds": 5, "checkpoint": tmp_path, "random_state": 0}
     seen, begun, configure = [], [], FederatedStrategy.configure_train
@@ -169,10 +169,10 @@ def test_a_callback_stops_the_rounds(federate, tmp_path, monkeypatch):
         assert strategy.model_.n_rounds_ == 2
         assert seen == measured
         seen.clear()
-    assert begun == [1, 2, 3, 4, 5]  # Flower counts on; but not when the run is started again
+    assert begun == [1, 2, 3, 4, 5]  # Flower runs the other rounds, but not when restarted
 
 
-def test_validate_every_spares_the_measurements_of_the_server(federate):
+def test_the_server_measures_every_validate_every_rounds(federate):
     seen = []
     strategy, grid = federate(FederatedClassifier(n_rounds=5, validate_every=2, random_state=0))
     strategy.start(grid, evaluate_fn=lambda t, arrays: seen.append(t) or MetricRecord({}))
@@ -180,7 +180,7 @@ def test_validate_every_spares_the_measurements_of_the_server(federate):
 
 
 @pytest.mark.parametrize("mixed", ["bool and numbers", "nullable"])
-def test_tables_of_mixed_columns_are_taken_as_in_the_simulation(mixed, blobs, federate, same_model):
+def test_tables_of_mixed_columns_train_as_in_the_simulation(mixed, blobs, federate, same_model):
     X, y, clients = blobs
     table = pd.DataFrame(X, columns=list("vwxyz"))
     table["z"] = table["z"] > 0
@@ -198,7 +198,7 @@ def test_tables_of_mixed_columns_are_taken_as_in_the_simulation(mixed, blobs, fe
     assert strategy.model_.feature_names_in_.tolist() == list("vwxyz")
 
 
-def test_columns_that_are_no_strings_have_no_names(blobs, federate):
+def test_columns_that_are_not_strings_have_no_names(blobs, federate):
     X, y, clients = blobs
 
     def load(context):
@@ -207,11 +207,11 @@ def test_columns_that_are_no_strings_have_no_names(blobs, federate):
 
     strategy, grid = federate(FederatedClassifier(n_rounds=1, random_state=0), load=load)
     strategy.start(grid)
-    assert not any("columns" in card for card in contents(grid.received, "card"))
+    assert not any("columns" in info for info in contents(grid.received, "info"))
     assert not hasattr(strategy.model_, "feature_names_in_")
 
 
-def test_a_dtype_that_flower_cannot_send_is_told_before_anything_is_sent(federate):
+def test_a_dtype_that_flower_cannot_send_is_an_error_before_the_training(federate):
     class Scaled(nn.Linear):
         def __init__(self):
             super().__init__(5, 3)
@@ -223,19 +223,19 @@ def test_a_dtype_that_flower_cannot_send_is_told_before_anything_is_sent(federat
     strategy, grid = federate(FederatedClassifier(Scaled, n_rounds=1, random_state=0))
     with pytest.raises(ValueError, match=r"scale has dtype torch.bfloat16, which Flower's arrays"):
         strategy.start(grid)
-    assert not contents(grid.sent, "order")
+    assert not requests(grid.sent, "train")
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_ties_break_as_in_the_simulation(seed, blobs, federate):
-    """The default net begins with equal losses; the engine that auto takes has them equal too."""
+    """The default net begins with equal losses; so do clients, by the engine of a simulation."""
     X, y, clients = blobs
     estimator = FederatedClassifier(selector=POWD, n_rounds=3, random_state=seed)
     simulated = estimator.fit(X, y, clients=clients)
     assert simulated.engine_.startswith("stacked")
     strategy, grid = federate(estimator)
     strategy.start(grid)
-    told = strategy.model_.history_["cohort"].tolist()
-    assert told == simulated.history_["cohort"].tolist()
+    cohorts = strategy.model_.history_["cohort"].tolist()
+    assert cohorts == simulated.history_["cohort"].tolist()
     states = (m.net_.module_.state_dict().values() for m in (strategy.model_, simulated))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*states, strict=True))

@@ -1,4 +1,4 @@
-"""A site answers what the files in its folder say, and writes down what it was asked."""
+"""A site that fails as the files in its folder say, and logs the messages."""
 
 import json
 import time
@@ -19,9 +19,10 @@ app = ClientApp()
 @app.query("skfed_hello")
 @app.query("skfed_poll")
 @app.train()
-def answer(message, context):
+def reply_to(message, context):
     folder = Path(context.node_config["data"])
-    t = message.content["order"]["round"] if "order" in message.content else None
+    kind = message.metadata.message_type
+    t = message.content["request"]["round"] if kind == "train" else None
     if (folder / f"garbage-{t}").exists():
         return Message(RecordDict({"spam": ConfigRecord({"eggs": b"\x80\x04"})}), reply_to=message)
     if (folder / f"stall-{t}").exists():
@@ -31,8 +32,9 @@ def answer(message, context):
     reply = site(message, context)
     exchange = {
         "round": t,
-        "asked": sorted(message.content),
-        "answered": sorted(reply.content),
+        "kind": kind,
+        "received": sorted(message.content),
+        "sent": sorted(reply.content),
     }
     with (folder / "exchanges.jsonl").open("a") as file:
         file.write(json.dumps(exchange) + "\n")

@@ -1,0 +1,139 @@
+"""One client's net and data, set up for one message."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from skorch import NeuralNet
+
+from skfed._estimator import BaseFederated
+from skfed._federation import make_federation
+from skfed.aggregation import WeightedMean
+from skfed.engines import (
+    Draws,
+    Evaluator,
+    LocalTraining,
+    LoopEngine,
+    TrainRequest,
+    batch_size,
+    make_engine,
+)
+from skfed.engines._client import Trained, train_alone
+from skfed.engines._data import Rows
+from skfed.engines._worker_data import ClientRows
+from skfed.engines._workers import Workers
+from skfed.flower._messages import Refusal, from_text, to_arrays, to_state
+from skfed.nets import NetPool, State, cast, parameter_names
+from skfed.selection import Cohort
+from skfed.server._config import RoundConfig
+
+
+@dataclass(frozen=True)
+class LocalClient:
+    """A client that trains and evaluates in this process.
+
+    Parameters
+    ----------
+    estimator : FederatedClassifier or FederatedRegressor
+        Its privacy is applied to updates and training losses.
+    net : NeuralNet
+        Initialised, untrained.
+    X : ndarray
+        The rows, in the dtype of the net.
+    engine : LoopEngine
+        Trains.
+    evaluator : Evaluator
+        The engine that a simulation would use, so that equal losses are equal here too.
+    """
+
+    estimator: BaseFederated
+    net: NeuralNet
+    X: np.ndarray
+    engine: LoopEngine
+    evaluator: Evaluator
+
+    @classmethod
+    def make(cls, estimator: BaseFederated, X: Any, y: Any, request: ConfigRecord) -> Self:
+        """Check the data, and make the net and engines with the request's seed and classes."""
+        classes, seed = from_text(request["classes"]), request["seed"]
+        X, y = estimator._check_training_data(X, y, reset=True, classes=classes)
+        problem = estimator._problem
+        net = problem.make_net(estimator.estimator, X, seed)
+        RoundConfig.from_params(vars(estimator), net)  # checks this client's own parameters
+        X = cast(net, X)
+        net_pool = NetPool(net, X[:1])
+        federation = make_federation([request["client"]] * len(X), len(X))
+        draws = Draws(federation, seed, batch_size(net))
+        y = problem.for_criterion(net, X, y)
+        weights = problem.row_weights(None, X, y, federation)
+        rows = ClientRows(Rows(X, y, weights=weights), federation, estimator.memory_budget)
+        engine = LoopEngine(net_pool, rows, draws, Workers(n_jobs=1))
+        evaluator, _ = make_engine(
+            estimator.engine, net_pool, X, y, draws, estimator.memory_budget, 1, weights
+        )
+        return cls(estimator, net, X, engine, evaluator)
+
+    def train(self, content: RecordDict, state: State) -> RecordDict:
+        """Train as a message requests; return the records of the reply."""
+        request = self._train_request(content, state)
+        reply: dict[str, ArrayRecord | MetricRecord] = {}
+        for i, (member, _, share) in enumerate(self.engine.trainings(request)):
+            trained = train_alone(self.engine.net_pool, request.subset(member), share.here())
+            reply |= self._records(request, i, trained)
+        return RecordDict(reply)
+
+    def _train_request(self, content: RecordDict, state: State) -> TrainRequest:
+        """Return the request of a message, for the loop engine."""
+        request, corrections = content["request"], None
+        parameters, n_copies = parameter_names(self.net), request["n_copies"]
+        if "correction" in content:
+            if self.estimator.update_privacy is not None:
+                raise Refusal("its update_privacy does not cover SCAFFOLD's variates.")
+            arrays = content["correction"]
+            like = {name: state[name] for name in parameters if name in arrays}
+            corrections = [to_state(arrays, like)] * n_copies
+        return TrainRequest(
+            round=request["round"],
+            state=state,
+            parameters=parameters,
+            cohort=Cohort.mean(np.zeros(n_copies, dtype=int)),
+            training=self._training(request),
+            aggregator=WeightedMean(),  # not used: the server aggregates
+            corrections=corrections,
+        )
+
+    def _training(self, request: ConfigRecord) -> LocalTraining:
+        """Return the epochs or steps and learning rates of a request."""
+        training = LocalTraining(request["epochs"], request.get("steps"), request["proximal_mu"])
+        if "rates" not in request:
+            return training
+        rates = np.array(request["rates"], dtype=float)
+        shape = training.n_iterations, len(self.net.optimizer_.param_groups)
+        if rates.size != np.prod(shape):
+            raise Refusal(
+                f"the message has {rates.size} learning rates, but this client needs {shape[0]} "
+                f"for each of its optimizer's {shape[1]} parameter groups: use the same estimator "
+                "on both sides."
+            )
+        return replace(training, rates=tuple(map(tuple, rates.reshape(shape).tolist())))
+
+    def _records(
+        self, request: TrainRequest, copy: int, trained: Trained
+    ) -> dict[str, ArrayRecord | MetricRecord]:
+        """Return the records of one copy's update, with noise if the estimator has privacy."""
+        stack, loss = trained.stack, float(trained.losses[0])
+        update_privacy, loss_privacy = self.estimator.update_privacy, self.estimator.loss_privacy
+        if update_privacy is not None:
+            rng = np.random.default_rng()
+            stack = update_privacy.of_updates(request.state, stack, request.parameters, [rng])
+        if loss_privacy is not None:
+            loss = loss_privacy.of_loss(loss, np.random.default_rng())
+        report = {"loss": loss, "n_samples": int(trained.n_samples[0])}
+        records: dict[str, ArrayRecord | MetricRecord] = {
+            f"state-{copy}": to_arrays({name: tensor[0] for name, tensor in stack.items()}),
+            f"report-{copy}": MetricRecord(report),
+        }
+        if request.corrections is not None:
+            records[f"variate-{copy}"] = to_arrays(trained.variate or {})
+        return records
