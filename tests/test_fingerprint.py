@@ -24,15 +24,20 @@ import polars as pl
 import pytest
 import torch
 from scipy.special import expit
+from sklearn.base import BaseEstimator
 from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
-from skorch.callbacks import EpochScoring, TensorBoard
+from skorch.callbacks import EarlyStopping, EpochScoring, TensorBoard
 from torch import nn
+from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
-from skfed import FederatedClassifier, RandomSelector
-from skfed.availability import TraceAvailability
+from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.aggregation import Scaffold
+from skfed.availability import Dropout, TraceAvailability
+from skfed.checkpoint._descriptions import describe
 from skfed.checkpoint._fingerprint import describe_parameters, fingerprint
+from skfed.schedules import LinearDecay
 
 TRACE = {"a": [True, False], "b": [False, True]}
 
@@ -48,6 +53,80 @@ def told(**params):
 def rate(value):
     """Describe a value as the lr_schedule."""
     return told(lr_schedule=value)
+
+
+def net(**params):
+    return NeuralNetClassifier(nn.ReLU, **params)
+
+
+@pytest.mark.parametrize(
+    ("plain", "explicit"),
+    [
+        ({}, {"local_epochs": 1, "proximal_mu": 0.0, "on_client_error": "drop"}),
+        ({"lr_schedule": LinearDecay(0.1)}, {"lr_schedule": LinearDecay(0.1, 0.0)}),
+        ({"selector": PowerOfChoice()}, {"selector": PowerOfChoice(d=None, loss="full")}),
+        ({"estimator": net()}, {"estimator": net(lr=0.01, optimizer=SGD, batch_size=128)}),
+        (
+            {"estimator": net(callbacks=[EarlyStopping()])},
+            {"estimator": net(callbacks=[EarlyStopping(patience=5)])},
+        ),
+        (
+            {"lr_schedule": functools.partial(LinearDecay.at, LinearDecay(0.1))},
+            {"lr_schedule": functools.partial(LinearDecay.at, LinearDecay(0.1, 0.0))},
+        ),
+    ],
+    ids=["estimator", "schedule", "selector", "net", "callback", "inside a value"],
+)
+def test_a_default_that_is_given_makes_no_other_run(plain, explicit):
+    assert told(**plain) == told(**explicit)
+
+
+def test_parameters_at_their_defaults_are_left_out():
+    model = FederatedClassifier(selector=PowerOfChoice(d=0.3), lr_schedule=LinearDecay(0.1))
+    assert description(model) == {
+        "type": "skfed.FederatedClassifier",
+        "lr_schedule": "skfed.schedules.LinearDecay",
+        "lr_schedule__start": "0.1",
+        "n_rounds": "100",  # since a run with warm_start has none
+        "selector": "skfed.selection.PowerOfChoice",
+        "selector__d": "0.3",
+    }
+    assert "n_rounds" not in description(model.set_params(warm_start=True))
+
+
+class Restricted(NeuralNetClassifier):
+    """Has another default rate than its base class, to which it passes all else."""
+
+    def __init__(self, module, *args, lr=0.5, **kwargs):
+        super().__init__(module, *args, lr=lr, **kwargs)
+
+
+def test_defaults_are_those_of_the_subclass():
+    one, other = (description(FederatedClassifier(Restricted(nn.ReLU, lr=k))) for k in (0.5, 0.01))
+    assert "estimator__lr" not in one
+    assert other["estimator__lr"] == "0.01"
+    assert "estimator__batch_size" not in one
+
+
+@pytest.mark.parametrize("module", ["skfed.selection._rules", "skfed.selection._b.c", "sklearn._a"])
+def test_a_class_that_moves_between_private_modules_keeps_its_name(monkeypatch, module):
+    public = module.partition("._")[0]
+    kind = type("Rule", (BaseEstimator,), {"__module__": module})
+    monkeypatch.setattr(sys.modules[public], "Rule", kind, raising=False)
+    assert describe(kind) == f"{public}.Rule"
+
+
+def test_names_of_libraries_are_public():
+    given = [Scaffold, Dropout, torch.optim.Adafactor, StandardScaler, nn.functional.gelu, expit]
+    assert list(map(describe, [*given, torch.exp])) == [
+        "skfed.aggregation.Scaffold",
+        "skfed.availability.Dropout",
+        "torch.optim.Adafactor",
+        "sklearn.preprocessing.StandardScaler",
+        "torch.nn.functional.gelu",
+        "scipy.special.expit",
+        "torch.exp",
+    ]
 
 
 class Attributed(dict):

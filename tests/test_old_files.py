@@ -1,5 +1,6 @@
 """Files that earlier versions have written, in tests/saved, are read."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -70,6 +71,20 @@ def test_checkpoints_of_format_1_are_resumed(directory):
         for s, row in zip(found.history_.train_seconds, rows, strict=True)
     )
     goes_on_alike(found, classifier(warm_start=True).fit(X, Y, clients=CLIENTS), Y)
+
+
+def test_runs_of_format_1_that_are_described_otherwise_begin_anew(directory):
+    model = classifier(warm_start=True, checkpoint=directory)
+    (folder,) = directory.iterdir()
+    about = json.loads((folder / "about.json").read_text())
+    about["selector__d"] = f"partial {'0' * 32}"
+    (folder / "about.json").write_text(json.dumps(about))
+    with pytest.warns(UserWarning, match="described selector__d in another way"):
+        model.fit(X, Y, clients=CLIENTS)
+    again = classifier(warm_start=True, checkpoint=directory).fit(X, Y, clients=CLIENTS)
+    assert again.history_.equals(model.history_)  # times and all
+    assert len(list(directory.iterdir())) == 2
+    model.set_params(local_epochs=2, warm_start=False).fit(X, Y, clients=CLIENTS)  # no warning
 
 
 DEFAULTS = {

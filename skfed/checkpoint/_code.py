@@ -9,10 +9,18 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, resolve_name
+from itertools import product
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+# Libraries whose packages export what their private modules define; and others that may export it.
+_EXPORTING: dict[str, tuple[str, ...]] = {
+    "skfed": (),
+    "sklearn": (),
+    "skorch": (),
+    "torch": ("torch.nn.functional",),
+}
 _FOLDERS = {"site-packages", "dist-packages"}
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}  # in functions, in classes
 
@@ -51,6 +59,28 @@ def _is_installed(file: str) -> bool:
     )
 
 
+def full_name(value: Any) -> str:
+    """Return module and name of a class or a function; of known libraries, the public ones."""
+    name = getattr(value, "__qualname__", None) or value.__name__
+    module = value.__module__
+    public, top = module.partition("._")[0], module.partition(".")[0]
+    if top not in _EXPORTING:
+        return f"{module}.{name}"
+    for package, one in product(
+        (public, *_EXPORTING[top]), (name, getattr(value, "__name__", name))
+    ):
+        if _find(package, one) is value:
+            return f"{package}.{one}"
+    return f"{public if top == 'skfed' else module}.{name}"
+
+
+def _find(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def library_name(value: Any) -> str | None:
     """Return the name by which a library has a function, a class or another object, else None."""
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
@@ -58,17 +88,17 @@ def library_name(value: Any) -> str | None:
         return None
     module = getattr(value, "__module__", None)
     if module is None:  # as some of C have none
-        return _any_library_name(name, value)
-    found: Any = sys.modules.get(module) if is_library(module) else None
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}.{name}" if found is value else None
+        return _any_library_name(getattr(value, "__name__", name), value)
+    return full_name(value) if is_library(module) and _find(module, name) is value else None
 
 
 def _any_library_name(name: str, value: Any) -> str | None:
-    modules = [m for m, module in sys.modules.items() if vars(module).get(name) is value]
-    tops = {module.partition(".")[0] for module in modules if is_library(module)}
-    return f"{min(tops)}.{name}" if tops else None
+    homes = [
+        module
+        for module, held in sys.modules.items()
+        if getattr(held, "__dict__", {}).get(name) is value and is_library(module)
+    ]
+    return f"{min(homes, key=lambda home: (home.count('.'), home))}.{name}" if homes else None
 
 
 def is_of_library(name: str, value: Any) -> bool:

@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
+from inspect import signature
 from pathlib import PurePath
 from pickle import PicklingError
 from typing import Any
@@ -19,7 +20,8 @@ from skorch.callbacks import Callback
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from skfed.checkpoint._digests import name_of, shown
+from skfed.checkpoint._code import full_name
+from skfed.checkpoint._digests import shown
 
 PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, np.generic),
@@ -41,7 +43,7 @@ class Indescribable(TypeError):
     """Says of which value neither the code nor the parts can be read."""
 
     def __init__(self, value: Any):
-        kind = name_of(type(value))
+        kind = full_name(type(value))
         super().__init__(f"of {shown(value)}, a {kind}, neither the code nor the parts can be read")
 
 
@@ -101,6 +103,18 @@ def learned_by(value: Any) -> dict[str, Any]:
         names = (f"{name}_" for name in (*value._modules, *value._criteria))
         return value.get_params() | {name: vars(value).get(name) for name in names}
     return by_attribute(vars(value))
+
+
+def defaults_of(kind: type) -> dict[str, Any]:
+    """Return the defaults of a constructor, of base classes too that it passes keywords on to."""
+    found: dict[str, Any] = {}
+    for one in kind.__mro__:
+        if isinstance(init := vars(one).get("__init__"), types.FunctionType):
+            parameters = signature(init).parameters.values()
+            found = {p.name: p.default for p in parameters} | found
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return found
 
 
 def is_idle(value: Any) -> bool:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
+from inspect import Parameter
 from pathlib import PurePath
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from skfed.checkpoint._code import (
+    full_name,
     globals_in,
     imported_by,
     is_library,
@@ -40,6 +42,7 @@ from skfed.checkpoint._contents import (
     by_attribute,
     cells_of,
     column_of,
+    defaults_of,
     is_idle,
     is_polars,
     is_told,
@@ -47,7 +50,7 @@ from skfed.checkpoint._contents import (
     own_attributes,
     parts_of,
 )
-from skfed.checkpoint._digests import digest_of, hex_of, name_of, numbers_of
+from skfed.checkpoint._digests import digest_of, hex_of, numbers_of
 
 _EXACT = {type(None), bool, int, float, complex, str, bytes}
 _REPRS = np.generic, PurePath, torch.device, torch.dtype
@@ -130,13 +133,15 @@ class _Describer:
 
     def frame(self, value: pd.DataFrame) -> str:
         columns = [column_of(value.iloc[:, i]) for i in range(value.shape[1])]
-        return f"{name_of(type(value))} {self.members([value.index, value.columns, columns])}"
+        return f"{full_name(type(value))} {self.members([value.index, value.columns, columns])}"
 
     def series(self, value: pd.Series) -> str:
-        return f"{name_of(type(value))} {self.members([value.name, value.index, column_of(value)])}"
+        return (
+            f"{full_name(type(value))} {self.members([value.name, value.index, column_of(value)])}"
+        )
 
     def index(self, value: pd.Index) -> str:
-        return f"{name_of(type(value))} {self.members([list(value.names), column_of(value)])}"
+        return f"{full_name(type(value))} {self.members([list(value.names), column_of(value)])}"
 
     def members(self, values: Iterable[Any]) -> str:
         return hex_of(" ".join(map(self.describe, values)).encode())
@@ -163,7 +168,7 @@ class _Describer:
 
     def kind(self, value: type) -> str:
         """Describe a class: by its name, and by its code if some of it is of no library."""
-        name = name_of(value)
+        name = full_name(value)
         is_own = not all(is_library(kind.__module__) for kind in value.__mro__)
         return self.number(name, value) if is_own else name
 
@@ -171,7 +176,7 @@ class _Describer:
         """Describe the bases of a class, and what the class itself holds."""
         own = {} if is_library(value.__module__) else by_attribute(dict(vars(value)))
         held = {name: one for name, one in own.items() if is_told(name, one)}
-        return f"{name_of(value)} {self.members([type(value), value.__mro__[1:], held])}"
+        return f"{full_name(value)} {self.members([type(value), value.__mro__[1:], held])}"
 
     def function(self, value: types.FunctionType) -> str:
         is_theirs = is_library(value.__globals__.get("__name__"))
@@ -185,7 +190,7 @@ class _Describer:
         state = self.members([value.__defaults__, value.__kwdefaults__, vars(value)])
         told = f"{value.__qualname__} {state} {cells}"
         if is_library(value.__globals__.get("__name__")):  # made by one, of what it was given
-            return f"{value.__module__}.{told}"
+            return f"{full_name(value)} {state} {cells}"
         used = sorted(globals_in(value.__code__) & value.__globals__.keys())
         reached = {name: value.__globals__[name] for name in used}
         reached |= imported_by(value)
@@ -230,12 +235,14 @@ class _Describer:
         owner = getattr(value, "__self__", getattr(value, "__objclass__", None))
         if isinstance(owner, types.ModuleType) or type(owner).__name__ == "PyCapsule":
             owner = None
+        if isinstance(owner, type | None) and (name := library_name(value)):
+            return name
         if owner is not None:
             return f"{self.describe(owner)}.{value.__name__}"
         module = getattr(value, "__module__", None)
         if module is not None and not is_library(module):
             raise Indescribable(value)
-        return f"{module}.{value.__name__}"
+        return f"{module}.{value.__name__}" if module is None else full_name(value)
 
     def ufunc(self, value: np.ufunc) -> str:
         """Describe a library's ufunc; what np.frompyfunc wraps cannot be reached."""
@@ -265,10 +272,10 @@ class _Describer:
         )
 
     def by_type(self, value: Any) -> str:
-        return name_of(type(value))
+        return full_name(type(value))
 
     def by_name_alone(self, value: Any) -> str:
-        return f"{name_of(type(value))} {value.__name__}"
+        return f"{full_name(type(value))} {value.__name__}"
 
     def mapping(self, value: Any) -> str:
         if type(value) not in (dict, types.MappingProxyType):
@@ -301,12 +308,27 @@ class _Describer:
         """Describe a frame or a column of polars, whose pickles tell how it was computed."""
         frame = value.to_frame() if hasattr(value, "to_frame") else value
         told = [str(frame.schema), frame.to_dict(as_series=False)]
-        return f"{name_of(type(value))} {self.members(told)}"
+        return f"{full_name(type(value))} {self.members(told)}"
+
+    def component(self, value: Any) -> str:
+        """Describe parameters that are not at their defaults, and what was learned."""
+        defaults = defaults_of(type(value))
+        held = {
+            name: one
+            for name, one in learned_by(value).items()
+            if not self.is_same(one, defaults.get(name, Parameter.empty))
+        }
+        return f"{self.kind(type(value))}({self.describe(held)})"
+
+    def is_same(self, value: Any, default: Any) -> bool:
+        if value is default:
+            return True
+        return type(value) is type(default) and self.alone(value) == self.alone(default)
 
     def object(self, value: Any) -> str:
         """Describe any other object by the parts of which pickle would make it anew."""
         if isinstance(value, NeuralNet | Callback | BaseEstimator):
-            return f"{self.kind(type(value))}({self.describe(learned_by(value))})"
+            return self.component(value)
         if hasattr(value, "__qualname__") and (name := library_name(value)):
             return name
         if is_polars(value):
@@ -319,7 +341,7 @@ class _Describer:
         if isinstance(parts, str):
             if not is_library(type(value).__module__) or callable(value):
                 raise Indescribable(value)
-            return f"{name_of(type(value))} {parts}"
+            return f"{full_name(type(value))} {parts}"
         make, args, *rest = parts
         items = [list(part) if isinstance(part, Iterator) else by_attribute(part) for part in rest]
         return f"{self.kind(type(value))} {self.members([make, args, *items])}"

@@ -19,11 +19,6 @@ def numbers_of(tensor: torch.Tensor) -> np.ndarray:
         return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
-def name_of(kind: type) -> str:
-    """Return the full name of a type."""
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 def shown(value: Any) -> str:
     """Return the beginning of a value's text, for a message."""
     text = repr(value)

@@ -1,41 +1,73 @@
-"""What tells one run from another: its parameters and data, in words short enough to compare."""
+"""Fingerprint of parameters and data."""
 
+import re
 from collections.abc import Mapping
+from inspect import Parameter
 from typing import Any
 
 from skfed._federation import Federation
-from skfed.checkpoint._contents import Indescribable
+from skfed.checkpoint._contents import Indescribable, defaults_of
 from skfed.checkpoint._descriptions import describe
 from skfed.checkpoint._digests import digest_of, hex_of, shown
 
-# What changes how a fit runs, but not its result.
-_IDLE = {"checkpoint", "checkpoint_every", "n_jobs", "verbose", "warm_start"}
-_DATA = "X", "y", "sample_weight", "X_val", "y_val", "classes"
+# Of descriptions. It changes with a default of skfed's own, since descriptions leave defaults out.
+FORMAT = 2
+
+# These change how a fit runs, but not its result.
+_WITHOUT_EFFECT = {"checkpoint", "checkpoint_every", "n_jobs", "verbose", "warm_start"}
 _SHOWN = 60
+_DOTTED = re.compile(r"[a-zA-Z]\w*(\.\w+)+")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 
 Description = dict[str, str]
 
 
-def describe_parameters(kind: type, params: Mapping[str, Any]) -> Description:
-    """Describe the class of an estimator and each of its parameters, nested ones included.
+def describe_parameters(
+    kind: type, params: Mapping[str, Any], with_defaults: bool = False
+) -> Description:
+    """Describe the class of an estimator, and parameters that are not at their defaults.
 
-    With ``warm_start``, ``n_rounds`` is left out, since it may grow from fit to fit.
+    Parameters
+    ----------
+    kind : type
+        The class of the estimator.
+    params : mapping
+        All of its parameters, nested ones included. With ``warm_start``, ``n_rounds`` is left out,
+        since it may grow from fit to fit; else it is described, at its default too.
+    with_defaults : bool, default=False
+        Whether all others are described too.
 
     Raises
     ------
     TypeError
         If a parameter cannot be described.
     """
-    idle = _IDLE | ({"n_rounds"} if params["warm_start"] else set())
-    told = {name: _told(name, params[name]) for name in sorted(params.keys() - idle)}
-    return told | {"type": describe(kind)}
+    left_out = _WITHOUT_EFFECT | ({"n_rounds"} if params["warm_start"] else set())
+    described = {"type": describe(kind)}
+    at_default: set[str] = set()  # components, whose own parameters are left out with them
+    for name in sorted(params.keys() - left_out):
+        owner, _, own = name.rpartition("__")
+        if owner in at_default or ("___" in name and not with_defaults):  # an attribute of skorch's
+            at_default.add(name)
+            continue
+        defaults = _defaults(params.get(owner)) if owner else defaults_of(kind)
+        text, is_default = _describe(name, params[name], defaults.get(own, Parameter.empty))
+        if with_defaults or not is_default or name == "n_rounds":
+            described[name] = text
+        elif _has_params(params[name]):
+            at_default.add(name)
+    return described
 
 
-def _told(name: str, value: Any) -> str:
-    """Describe a parameter; its own parameters, if it has some, are in the list themselves."""
+def _describe(name: str, value: Any, default: Any) -> tuple[str, bool]:
+    """Describe a parameter, a component by its type; tell whether the value is the default."""
     of_callback = "callbacks" in name.split("__")
     try:
-        return describe(type(value) if _has_params(value) else value, of_callback)
+        is_default = value is default or (
+            type(value) is type(default)
+            and describe(value, of_callback) == describe(default, of_callback)
+        )
+        return describe(type(value) if _has_params(value) else value, of_callback), is_default
     except Indescribable as error:
         raise TypeError(
             f"checkpoint cannot tell {name}={shown(value)} from another: {error}. Pass what is "
@@ -44,25 +76,30 @@ def _told(name: str, value: Any) -> str:
         ) from error
 
 
+def _defaults(owner: Any) -> dict[str, Any]:
+    return defaults_of(type(owner)) if _has_params(owner) else {}
+
+
 def _has_params(value: Any) -> bool:
     return hasattr(value, "get_params") and not isinstance(value, type)
 
 
 def describe_data(data: Mapping[str, Any], federation: Federation) -> Description:
     """Describe the arrays that a fit is given, by name, and the clients."""
-    told = {name: describe(data.get(name)) for name in _DATA}
+    described = {name: describe(value) for name, value in data.items() if value is not None}
     digests = b"".join(federation.digest(k) for k in range(len(federation)))
     rows = digest_of(federation.order, federation.offsets, federation.priority_weights)
-    return told | {"clients": f"{len(federation)} clients, {hex_of(digests)} {rows}"}
+    return described | {"clients": f"{len(federation)} clients, {hex_of(digests)} {rows}"}
 
 
 def fingerprint(description: Description) -> str:
-    """Return 32 hexadecimal digits that stand for a description."""
-    return hex_of("\n".join(f"{k}: {v}" for k, v in sorted(description.items())).encode())
+    """Return 32 hexadecimal digits for a description, after the number of its format."""
+    text = "\n".join(f"{k}: {v}" for k, v in sorted(description.items()))
+    return f"v{FORMAT}-{hex_of(text.encode())}"
 
 
 def differences(one: Description, other: Description) -> list[str]:
-    """Say where two descriptions differ, as ``other`` has it and as ``one`` has it."""
+    """Name the differing parts of two descriptions, with the text of ``other``, then of ``one``."""
     return [
         f"{name} ({_short(other.get(name))}, now {_short(one.get(name))})"
         for name in sorted(one.keys() | other.keys())
@@ -72,5 +109,33 @@ def differences(one: Description, other: Description) -> list[str]:
 
 def _short(text: str | None) -> str:
     if text is None:
-        return "not there"
+        return "default"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def differences_from_format_1(
+    old: Description, description: Description, params: Description
+) -> dict[str, str | None]:
+    """Return the parts of a description in format 1 that differ from one in this format.
+
+    Format 1 named private modules and included defaults. ``params`` is the description of all
+    parameters, with defaults.
+    """
+    known = params | description
+    return {
+        name: old.get(name)
+        for name in old.keys() | description.keys()
+        if name not in old or _public(old[name]) != known.get(name, "None")
+    }
+
+
+def may_be_same(differing: Mapping[str, str | None], params: Description) -> bool:
+    """Tell whether only digests of parameters differ, which another format changes."""
+    return all(name in params and _DIGEST.search(text or "") for name, text in differing.items())
+
+
+def _public(text: str) -> str:
+    """Leave private modules out of a text that is the full name of a class or a function."""
+    if not _DOTTED.fullmatch(text) or "._" not in text:
+        return text
+    return f"{text.partition('._')[0]}.{text.rpartition('.')[2]}"

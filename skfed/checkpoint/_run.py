@@ -20,7 +20,9 @@ from skfed.checkpoint._fingerprint import (
     describe_data,
     describe_parameters,
     differences,
+    differences_from_format_1,
     fingerprint,
+    may_be_same,
 )
 from skfed.checkpoint._state import position, restore, state_to_dict, warn_of_lost_state
 from skfed.nets import get_state
@@ -29,6 +31,7 @@ from skfed.utils import _files
 from skfed.utils._warnings import warn
 
 _SHOWN = 3
+_FORMAT_1, _FORMAT_2 = re.compile(r"[0-9a-f]{32}"), re.compile(r"v2-.*")  # folders of runs
 _LOG = re.compile(r"history-(\d+)\.jsonl")
 
 Saved = tuple[dict[str, Any], list[dict[str, Any]]]  # the state, and the rows of the history
@@ -170,9 +173,12 @@ def open_run(
     if not os.fspath(checkpoint) or "\0" in str(checkpoint):
         raise ValueError(f"checkpoint={checkpoint!r} names no directory: name one, or pass None.")
     _check_ids(federation.ids)
-    root, about = Path(checkpoint), describe_parameters(kind, params)
-    about = _choose(root, about | describe_data(data, federation), server, n_rounds)
-    run = Run(root / fingerprint(about), params["checkpoint_every"])
+    about = describe_parameters(kind, params) | describe_data(data, federation)
+    folders = _Folders(Path(checkpoint), describe_parameters(kind, params, with_defaults=True))
+    about = _choose(folders, about, server, n_rounds)
+    run = Run(folders.find(about), params["checkpoint_every"])
+    if not run.folder.exists():
+        folders.warn_of_old_runs(about)
     run.folder.mkdir(parents=True, exist_ok=True)
     with _locked(run.folder):
         _resume(run, about, server, params["verbose"])
@@ -202,7 +208,37 @@ def _check_ids(ids: np.ndarray) -> None:
             ) from error
 
 
-def _choose(root: Path, about: Description, server: ServerState, n_rounds: int) -> Description:
+class _Folders:
+    """The folders of a checkpoint directory, those of format 1 too."""
+
+    def __init__(self, root: Path, params: Description):
+        self.root, self.params = root, params
+        self.old = dict(_descriptions(root, _FORMAT_1))
+
+    def find(self, about: Description) -> Path:
+        """Return the folder of the run of a description, which may be new."""
+        folder = self.root / fingerprint(about)
+        same = [one for one, differing in self.differing(about) if not differing]
+        return same[0] if same and not folder.exists() else folder
+
+    def differing(self, about: Description) -> Iterator[tuple[Path, dict[str, str | None]]]:
+        for folder, old in self.old.items():
+            yield folder, differences_from_format_1(old, about, self.params)
+
+    def warn_of_old_runs(self, about: Description) -> None:
+        """Warn of runs in format 1 that may be of the same parameters."""
+        for folder, differing in self.differing(about):
+            if may_be_same(differing, self.params):
+                warn(
+                    f"checkpoint: an earlier version of skfed wrote the run in {folder}, and "
+                    f"described {', '.join(sorted(differing))} in another way. If the parameters "
+                    "are the same, this run begins anew nevertheless."
+                )
+
+
+def _choose(
+    folders: _Folders, about: Description, server: ServerState, n_rounds: int
+) -> Description:
     """Return the description of the run that a server is to go on with, or to begin."""
     starts: list[Description] = [{}]
     if server.round:
@@ -210,7 +246,7 @@ def _choose(root: Path, about: Description, server: ServerState, n_rounds: int) 
         starts.append({"start": here})
     for start, limit in itertools.product(starts, ({}, {"n_rounds": str(n_rounds)})):
         told = about | start | limit
-        found = Run(root / fingerprint(told), 1).read()
+        found = Run(folders.find(told), 1).read()
         is_own = bool(start) or not server.round
         if found is None and is_own:
             break
@@ -237,7 +273,7 @@ def _timeless(row: dict[str, Any]) -> str:
 
 
 def _warn_of_seeds(folder: Path, about: Description) -> None:
-    if about.get("random_state") == "None":
+    if about.get("random_state", "None") == "None":
         warn(
             f"random_state=None, so this fit goes on with the seed of the run in {folder}: set "
             "random_state, or give each repeat a checkpoint directory of its own."
@@ -273,7 +309,8 @@ def _tell(folder: Path, about: Description, found: Saved | None) -> None:
         print(f"checkpoint: goes on after round {len(found[1])} of the run in {folder}")
         return
     text = f"checkpoint: a new run in {folder}"
-    others = [differences(about, other) for other in _others(folder)]
+    found_here = _descriptions(folder.parent, _FORMAT_2)
+    others = [differences(about, other) for one, other in found_here if one != folder]
     if others:
         nearest = min(others, key=len)
         more = f" and {len(nearest) - _SHOWN} more" if len(nearest) > _SHOWN else ""
@@ -281,11 +318,11 @@ def _tell(folder: Path, about: Description, found: Saved | None) -> None:
     print(text)
 
 
-def _others(folder: Path) -> Iterator[Description]:
-    """Yield what tells the other runs of a directory; it only serves a message."""
-    for path in sorted(folder.parent.glob("*/about.json")):
-        with suppress(OSError, ValueError, RecursionError):  # a damaged one is left out
-            other = json.loads(path.read_text())
-            is_own = path.parent == folder
-            if not is_own and isinstance(other, dict) and {*map(type, other.values())} == {str}:
-                yield other
+def _descriptions(root: Path, name: re.Pattern[str]) -> Iterator[tuple[Path, Description]]:
+    """Yield the folders of runs, and their descriptions unless they are damaged."""
+    for path in sorted(root.glob("*/about.json")):
+        if name.fullmatch(path.parent.name):
+            with suppress(OSError, ValueError, RecursionError):
+                about = json.loads(path.read_text())
+                if isinstance(about, dict) and {*map(type, about.values())} == {str}:
+                    yield path.parent, about
