@@ -14,9 +14,10 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, GradientNormClipping, LRScheduler
 from torch import nn
 
-from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector, metrics
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.availability import IndependentAvailability
 from skfed.metrics import client_scores, summarise_clients, usefulness
+from skfed.metrics._clients import _local_estimator
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import LinearDecay
 
@@ -43,7 +44,7 @@ def test_scores_of_each_client(fitted, blobs):
         assert row["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_labels_that_do_not_fit_are_told(fitted, blobs):
+def test_labels_of_another_length_are_an_error(fitted, blobs):
     X, y, clients = blobs
     with pytest.raises(ValueError, match="y has 139 entries, but X has 140 rows"):
         client_scores(fitted, X, y[1:], clients)
@@ -57,7 +58,7 @@ def test_clients_that_the_model_has_not_seen_are_free(fitted, blobs):
 
 @pytest.fixture(scope="module")
 def piped(blobs):
-    """Return a Pipeline, its federated step, and what that step is shown of X."""
+    """Return a Pipeline, its federated step, and X as its first step transforms it."""
     X, y, clients = blobs
     scaler = StandardScaler().fit(X)
     pipeline = make_pipeline(StandardScaler(), FederatedClassifier(n_rounds=3, random_state=0))
@@ -77,7 +78,7 @@ def test_x_passes_through_the_earlier_steps_of_a_pipeline(piped, blobs):
     pd.testing.assert_frame_equal(client_scores(nested, X, y, clients), expected)
 
 
-def test_what_is_not_federated_is_told(blobs):
+def test_an_estimator_that_is_not_federated_is_an_error(blobs):
     X, y, clients = blobs
     for score, data in ((client_scores, (X, y, clients)), (usefulness, (X, y, clients) * 2)):
         with pytest.raises(TypeError, match=r"LogisticRegression\(\) has no.*pass a fitted Fed"):
@@ -101,7 +102,7 @@ def test_the_spread_over_clients_by_hand():
 
 
 def test_the_global_model_is_useful_to_clients_with_little_data():
-    """Clients of 6 rows each of one easy task, and one client whose labels are turned around."""
+    """Clients of 6 rows each of one easy task, and one client whose labels are swapped."""
     rng = np.random.default_rng(0)
 
     def draw(n_rows):
@@ -136,7 +137,7 @@ def test_the_global_model_is_useful_to_clients_with_little_data():
     )
 
 
-def test_alone_a_clients_best_round_counts(blobs):
+def test_the_local_score_is_that_of_the_best_round(blobs):
     X, y, clients = blobs
     net = NeuralNetClassifier(
         nn.Linear,
@@ -160,8 +161,8 @@ def test_alone_a_clients_best_round_counts(blobs):
     assert falls_back
 
 
-def test_who_trains_alone_inherits_nothing_of_the_federation(blobs, tmp_path):
-    """min_clients=2 would keep the untrained model, noise would ruin it."""
+def test_local_training_does_not_use_parameters_of_the_federation(blobs, tmp_path):
+    """With min_clients=2 or noise, the local models would be no better than chance."""
     X, y, clients = blobs
     own = {"n_rounds": 3, "random_state": 0, "local_epochs": 2, "lr_schedule": 0.1}
     plain = FederatedClassifier(selector=ALL, **own).fit(X, y, clients=clients)
@@ -185,7 +186,7 @@ def test_who_trains_alone_inherits_nothing_of_the_federation(blobs, tmp_path):
 
 
 @pytest.mark.parametrize("class_weight", ["balanced", {0: 0.0, 2: 3.0}], ids=str)
-def test_who_trains_alone_has_class_weights(blobs, class_weight):
+def test_local_training_uses_class_weights(blobs, class_weight):
     """ "balanced" is by the rows of the client, which may lack a class."""
     X, y, clients = blobs
     keep = (clients != "b") | (y != 1)
@@ -203,7 +204,7 @@ def test_who_trains_alone_has_class_weights(blobs, class_weight):
 
 
 class Watch(Callback):
-    """Notes each round, on a list that copies share, and stops after the second."""
+    """Records each round in a list that copies share, and stops after the second."""
 
     rounds: ClassVar[list] = []
 
@@ -214,7 +215,7 @@ class Watch(Callback):
 
 
 class Clip(GradientNormClipping):
-    """Notes that it has been at work."""
+    """Records each step."""
 
     n_steps: ClassVar[list] = []
 
@@ -223,7 +224,7 @@ class Clip(GradientNormClipping):
         super().on_grad_computed(net, named_parameters, **kwargs)
 
 
-def test_who_trains_alone_has_the_callbacks_of_batches_and_rates_only(blobs):
+def test_local_training_uses_only_callbacks_of_batches_and_rates(blobs):
     X, y, clients = blobs
     Watch.rounds.clear(), Clip.n_steps.clear()
     net = NeuralNetClassifier(
@@ -237,15 +238,15 @@ def test_who_trains_alone_has_the_callbacks_of_batches_and_rates_only(blobs):
             ("rates", LRScheduler("StepLR", step_size=1)),
             ("plateau", LRScheduler("ReduceLROnPlateau", monitor="train_loss")),
         ],
-        callbacks__clip__gradient_clip_value=0.0,  # nobody moves
+        callbacks__clip__gradient_clip_value=0.0,  # the weights stay as they are
     )
-    # Stopped after 2 of 9 rounds: the rates are those of 9 rounds all the same.
+    # Stopped after 2 of 9 rounds; the rates are still those of 9 rounds.
     model = FederatedClassifier(
         net, selector=ALL, n_rounds=9, lr_schedule=LinearDecay(0.9, 0.1), random_state=0
     ).fit(X, y, clients=clients)
     assert model.n_rounds_ == 2
     n_steps = len(Clip.n_steps)
-    alone = metrics._alone(model)
+    alone = _local_estimator(model)
     assert [name for name, _ in alone.estimator.callbacks] == ["clip", "rates"]
     table = usefulness(model, X, y, clients, X, y, clients)
     assert Watch.rounds == [1, 2]
@@ -255,7 +256,7 @@ def test_who_trains_alone_has_the_callbacks_of_batches_and_rates_only(blobs):
     assert alone.history_["lr"].tolist() == model.history_["lr"].tolist()
 
 
-def test_who_cannot_train_alone_is_named(blobs):
+def test_the_error_names_a_client_that_cannot_train_alone(blobs):
     X, y, _ = blobs
     clients = np.array(["lone"] + ["more"] * 139)
     normed = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))  # takes no batch of one row
@@ -282,7 +283,7 @@ def test_clients_are_told_apart_by_type_and_value(blobs):
     for position, client in enumerate("abcde"):
         own = np.array(named) == client
         assert scores["accuracy"].iloc[position] == right[own].mean()
-        alone = metrics._alone(model).fit(X[own], y[own], clients=np.zeros(own.sum(), int))
+        alone = _local_estimator(model).fit(X[own], y[own], clients=np.zeros(own.sum(), int))
         assert table["local_accuracy"].iloc[position] >= alone.score(X[own], y[own])
     # 1.0 has no training rows of its own; equality is no match where types tell ids apart.
     some = [client for client in clients if type(client) is not float]
@@ -332,7 +333,7 @@ def test_without_two_different_targets_a_client_has_no_r2(numbers):
     model.set_params(priority=["a", "b"])
 
 
-def test_several_targets_count_alike(blobs):
+def test_several_targets_have_equal_weight(blobs):
     X, _, clients = blobs
     model = FederatedRegressor(n_rounds=2, random_state=0).fit(X, X[:, :2], clients=clients)
     scores = client_scores(model, X, X[:, :2], clients)
@@ -345,11 +346,11 @@ def test_several_targets_count_alike(blobs):
         client_scores(model, X, X[:, 0], clients)
 
 
-def test_for_whom_a_regressor_is_useful(numbers):
-    """A client of 3 rows learns little from them; one whose targets are turned is better alone."""
+def test_usefulness_of_a_regressor(numbers):
+    """A client of 3 rows learns little alone; one whose targets are negated is better alone."""
     model, X, y, _ = numbers
-    clients = np.repeat(["few", "many", "turned"], [3, 97, 40])
-    y = np.where(clients == "turned", -y, y)
+    clients = np.repeat(["few", "many", "negated"], [3, 97, 40])
+    y = np.where(clients == "negated", -y, y)
     X_test, y_test, clients_test = X[60:], y[60:], np.array(["few"] * 40 + [*clients[100:]])
     model = clone(model).set_params(priority=["many"], selector=FedAlignSelector(warmup=1.0))
     for piped in (model, make_pipeline(StandardScaler(), model)):
@@ -357,6 +358,6 @@ def test_for_whom_a_regressor_is_useful(numbers):
         piped.fit(X, y, **{f"{step}clients": clients})
         table = usefulness(piped, X, y, clients, X_test, y_test, clients_test)
         assert table.columns.tolist() == ["priority", "global_r2", "local_r2", "useful"]
-        assert table["useful"].to_dict() == {"few": True, "turned": False}
+        assert table["useful"].to_dict() == {"few": True, "negated": False}
     scores = client_scores(piped, X_test, y_test, clients_test)
     assert table["global_r2"].tolist() == scores["r2"].tolist()

@@ -115,14 +115,14 @@ def test_a_mixed_search_picks_by_the_priority_clients(blobs, routing):
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
-def test_with_routing_off_it_says_what_to_do(blobs, model):
+def test_the_error_with_routing_off_says_what_to_do(blobs, model):
     X, y, clients = blobs
     search = GridSearchCV(
         model, {"n_rounds": [1]}, scoring=priority_accuracy, cv=FOLDS, error_score="raise"
     )
-    with pytest.raises(ValueError, match=r"enable_metadata_routing=True.*score by hand"):
+    with pytest.raises(ValueError, match=r"enable_metadata_routing=True.*call priority_acc"):
         search.fit(X, y, clients=clients)
-    # By hand it works.
+    # The call works.
     model.fit(X, y, clients=clients)
     assert 0 <= priority_accuracy(model, X, y, clients=clients) <= 1
 
@@ -149,7 +149,7 @@ def test_scorers_are_single_objects(scorer):
     assert scorer.get_metadata_routing().score.requests == {"clients": True}
 
 
-def test_folds_without_priority_rows_say_in_one_line_what_to_use(blobs, model, routing):
+def test_the_error_of_folds_without_priority_rows_names_other_scorers(blobs, model, routing):
     """LeaveClientsOut holds out free clients, so that no priority client is tested."""
     X, y, clients = blobs
     leave_out = LeaveClientsOut(2, priority=["b", "d"], random_state=0)
@@ -160,21 +160,21 @@ def test_folds_without_priority_rows_say_in_one_line_what_to_use(blobs, model, r
         assert np.isnan(scores).all()
         for warning in caught:
             assert str(warning.message).strip().splitlines()[-1] == (
-                f"ValueError: {scorer.name}: clients has no row of a priority client, as where "
-                "LeaveClientsOut holds out the others: use free_accuracy or mean_client_accuracy."
+                f"ValueError: {scorer.name}: clients has no row of a priority client (the test "
+                "folds of LeaveClientsOut have none): use free_accuracy or mean_client_accuracy."
             )
-    # As it says:
+    # Those that it names:
     for scorer in (free_accuracy, mean_client_accuracy, worst_client_accuracy):
         assert (cross_val_score(model, X, y, scoring=scorer, **given) > 0.5).all()
 
 
-def test_without_free_clients_it_is_said_what_to_use(blobs, model):
+def test_the_error_without_free_clients_names_other_scorers(blobs, model):
     X, y, clients = blobs
     model.set_params(priority=None).fit(X, y, clients=clients)
     message = "^free_accuracy: clients has no row of a free client: use priority_accuracy or mean_"
     with pytest.raises(ValueError, match=message):
         free_accuracy(model, X, y, clients=clients)
-    unseen = np.where(clients == "c", "new", clients)  # whom the model does not know is free
+    unseen = np.where(clients == "c", "new", clients)  # unseen clients are free
     expected = model.score(X[clients == "c"], y[clients == "c"])
     assert free_accuracy(model, X, y, clients=unseen) == expected
 
@@ -205,7 +205,7 @@ def test_clients_without_an_r2_are_left_out(blobs):
     assert worst_client_r2(model, X, y, clients) == expected
     assert mean_client_r2(model, X, y, clients) == expected
     for scorer in (worst_client_r2, mean_client_r2, priority_r2):
-        with pytest.raises(ValueError, match=f"^{scorer.name} compares with the mean.*more rows"):
+        with pytest.raises(ValueError, match=f"^{scorer.name} needs two rows of.*more rows"):
             scorer(model, X[:3], y[:3], clients[:3])
 
 
@@ -232,16 +232,16 @@ def test_scorers_of_a_regressor_in_pipelines_and_searches(blobs, routing):
 
 
 @pytest.mark.parametrize("scorer", SCORERS, ids=repr)
-def test_a_regressor_is_told_what_to_use(blobs, scorer, routing):
+def test_the_error_for_a_regressor_names_its_scorers(blobs, scorer, routing):
     X, y, clients = blobs
     selector = FedAlignSelector(eps=10.0)  # in units of the squared error
     model = FederatedRegressor(selector=selector, priority=["b", "d"], n_rounds=2, random_state=0)
     model.set_params(engine="loop")
     pipeline = make_pipeline(StandardScaler(), model).fit(X, y, clients=clients)
-    with pytest.raises(TypeError, match=r"a FederatedRegressor: use \w+_r2\.$") as told:
+    with pytest.raises(TypeError, match=r"a FederatedRegressor: use \w+_r2\.$") as raised:
         scorer(pipeline, X, y, clients=clients)
-    # As it says:
-    instead = {other.name: other for other in R2}[str(told.value).split()[-1].strip(".")]
+    # The one that it names:
+    instead = {other.name: other for other in R2}[str(raised.value).split()[-1].strip(".")]
     assert np.isfinite(instead(pipeline, X, y, clients=clients))
     # Or by its own score:
     model.set_score_request(clients=True)
@@ -251,10 +251,10 @@ def test_a_regressor_is_told_what_to_use(blobs, scorer, routing):
 
 
 @pytest.mark.parametrize("scorer", R2, ids=repr)
-def test_a_classifier_is_told_what_to_use(blobs, model, scorer):
+def test_the_error_for_a_classifier_names_its_scorers(blobs, model, scorer):
     X, y, clients = blobs
     model.fit(X, y, clients=clients)
-    expected = rf"^{scorer.name} scores regressors.*Classifier: use {scorer.who}_accuracy\.$"
+    expected = rf"^{scorer.name} scores regressors.*Classifier: use {scorer.group}_accuracy\.$"
     with pytest.raises(TypeError, match=expected):
         scorer(model, X, y, clients=clients)
 

@@ -1,14 +1,15 @@
-"""How a model does client by client: worst clients, and for whom it is useful.
+"""Scores of a model client by client, and for which clients it is useful.
 
 Classifiers are measured by accuracy, regressors by R^2.
 
 A fair federation, in the sense of FedALIGN (its introduction and Figure 3), is one whose model is
-useful to many of all clients: better than what they could train alone.
+useful to many of all clients: better than what each could train alone.
 
 The scorers for ``scoring=`` in a search or a cross-validation are, for accuracy and for R^2,
 that of the priority clients' rows (``priority_accuracy``, ``priority_r2``), that of the other
 clients' rows (``free_``), and the mean (``mean_client_``) and the lowest (``worst_client_``) over
-clients; ``priority_neg_log_loss`` is minus the objective.
+clients; ``priority_neg_log_loss`` is minus the objective. To add a scorer, define a
+``ClientScorer`` in ``_scorers.py`` and name it below.
 """
 
 from skfed.metrics._clients import client_scores, summarise_clients, usefulness

@@ -1,4 +1,4 @@
-"""How a model does client by client, and for whom it is useful."""
+"""Scores of a model by client, and its usefulness to each client."""
 
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -17,11 +17,11 @@ from skfed._estimator import BaseFederated
 from skfed._federation import find_ids, make_federation, rows_of
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.metrics._scorers import (
-    as_step_sees,
+    check_targets,
     federated_step,
     measure_of,
     measured,
-    targets_of,
+    transform_for_step,
 )
 from skfed.schedules import BaseSchedule
 from skfed.selection import RandomSelector
@@ -29,8 +29,8 @@ from skfed.utils._checks import check_columns, naming, validated
 from skfed.utils._ids import client_index
 from skfed.utils._sklearn import safe_indexing
 
-# The parameters that say what a client does by itself; the others are the federation's.
-_ITS_OWN = (
+# The parameters of local training; the others are the federation's.
+_LOCAL_PARAMS = (
     "local_epochs",
     "local_steps",
     "on_client_error",
@@ -71,7 +71,7 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
         If ``clients`` or y does not fit X, or y has labels that the model does not know.
     """
     step = federated_step(model)
-    losses, true, predicted = _of_each_row(model, step, X, y)
+    losses, true, predicted = _row_results(model, step, X, y)
     federation = make_federation(clients, len(predicted))
     measure = measure_of(step)
     rows = [federation.rows(k) for k in range(len(federation))]
@@ -86,9 +86,9 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     )
 
 
-def _of_each_row(model: Any, step: BaseFederated, X: Any, y: Any) -> tuple[np.ndarray, ...]:
-    """Return each row's loss, target and prediction; of a classifier, positions of classes."""
-    targets = targets_of(step, y)
+def _row_results(model: Any, step: BaseFederated, X: Any, y: Any) -> tuple[np.ndarray, ...]:
+    """Return each row's loss, target and prediction; labels as positions in ``classes_``."""
+    targets = check_targets(step, y)
     output = model.predict_proba(X) if is_classifier(step) else model.predict(X)
     if len(targets) != len(output):
         raise ValueError(
@@ -106,7 +106,7 @@ def _of_each_row(model: Any, step: BaseFederated, X: Any, y: Any) -> tuple[np.nd
 
 @validated(scores=[pd.DataFrame])
 def summarise_clients(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the spread over clients of what :func:`client_scores` or :func:`usefulness` found.
+    """Return statistics over clients of :func:`client_scores` or :func:`usefulness`.
 
     Parameters
     ----------
@@ -117,13 +117,13 @@ def summarise_clients(scores: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         Rows "priority", "free" and "all" (those that have clients); columns (measure, statistic)
-        with the mean over clients, each counting alike, and quantiles: 0.0 is the least, for an
-        accuracy the worst client's, and 1.0 the largest.
+        with the mean over clients, all of equal weight, and quantiles: 0.0 is the lowest value
+        and 1.0 the highest.
 
     Raises
     ------
     ValueError
-        If ``priority`` is lacking or not of booleans, or another column not of numbers.
+        If ``priority`` is missing or not boolean, or another column is not numeric.
     """
     check_columns(scores, ["priority"], "scores")
     priority = scores["priority"].to_numpy()
@@ -137,7 +137,6 @@ def summarise_clients(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _spread(numbers: pd.DataFrame) -> pd.Series:
-    """Return the mean and the quantiles of each column."""
     table = pd.concat([numbers.mean().to_frame("mean").T, numbers.quantile(list(_QUANTILES))])
     return pd.Series(table.T.stack())
 
@@ -151,19 +150,18 @@ def usefulness(
     y_test: Any,
     clients_test: ArrayLike,
 ) -> pd.DataFrame:
-    """Return for which clients the global model beats the best model they can train alone.
+    """Return for which clients the global model is better than one that they train alone.
 
-    Each client trains the same net alone, for as many rounds as ``model`` had, and its best
-    accuracy (R^2 of a regressor) on its own test rows over all these rounds counts: an upper
-    estimate of what it can do alone, so that the answer is on the safe side. FedALIGN's Figure 3
-    and its notion of fairness: the share of clients to whom the common model is of use.
+    Each client trains the same net alone, for as many rounds as ``model`` had. Its local score is
+    the best accuracy (R^2 of a regressor) over these rounds on its own test rows, an optimistic
+    estimate, so that usefulness is not overstated. The share of clients to whom the global model is
+    useful is the fairness of FedALIGN's Figure 3.
 
-    A client alone has the model's net, its local epochs or steps, its learning rates and their
-    schedule, its class weights ("balanced": by its own rows) and its seed. What belongs to the
-    federation plays no part: selection, availability, ``min_clients``, proximal term, aggregator
-    and server optimizer, clipping and noise, and the checkpoint; nor do the net's callbacks that
-    act on the global net, but for LRSchedulers other than ReduceLROnPlateau. All its rows weigh
-    alike.
+    The local training uses the model's net, local epochs or steps, learning rates and their
+    schedule, class weights ("balanced": by the client's own rows) and seed. It does not use
+    selection, availability, ``min_clients``, proximal term, aggregator, server optimizer, clipping,
+    noise and checkpoint, nor the net's callbacks that act on the global net, except LRSchedulers
+    other than ReduceLROnPlateau. All rows of a client have equal weight.
 
     Parameters
     ----------
@@ -173,14 +171,14 @@ def usefulness(
         The training data of all clients.
     X_test, y_test, clients_test
         Their test data. Clients without training or test rows are left out, and of a regressor
-        those without an R^2, as :func:`client_scores` says.
+        those without an R^2 (see :func:`client_scores`).
 
     Returns
     -------
     DataFrame of shape (n_clients, 4)
         ``priority``, ``global_accuracy``, ``local_accuracy`` (``global_r2``, ``local_r2``) and
-        ``useful``: whether the first is larger. Its mean over a group of clients is the share of
-        them that is served.
+        ``useful``: whether the global score is larger. Its mean over a group of clients is a share
+        of them.
 
     Raises
     ------
@@ -190,23 +188,23 @@ def usefulness(
     step = federated_step(model)
     with naming("X_test", "y_test", "clients_test"):
         scores = client_scores(model, X_test, y_test, clients_test)
-    y = targets_of(step, y)
+    y = check_targets(step, y)
     with naming("y_test"):
-        y_test = targets_of(step, y_test)
+        y_test = check_targets(step, y_test)
     with naming("X", "y"):
-        X, X_test = as_step_sees(model, X), as_step_sees(model, X_test)
+        X, X_test = transform_for_step(model, X), transform_for_step(model, X_test)
         check_consistent_length(X, y)
     train, test = make_federation(clients, len(y)), make_federation(clients_test, len(y_test))
-    places, measure = find_ids(train.ids, test.ids), measure_of(step)
-    seen = (places >= 0) & (find_ids(step.clients_, test.ids) >= 0)
+    positions, measure = find_ids(train.ids, test.ids), measure_of(step)
+    seen = (positions >= 0) & (find_ids(step.clients_, test.ids) >= 0)
     compared = np.flatnonzero(seen & scores[measure].notna().to_numpy()).tolist()
-    alone = _alone(step)
+    estimator = _local_estimator(step)
     local = [
-        _best_alone(
-            alone,
+        _best_local_score(
+            estimator,
             step,
-            _taken(X, y, train.rows(places[k])),
-            _taken(X_test, y_test, test.rows(k)),
+            _rows(X, y, train.rows(positions[k])),
+            _rows(X_test, y_test, test.rows(k)),
             test.names([k])[0],
         )
         for k in compared
@@ -222,13 +220,13 @@ def usefulness(
     )
 
 
-def _taken(X: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
+def _rows(X: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
     with naming("X", "y"):
         return safe_indexing(X, rows), safe_indexing(y, rows)
 
 
-class _AsPlanned(BaseSchedule):
-    """A schedule over the rounds that were planned, also where fewer are run."""
+class _Planned(BaseSchedule):
+    """A schedule over the rounds that were planned, if fewer are run."""
 
     def __init__(self, schedule, n_rounds):
         self.schedule = schedule
@@ -238,24 +236,24 @@ class _AsPlanned(BaseSchedule):
         return self.schedule.at(round, self.n_rounds, step, n_steps)
 
 
-def _alone(step: BaseFederated) -> BaseFederated:
-    """Return what one client trains by itself: built from what is its own, not the federation's."""
+def _local_estimator(step: BaseFederated) -> BaseFederated:
+    """Return the estimator of a federation of one client, with the parameters of local training."""
     schedule = step.lr_schedule
     if isinstance(schedule, BaseSchedule):
-        schedule = _AsPlanned(schedule, step.n_rounds)
+        schedule = _Planned(schedule, step.n_rounds)
     return type(step)(
-        estimator=_net_alone(step),
+        estimator=_local_net(step),
         selector=RandomSelector(clients_per_round=1),
         n_rounds=step.n_rounds_,
         lr_schedule=schedule,
         validate_every=1,  # the best of all rounds counts
         warm_start=True,
-        **{name: getattr(step, name) for name in _ITS_OWN},
+        **{name: getattr(step, name) for name in _LOCAL_PARAMS},
     )
 
 
-def _own_weights(step: Any, y: np.ndarray) -> Any:
-    """Return the class weights of a client of labels y; partial_fit does not balance them."""
+def _local_class_weight(step: Any, y: np.ndarray) -> Any:
+    """Return the class weights of a client of labels y; partial_fit takes no "balanced"."""
     if step.class_weight != "balanced":
         return step.class_weight
     labels, counts = np.unique(y, return_counts=True)
@@ -263,11 +261,8 @@ def _own_weights(step: Any, y: np.ndarray) -> Any:
     return dict(zip(labels.tolist(), weights.tolist(), strict=True))
 
 
-def _net_alone(step: BaseFederated) -> Any:
-    """Return the estimator without callbacks that act on the global net.
-
-    They stop the training, print, or write to files that are the federation's.
-    """
+def _local_net(step: BaseFederated) -> Any:
+    """Return the net without callbacks that stop the training, print, or write files."""
     net = step.estimator
     if not isinstance(net, NeuralNet):
         return net
@@ -276,38 +271,38 @@ def _net_alone(step: BaseFederated) -> Any:
     defaults = {name for name, _ in net.get_default_callbacks()}
     callbacks = [
         (name, callback)
-        for name, callback in step.net_.callbacks_  # with the net's parameters for them
-        if name not in defaults and (acts_on_batches(callback) or _sets_rates(callback))
+        for name, callback in step.net_.callbacks_  # initialized with callbacks__ parameters
+        if name not in defaults and (acts_on_batches(callback) or _schedules_rates(callback))
     ]
     return type(net)(**own, callbacks=callbacks)
 
 
-def _sets_rates(callback: Any) -> bool:
-    """Tell whether a callback schedules the learning rate, whatever the losses."""
+def _schedules_rates(callback: Any) -> bool:
+    """Return whether a callback schedules the learning rate independently of the losses."""
     plateau = "ReduceLROnPlateau", ReduceLROnPlateau
     return isinstance(callback, LRScheduler) and callback.policy not in plateau
 
 
-def _best_alone(
-    alone: BaseFederated, step: BaseFederated, own: tuple, test: tuple, name: Any
+def _best_local_score(
+    estimator: BaseFederated, step: BaseFederated, train: tuple, test: tuple, client: Any
 ) -> float:
-    """Train one client by itself; return its best score on its test rows over the rounds."""
-    alone = clone(alone)
-    clients = np.zeros(len(own[1]), int)
+    """Train one client alone; return its best score over the rounds on its test rows."""
+    estimator = clone(estimator)
+    clients = np.zeros(len(train[1]), int)
     classes = {}
     if is_classifier(step):
         classes = {"classes": step.classes_}
-        alone.set_params(class_weight=_own_weights(step, own[1]))
+        estimator.set_params(class_weight=_local_class_weight(step, train[1]))
     try:
         with catch_warnings():
-            # The best round counts; that later ones diverge is of no consequence.
+            # Later rounds may diverge, since the best one counts.
             simplefilter("ignore", ConvergenceWarning)
-            # The first round by itself, since only partial_fit is told of classes that it lacks.
-            best = alone.partial_fit(*own, clients=clients, **classes).score(*test)
-            if alone.n_rounds > 1:
-                alone.fit(*own, clients=clients, X_val=test[0], y_val=test[1])
-                best = max(best, alone.history_["val_score"].max())
+            # partial_fit for the first round, since it takes classes that the client lacks.
+            best = estimator.partial_fit(*train, clients=clients, **classes).score(*test)
+            if estimator.n_rounds > 1:
+                estimator.fit(*train, clients=clients, X_val=test[0], y_val=test[1])
+                best = max(best, estimator.history_["val_score"].max())
     except Exception as error:
-        error.add_note(f"usefulness: client {name!r} cannot train alone")
+        error.add_note(f"usefulness: client {client!r} cannot train alone")
         raise
     return best

@@ -1,4 +1,4 @@
-"""Scorers that know the client of each row; public in :mod:`skfed.metrics`."""
+"""Scorers by client; public in :mod:`skfed.metrics`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,26 +19,26 @@ Score = Callable[["ClientScorer", Any, BaseFederated, Any, Any, Any], float]
 
 
 class ClientScorer:
-    """A scorer for ``scoring=`` that asks for ``clients`` by itself.
+    """A scorer for ``scoring=`` that requests ``clients`` as metadata.
 
     The model may be a federated estimator, or a Pipeline or a search that ends in one.
 
     Parameters
     ----------
-    who : {"priority", "free", "mean_client", "worst_client"}
-        Whose rows count, and how.
+    group : {"priority", "free", "mean_client", "worst_client"}
+        The clients that are scored, or the statistic over clients.
     measure : {"accuracy", "r2", "neg_log_loss"}
-        What is measured; R^2 of regressors, the others of classifiers.
-    meaning : str
-        What it says; the docstring of this one scorer.
+        R^2 of regressors, the others of classifiers.
     score : callable
-        (scorer, model, its federated step, X, y, clients) to a number, larger is better.
+        Maps (scorer, model, its federated step, X, y, clients) to a number; larger is better.
+    meaning : str
+        The docstring of this scorer, without the last full stop.
     """
 
-    def __init__(self, who: str, measure: str, meaning: str, score: Score):
-        self.name = f"{who}_{measure}"
-        self.__doc__ = meaning
-        self.who, self.measure, self._score_of = who, measure, score
+    def __init__(self, group: str, measure: str, score: Score, meaning: str):
+        self.name = f"{group}_{measure}"
+        self.__doc__ = f"{meaning}. A scorer for ``scoring=``."
+        self.group, self.measure, self._score = group, measure, score
 
     def __call__(self, estimator: Any, X: Any, y: Any, clients: Any = None) -> float:
         """Return the score of a fitted model.
@@ -62,8 +62,8 @@ class ClientScorer:
         Raises
         ------
         ValueError
-            If ``clients`` is missing, it or y does not fit X, or no row belongs to a client that
-            counts; the message says which scorer to use instead.
+            If ``clients`` is missing, it or y does not fit X, or no row belongs to a client that is
+            scored; the message says which scorer to use instead.
         TypeError
             If the model has no federated step, or a classifier where R^2 is measured, or a
             regressor where it is not.
@@ -72,18 +72,17 @@ class ClientScorer:
             raise ValueError(
                 f"{self.name} needs the client of each row: call "
                 "sklearn.set_config(enable_metadata_routing=True) and pass clients= to fit (or "
-                "params={'clients': ...} to cross_validate). With routing off scikit-learn hands "
-                "scorers no metadata; then score by hand: "
-                f"{self.name}(model, X, y, clients=...)."
+                "params={'clients': ...} to cross_validate). With routing off scikit-learn passes "
+                f"no metadata to scorers; then call {self.name}(model, X, y, clients=...)."
             )
         step = federated_step(estimator)
         if is_classifier(step) == (self.measure == "r2"):
             scored = "regressors" if self.measure == "r2" else "classifiers"
             raise TypeError(
                 f"{self.name} scores {scored}, and this is a {type(step).__name__}: use "
-                f"{self.who}_{measure_of(step)}."
+                f"{self.group}_{measure_of(step)}."
             )
-        return self._score_of(self, estimator, step, X, y, clients)
+        return self._score(self, estimator, step, X, y, clients)
 
     def get_metadata_routing(self) -> MetadataRequest:
         """Return the request for ``clients``.
@@ -91,7 +90,7 @@ class ClientScorer:
         Returns
         -------
         MetadataRequest
-            As scikit-learn's metadata routing asks for it.
+            For scikit-learn's metadata routing.
         """
         request = MetadataRequest(owner=self)
         request.score.add_request(param="clients", alias=True)
@@ -101,7 +100,7 @@ class ClientScorer:
         return f"skfed.metrics.{self.name}"
 
     def __reduce__(self) -> str:
-        return self.name  # the one object of this name
+        return self.name  # unpickled as the object of this name in this module
 
 
 def federated_step(model: Any) -> BaseFederated:
@@ -111,8 +110,8 @@ def federated_step(model: Any) -> BaseFederated:
     return step
 
 
-def as_step_sees(model: Any, X: Any) -> Any:
-    """Return X as the earlier steps of a model's Pipelines hand it to the federated one."""
+def transform_for_step(model: Any, X: Any) -> Any:
+    """Transform X by the steps of a model's Pipelines before the federated step."""
     for one in _nested(model):
         if len(getattr(one, "steps", ())) > 1:
             X = one[:-1].transform(X)
@@ -120,7 +119,7 @@ def as_step_sees(model: Any, X: Any) -> Any:
 
 
 def _nested(model: Any) -> Iterator[Any]:
-    """Yield a model, what it wraps, and so on down to the federated step."""
+    """Yield a model and the estimators nested in it, down to the federated step."""
     step = model
     yield step
     while not isinstance(step, BaseFederated):
@@ -139,19 +138,19 @@ def _nested(model: Any) -> Iterator[Any]:
 
 
 def measure_of(step: BaseFederated) -> str:
-    """Return what a federated step is measured by."""
+    """Return the measure of a classifier or regressor."""
     return "accuracy" if is_classifier(step) else "r2"
 
 
-def measured(true: np.ndarray, predicted: np.ndarray, by: str) -> float:
-    """Return the accuracy, or scikit-learn's R^2: NaN of less than two different rows."""
-    if by == "accuracy":
+def measured(true: np.ndarray, predicted: np.ndarray, measure: str) -> float:
+    """Return the accuracy, or R^2, which is NaN if all targets are equal."""
+    if measure == "accuracy":
         return float((predicted == true).mean())
     return float(r2_score(true, predicted)) if (true != true[0]).any() else float("nan")
 
 
-def targets_of(step: BaseFederated, y: Any) -> np.ndarray:
-    """Return labels of a classifier, finite targets in the shape of fit of a regressor."""
+def check_targets(step: BaseFederated, y: Any) -> np.ndarray:
+    """Return a classifier's labels, or a regressor's targets: finite and of the shape in fit."""
     if is_classifier(step):
         return labels_of(y, "y")
     targets = numbers(y, "y")
@@ -160,123 +159,105 @@ def targets_of(step: BaseFederated, y: Any) -> np.ndarray:
     return targets
 
 
-def _counted(
+def _rows_of_group(
     scorer: ClientScorer, step: BaseFederated, X: Any, y: Any, clients: Any
 ) -> tuple[Any, np.ndarray]:
-    """Return the rows of the clients that a scorer counts, those with or without priority."""
-    y = targets_of(step, y)
+    """Return the rows of the clients with or without priority."""
+    y = check_targets(step, y)
     with naming("X", "y"):
         check_consistent_length(X, y)
     mask = rows_of(clients, len(y), step.clients_, step.priority_)
-    rows = np.flatnonzero(mask if scorer.who == "priority" else ~mask)
+    priority = scorer.group == "priority"
+    rows = np.flatnonzero(mask if priority else ~mask)
     if not len(rows):
-        left_out = ", as where LeaveClientsOut holds out the others" * (scorer.who == "priority")
-        other, by = "free" if scorer.who == "priority" else "priority", measure_of(step)
+        hint = " (the test folds of LeaveClientsOut have none)" if priority else ""
+        other, measure = "free" if priority else "priority", measure_of(step)
         raise ValueError(
-            f"{scorer.name}: clients has no row of a {scorer.who} client{left_out}: use "
-            f"{other}_{by} or mean_client_{by}."
+            f"{scorer.name}: clients has no row of a {scorer.group} client{hint}: use "
+            f"{other}_{measure} or mean_client_{measure}."
         )
     with naming("X"):
         return safe_indexing(X, rows), y[rows]
 
 
-def _of_rows(scorer, model, step, X, y, clients):
-    """Measure all rows that count together."""
-    X, y = _counted(scorer, step, X, y, clients)
+def _score_rows(scorer, model, step, X, y, clients):
+    X, y = _rows_of_group(scorer, step, X, y, clients)
     score = measured(y, model.predict(X), scorer.measure)
     return float(_defined(scorer, [score])[0])
 
 
-def _of_clients(scorer, model, step, X, y, clients):
-    """Measure client by client."""
-    y, predicted = targets_of(step, y), model.predict(X)
+def _score_clients(scorer, model, step, X, y, clients):
+    y, predicted = check_targets(step, y), model.predict(X)
     with naming("X", "y"):
         check_consistent_length(predicted, y)
     federation = make_federation(clients, len(y))
     rows = [federation.rows(k) for k in range(len(federation))]
     scores = _defined(scorer, [measured(y[own], predicted[own], scorer.measure) for own in rows])
-    return float(scores.mean() if scorer.who == "mean_client" else scores.min())
+    return float(scores.mean() if scorer.group == "mean_client" else scores.min())
 
 
 def _defined(scorer: ClientScorer, scores: list[float]) -> np.ndarray:
-    """Return the scores that are defined; at least one."""
+    """Return the scores that are not NaN; raise if there are none."""
     defined = np.array(scores)[~np.isnan(scores)]
     if not len(defined):
         raise ValueError(
-            f"{scorer.name} compares with the mean of y, which takes two rows of different y, and "
-            "no client that counts has them: pass more rows."
+            f"{scorer.name} needs two rows of different y, and no client that is scored has them: "
+            "pass more rows."
         )
     return defined
 
 
 def _neg_log_loss(scorer, model, step, X, y, clients):
-    X, y = _counted(scorer, step, X, y, clients)
+    X, y = _rows_of_group(scorer, step, X, y, clients)
     probabilities = model.predict_proba(X)
     with naming("y"):
         return -float(log_loss(y, probabilities, labels=step.classes_))
 
 
-_LEFT_OUT = (
-    " Each client counts alike; those with fewer than two rows, or all of whose targets are equal, "
-    "have no R^2 and are left out."
+_R2_CLIENTS = (
+    "Each client has equal weight; those with fewer than two rows, or whose targets are all equal, "
+    "have no R^2 and are left out"
 )
 
 priority_accuracy = ClientScorer(
-    "priority",
-    "accuracy",
-    "Accuracy over the rows of the priority clients, a scorer for ``scoring=``.",
-    _of_rows,
+    "priority", "accuracy", _score_rows, "Accuracy over the rows of the priority clients"
 )
 free_accuracy = ClientScorer(
     "free",
     "accuracy",
-    "Accuracy over the rows of the clients without priority, those that the model has not seen "
-    "among them, a scorer for ``scoring=``.",
-    _of_rows,
+    _score_rows,
+    "Accuracy over the rows of the other clients, with those that the model has not seen",
 )
 mean_client_accuracy = ClientScorer(
     "mean_client",
     "accuracy",
-    "The mean over clients of the accuracy that each has on its own rows, a scorer for "
-    "``scoring=``. Each client counts alike.",
-    _of_clients,
+    _score_clients,
+    "Mean over clients of the accuracy on their rows. Each client has equal weight",
 )
 worst_client_accuracy = ClientScorer(
-    "worst_client",
-    "accuracy",
-    "The lowest accuracy that any client has on its own rows, a scorer for ``scoring=``.",
-    _of_clients,
+    "worst_client", "accuracy", _score_clients, "Lowest accuracy of a client on its rows"
 )
 priority_neg_log_loss = ClientScorer(
     "priority",
     "neg_log_loss",
-    "Minus the mean cross-entropy over the rows of the priority clients, F up to its sign, a "
-    "scorer for ``scoring=``.",
     _neg_log_loss,
+    "Minus the mean cross-entropy over the rows of the priority clients, which is -F",
 )
 priority_r2 = ClientScorer(
-    "priority",
-    "r2",
-    "R^2 over the rows of the priority clients, a scorer for ``scoring=``.",
-    _of_rows,
+    "priority", "r2", _score_rows, "R^2 over the rows of the priority clients"
 )
 free_r2 = ClientScorer(
     "free",
     "r2",
-    "R^2 over the rows of the clients without priority, those that the model has not seen among "
-    "them, a scorer for ``scoring=``.",
-    _of_rows,
+    _score_rows,
+    "R^2 over the rows of the other clients, with those that the model has not seen",
 )
 mean_client_r2 = ClientScorer(
     "mean_client",
     "r2",
-    "The mean over clients of the R^2 that each has on its own rows, a scorer for ``scoring=``."
-    + _LEFT_OUT,
-    _of_clients,
+    _score_clients,
+    f"Mean over clients of the R^2 on their rows. {_R2_CLIENTS}",
 )
 worst_client_r2 = ClientScorer(
-    "worst_client",
-    "r2",
-    "The lowest R^2 that any client has on its own rows, a scorer for ``scoring=``." + _LEFT_OUT,
-    _of_clients,
+    "worst_client", "r2", _score_clients, f"Lowest R^2 of a client on its rows. {_R2_CLIENTS}"
 )
