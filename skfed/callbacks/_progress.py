@@ -32,12 +32,9 @@ class Progress:
         name, column = ("objective",) * 2 if has_objective else ("train loss", "train_loss")
         if np.isfinite(row.get("val_score", np.nan)):
             self.score = {"val score": f"{row['val_score']:.3f}"}
-        values = {
-            name: f"{row[column]:.4f}",
-            "cohort": row["n_aggregated"],
-            "MB": f"{self.megabytes:.1f}",
-        }
-        self.bar.set_postfix(values | self.score, refresh=False)
+        values = {name: f"{row[column]:.4f}", "cohort": row["n_aggregated"]}
+        values |= {"MB": f"{self.megabytes:.1f}", **self.score}
+        self.bar.set_postfix(values, refresh=False)
         self.bar.update()
         return False
 

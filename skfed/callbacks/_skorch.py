@@ -115,7 +115,7 @@ class RoundCallbacks:
         self.callbacks = _round_callbacks(net)
         valid = None if validation is None else validation.rows
         self.n_valid = 0 if valid is None else len(valid[1])
-        self.validation = validation
+        self.is_due = validation.is_due if validation and self.n_valid else lambda t: False
         self.sources = check_monitors(self.callbacks, train is not None, valid is not None)
         self.called: dict[str, bool] = {}  # whether any round had what a callback monitors
         if self.callbacks:
@@ -125,11 +125,10 @@ class RoundCallbacks:
     def begin(
         self, callback_state: CallbackState | None = None, restarted: Collection[str] = ()
     ) -> None:
-        """Call on_train_begin of callbacks that begin, and restore the state of the others.
+        """Call on_train_begin in the first fit of a net, and restore ``callback_state``, if given.
 
-        A callback begins in the first fit, or if its name is in ``restarted``. skorch would call
-        on_train_begin in each fit, and an LRScheduler takes a step there. ``callback_state`` was
-        read from a file.
+        skorch would call it in each fit, and an LRScheduler takes a step there. Only callbacks
+        whose names are in ``restarted`` begin again in a later fit.
         """
         is_first = callback_state is not None or not self.net.history
         beginning = [(name, cb) for name, cb in self.callbacks if is_first or name in restarted]
@@ -155,22 +154,21 @@ class RoundCallbacks:
         """Call on_epoch_end with the round's row of history_; return whether to stop."""
         if not self.callbacks:
             return False
-        is_validated = self._is_validated(row["round"])
+        is_validated = self.is_due(row["round"])
         self._record(row, is_validated)
         data = self.data if is_validated else self.data | {"dataset_valid": None}
         try:
             with self._isolated():
                 for name, callback in self.callbacks:
-                    if isinstance(callback, PrintLog):
-                        self._print_new_columns(callback)
+                    if isinstance(callback, PrintLog) and len(self.net.history) > 1:
+                        # It prints its header again if the columns differ from the last round's.
+                        one, other = self.net.history[-2:]
+                        callback.first_iteration_ |= one.keys() != other.keys()
                     called = call_on_epoch_end(callback, self.net, self.sources, **data)
                     self.called[name] = self.called.get(name, False) or called
         except KeyboardInterrupt:  # raised by skorch's EarlyStopping
             return True
         return False
-
-    def _is_validated(self, t: int) -> bool:
-        return self.validation is not None and self.n_valid > 0 and self.validation.is_due(t)
 
     def _record(self, row: dict[str, Any], is_validated: bool) -> None:
         """Record a round in the net's history, as skorch does for an epoch of one batch."""
@@ -187,12 +185,6 @@ class RoundCallbacks:
         if is_validated:
             history.record_batch("valid_loss", row["val_loss"])
             history.record_batch("valid_batch_size", self.n_valid)
-
-    def _print_new_columns(self, log: PrintLog) -> None:
-        """Let PrintLog print its header again if the columns differ from the last round's."""
-        history = self.net.history
-        if len(history) > 1:
-            log.first_iteration_ |= history[-1].keys() != history[-2].keys()
 
     def end(self, complete: bool) -> None:
         """Call on_train_end; if all rounds were run, warn of monitors that no round had."""
@@ -222,11 +214,9 @@ class RoundCallbacks:
         """Keep callbacks' random draws from the fit, and suppress warnings that do not apply."""
         caching, self.net.use_caching = self.net.use_caching, False  # there are no batches
         try:
-            # Seeded, since a DataLoader draws from torch's global generator.
-            with (
-                torch_seeded(np.random.default_rng(0), self.net.device),
-                warnings.catch_warnings(),
-            ):
+            # A DataLoader draws from torch's global generator.
+            seeded = torch_seeded(np.random.default_rng(0), self.net.device)
+            with seeded, warnings.catch_warnings():
                 # Clients take the optimizer's steps, not the global net.
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 yield
@@ -267,7 +257,7 @@ def get_callback_state(net: NeuralNet) -> tuple[CallbackState, list[str]]:
 
 
 def warn_of_unsaved(attributes: list[str]) -> None:
-    """Warn that attributes of callbacks are lost when a fit continues from a file."""
+    """Warn of attributes that are not in the file that training continues from."""
     warn(
         "attributes of estimator's callbacks are reset when training continues from a file: "
         f"{', '.join(attributes)}. Plain values are saved, and objects that have a state_dict and "
