@@ -1,4 +1,4 @@
-"""The side of the server: the rounds of a federated estimator, as a strategy of Flower."""
+"""The server: a strategy of Flower that runs the rounds of a federated estimator."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable
@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
-from skfed._federation import federation_of, parse_priority
+from skfed._federation import Federation, federation_of, parse_priority
 from skfed.availability import BaseAvailability
 from skfed.checkpoint._run import open_run
 from skfed.engines import Draws, batch_size
@@ -31,9 +31,9 @@ from skfed.server._validation import is_due
 from skfed.server._warm_start import new_state
 from skfed.utils._seeding import draw_seed
 
-logger = logging.getLogger("flwr")  # whose lines `flwr run --stream` shows
+logger = logging.getLogger("flwr")  # its lines are shown by `flwr run --stream`
 
-_SHOWN = (
+_METRICS = (
     *("objective", "train_loss", "n_polled", "n_aggregated"),
     *("n_failed", "bytes_down", "bytes_up"),
 )
@@ -43,41 +43,39 @@ class FederatedStrategy(Strategy):
     """Runs the rounds of a federated estimator over clients that hold their own data.
 
     The selector, schedules, aggregation, ledger and history are those of the simulation, and for
-    the same seed, data and net so are the cohorts. A poll, where the selector asks for one, is an
-    exchange of messages of its own, before the training; who has been polled does not get the
-    model again.
+    the same seed, data and net the cohorts are equal. A poll is an exchange of messages before that
+    of the training; the model is not sent again to the clients that were polled.
 
-    A client that does not answer in time, or whose answer is none, has failed in that round
-    (``on_client_error``, ``min_clients``), and is asked again when it is chosen again; it may come
-    back as another node. With ``checkpoint`` a ServerApp that is started again goes on with the
-    round that was not finished.
+    A client that does not reply in time, or sends an invalid reply, has failed in that round
+    (``on_client_error``, ``min_clients``). It gets a message again when it is chosen again, and may
+    come back as another node. With ``checkpoint`` a restarted ServerApp continues from the last
+    finished round.
 
     Parameters
     ----------
     estimator : FederatedClassifier or FederatedRegressor
-        What is trained, and how. It is not changed. ``priority`` has names of clients.
+        The estimator to fit; it is not changed. ``priority`` has names of clients.
         ``memory_budget``, ``n_jobs`` and ``warm_start`` are not used, and an availability that
-        plays dropouts is refused.
+        simulates dropouts is an error.
     clients : int or collection of str, default=None
-        How many clients to wait for, or their names. None: whoever is connected when the run
-        begins. Unless names are given, those that ``priority`` names are waited for too. Who
-        connects later may come back, but not join.
+        The number of clients to wait for, or their names. None: all clients that are connected when
+        the run begins. Unless these are names, it waits for the clients named by ``priority`` too.
+        A client that connects later is admitted only if it was connected before.
     classes : array-like, default=None
-        All labels, so that clients need not say which they have. None: they are asked, unless a
-        classifier has ``update_privacy`` or ``loss_privacy``: no noise covers this answer, so then
-        the labels must be given.
+        All labels. None: the clients send those in their data, which is an error for a classifier
+        with ``update_privacy`` or ``loss_privacy``, since they do not cover the labels.
     timeout : float, default=600
-        Seconds to wait for the clients at the beginning, and for each of their answers.
+        Seconds to wait for the clients at the beginning, and for each of their replies.
 
     Attributes
     ----------
     model_ : FederatedClassifier or FederatedRegressor
-        The fitted copy of ``estimator``; after a failure, with the rounds that were finished.
+        The fitted copy of ``estimator``; after an error, with the finished rounds.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range, or ``classes`` is lacking where clients have privacy.
+        If a parameter is out of range, or ``classes`` is None although ``estimator`` has privacy.
 
     Examples
     --------
@@ -103,15 +101,15 @@ class FederatedStrategy(Strategy):
         self.classes = None if classes is None else np.unique(classes).tolist()
         if self._asks_classes(estimator) and has_privacy(estimator):
             raise ValueError(
-                "classes=None asks each client which labels it has, and update_privacy and "
-                "loss_privacy do not cover the answer: pass all labels as classes."
+                "classes=None requests the labels in each client's data, which update_privacy and "
+                "loss_privacy do not cover: pass all labels as classes."
             )
         is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
         if not (is_number and 0 < timeout < np.inf):
             raise ValueError(f"timeout={timeout!r} must be a positive number of seconds.")
         self.timeout = float(timeout)
 
-    # What else Flower's own start takes, the estimator says.
+    # The other parameters of Flower's start are parameters of the estimator.
     def start(
         self,
         grid: Grid,
@@ -125,44 +123,40 @@ class FederatedStrategy(Strategy):
         grid : flwr.serverapp.Grid
             From the ServerApp's main function.
         evaluate_fn : callable, default=None
-            As Flower has it: measures the global model before the first round and after each, or
-            every ``validate_every`` rounds and the last, on data of the server's. Rounds of a run
-            that goes on are counted on.
+            As in Flower: takes the number of finished rounds and the global model, and returns
+            metrics on data of the server. It is called before the first round, then every
+            ``validate_every`` rounds, and after the last.
 
         Returns
         -------
         flwr.serverapp.strategy.Result
-            The global model as an ArrayRecord, and each round's numbers.
+            The global model as an ArrayRecord, and the metrics of each round; rounds of a continued
+            run are numbered after those before.
 
         Raises
         ------
         TimeoutError
-            If the clients do not connect in time.
+            If the clients do not connect in time; its message says why nodes were left out, for
+            instance because their data differ in shape from those of the others.
         ValueError
-            If their data do not go together, or with the estimator.
+            If the clients' data do not fit the estimator.
         Exception
-            As ``fit``: the first cause, if all clients fail in all rounds.
+            As from ``fit``: the first failure, if all clients fail in all rounds.
         """
-        model = clone(self.estimator)
-        cards = self._gather(grid, model)
-        self.model_ = model
-        server, classes = self._begin(model, cards)
-        sizes = {name: card.n_samples for name, card in cards.items()}
-        federation = federation_of(sizes, model.priority)
-        data = _described(next(iter(cards.values())))
-        data["classes"] = getattr(model, "classes_", None)
-        with open_run(type(model), model.get_params(), server, federation, data) as run:
-            draws = Draws(federation, server.seed, batch_size(server.net))
-            fit = uuid4().hex  # a fit that goes on is another, for what clients remember
-            self._engine = MessageEngine(self._nodes, federation, draws, to_text(classes), fit)
-            if not server.round and layers_of(server.net) and model.update_privacy is None:
-                shape = next(iter(cards.values())).shape
-                drop = model.on_client_error == "drop"
-                moments = self._engine.moments(int(np.prod(shape)), drop)
-                set_moments(server, federation, shape, moments)
-            until, model.engine_ = model.n_rounds, "flower: clients elsewhere"
+        estimator = clone(self.estimator)
+        clients = self._wait_for_clients(grid, estimator)
+        self.model_ = estimator
+        server, classes = self._make_server(estimator, clients)
+        sizes = {name: info.n_samples for name, info in clients.items()}
+        federation = federation_of(sizes, estimator.priority)
+        info = next(iter(clients.values()))
+        data = _data_description(info) | {"classes": getattr(estimator, "classes_", None)}
+        with open_run(type(estimator), estimator.get_params(), server, federation, data) as run:
+            self._engine = self._make_engine(server, federation, classes)
+            self._standardize(server, federation, info.shape)
+            until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
             with rounds_of(
-                model, server, federation, self._engine, until, None, None, (), run
+                estimator, server, federation, self._engine, until, None, None, (), run
             ) as self._rounds:
                 done = server.round
                 result = super().start(
@@ -170,44 +164,44 @@ class FederatedStrategy(Strategy):
                     to_arrays(get_state(server.net)),
                     0 if server.stopped >= until else until - done,
                     self.timeout,
-                    evaluate_fn=evaluate_fn and _measuring(evaluate_fn, server, model),
+                    evaluate_fn=evaluate_fn and _evaluations(evaluate_fn, server, estimator),
                 )
                 self._rounds.end()
-        return _counted_on(result, done, to_arrays(get_state(server.net)))
+        return _renumbered(result, done, to_arrays(get_state(server.net)))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nothing: ``aggregate_train`` runs the whole round."""
+        """Return no messages: ``aggregate_train`` runs the whole round."""
         return []
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Run a round: poll, select, train, aggregate; return the model and the round's numbers."""
+        """Run a round; return the global model and the round's metrics."""
         request = self._rounds.begin()
         if request is None:  # a callback has stopped the rounds
             return None, None
         self._rounds.finish(self._engine.train(request))
         server = self._rounds.server
         row = server.rows[-1]
-        numbers = {name: row[name] for name in _SHOWN}
-        return to_arrays(get_state(server.net)), MetricRecord(numbers)
+        metrics = {name: row[name] for name in _METRICS}
+        return to_arrays(get_state(server.net)), MetricRecord(metrics)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nothing: a selector's polls come before the training."""
+        """Return no messages: polls are part of the round."""
         return []
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return nothing, as nothing was asked."""
+        """Return no metrics."""
         return None
 
     def summary(self) -> None:
-        """Log who takes part."""
+        """Log the numbers of clients and rows, and the estimator."""
         federation = self._rounds.federation
         logger.info(
             "%d clients, %d with priority, %d rows; %r",
@@ -217,47 +211,67 @@ class FederatedStrategy(Strategy):
             self.estimator,
         )
 
-    def _asks_classes(self, model: BaseFederated) -> bool:
-        return isinstance(model, FederatedClassifier) and self.classes is None
+    def _asks_classes(self, estimator: BaseFederated) -> bool:
+        return isinstance(estimator, FederatedClassifier) and self.classes is None
 
-    def _gather(self, grid: Grid, model: BaseFederated) -> dict[str, ClientInfo]:
-        """Wait for the clients, if the parameters are right; return their cards."""
-        model._validate_params()
-        priority = [] if model.priority is None else parse_priority(model.priority)[0]
-        self._nodes = Nodes(grid, self._asks_classes(model), self.timeout)
+    def _wait_for_clients(self, grid: Grid, estimator: BaseFederated) -> dict[str, ClientInfo]:
+        """Check the parameters, and wait for the clients."""
+        estimator._validate_params()
+        priority = [] if estimator.priority is None else parse_priority(estimator.priority)[0]
+        self._nodes = Nodes(grid, self._asks_classes(estimator), self.timeout)
         return self._nodes.wait_for_clients(self.clients, [str(name) for name in priority])
 
-    def _begin(self, model: BaseFederated, cards: dict[str, ClientInfo]) -> tuple[ServerState, Any]:
-        """Return the server with a new net, and the classes, if there are any."""
-        one = next(iter(cards.values()))
-        X: Any = np.zeros((1, *one.shape), dtype=one.dtype)
-        if one.columns is not None:
-            X = pd.DataFrame(X, columns=list(one.columns))
+    def _make_server(
+        self, estimator: BaseFederated, clients: dict[str, ClientInfo]
+    ) -> tuple[ServerState, Any]:
+        """Return the server with a new net, and the classes of a classifier."""
+        info = next(iter(clients.values()))
+        X: Any = np.zeros((1, *info.shape), dtype=info.dtype)
+        if info.columns is not None:
+            X = pd.DataFrame(X, columns=list(info.columns))
         classes = None
-        y = np.zeros((1, *one.target_shape))
-        if isinstance(model, FederatedClassifier):
-            labels = [label for card in cards.values() for label in card.classes or ()]
+        y = np.zeros((1, *info.target_shape))
+        if isinstance(estimator, FederatedClassifier):
+            labels = [label for info in clients.values() for label in info.classes or ()]
             classes = np.unique(labels).tolist() if self.classes is None else self.classes
             y = np.array(classes[:1])
-        # A row of zeros teaches what fit learns from data: classes, features and the net's shapes.
-        X, _ = model._check_training_data(X, y, reset=True, classes=classes)
-        seed = draw_seed(model.random_state)
-        return new_state(model._problem, model.estimator, X, seed), classes
+        # One row of zeros, with the attributes that fit sets from data.
+        X, _ = estimator._check_training_data(X, y, reset=True, classes=classes)
+        seed = draw_seed(estimator.random_state)
+        return new_state(estimator._problem, estimator.estimator, X, seed), classes
+
+    def _make_engine(
+        self, server: ServerState, federation: Federation, classes: Any
+    ) -> MessageEngine:
+        draws = Draws(federation, server.seed, batch_size(server.net))
+        # A continued fit has another id, since clients may have stored a poll of the round it
+        # repeats.
+        return MessageEngine(self._nodes, federation, draws, to_text(classes), uuid4().hex)
+
+    def _standardize(
+        self, server: ServerState, federation: Federation, shape: tuple[int, ...]
+    ) -> None:
+        """Set the layers of a new net that standardise X, unless clients have update_privacy."""
+        if server.round or not layers_of(server.net) or self.estimator.update_privacy is not None:
+            return
+        drop = self.estimator.on_client_error == "drop"
+        moments = self._engine.moments(int(np.prod(shape)), drop)
+        set_moments(server, federation, shape, moments)
 
 
 def _without_dropouts(estimator: BaseFederated) -> BaseFederated:
-    """Return an estimator that can be run on a real federation."""
+    """Check that an estimator does not simulate dropouts."""
     availability = estimator.availability
     if availability is not None and (type(availability)._answers is not BaseAvailability._answers):
         raise ValueError(
-            f"availability={availability} plays clients that do not answer; in a federation they "
-            "do so by themselves: leave it out, or use one that says only who can be reached."
+            f"availability={availability} simulates clients that do not reply, which real clients "
+            "do by themselves: leave it out, or use one that only says who can be reached."
         )
     return estimator
 
 
 def _checked_clients(clients: Any) -> int | list[str] | None:
-    """Return how many clients to wait for, or their names."""
+    """Return the number of clients to wait for, or their names, sorted."""
     if clients is None:
         return None
     if isinstance(clients, int) and not isinstance(clients, bool) and clients > 0:
@@ -271,33 +285,33 @@ def _checked_clients(clients: Any) -> int | list[str] | None:
     )
 
 
-def _described(card: ClientInfo) -> dict[str, Any]:
+def _data_description(info: ClientInfo) -> dict[str, Any]:
     """Return the shapes of X and y, for a checkpoint's fingerprint; their values are unknown."""
-    columns = [] if card.columns is None else list(card.columns)
-    X = np.array([str(card.shape), card.dtype, *columns])
-    return {"X": X, "y": np.array(str(card.target_shape))}
+    columns = [] if info.columns is None else list(info.columns)
+    X = np.array([str(info.shape), info.dtype, *columns])
+    return {"X": X, "y": np.array(str(info.target_shape))}
 
 
-def _measuring(evaluate_fn: Callable, server: ServerState, model: BaseFederated) -> Callable:
-    """Return what measures the model after the rounds that happen, counted on from those before."""
-    done, every, until = server.round, model.validate_every, model.n_rounds
+def _evaluations(evaluate_fn: Callable, server: ServerState, estimator: BaseFederated) -> Callable:
+    """Return ``evaluate_fn`` for the rounds that are due, numbered after those before the run."""
+    done, every, until = server.round, estimator.validate_every, estimator.n_rounds
 
-    def measure(t: int, arrays: ArrayRecord) -> MetricRecord | None:
+    def evaluate(t: int, arrays: ArrayRecord) -> MetricRecord | None:
         n_finished = done + t
-        if n_finished > server.round:  # Flower goes on counting where a callback has stopped
+        if n_finished > server.round:  # a callback has stopped the rounds, and Flower continues
             return None
         stopped = server.stopped >= until
         if t == 0 or stopped or is_due(n_finished - 1, every, until):
             return evaluate_fn(n_finished, arrays)
         return None
 
-    return measure
+    return evaluate
 
 
-def _counted_on(result: Result, done: int, arrays: ArrayRecord) -> Result:
-    """Return a result whose rounds are numbered after those done before, and that has a model."""
+def _renumbered(result: Result, done: int, arrays: ArrayRecord) -> Result:
+    """Number the rounds of a result after those done before, and set its model."""
     for name in ("train_metrics_clientapp", "evaluate_metrics_serverapp"):
-        numbered = getattr(result, name)
-        setattr(result, name, {done + t: metrics for t, metrics in numbered.items()})
+        metrics = getattr(result, name)
+        setattr(result, name, {done + t: record for t, record in metrics.items()})
     result.arrays = arrays
     return result

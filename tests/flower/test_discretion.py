@@ -131,7 +131,7 @@ def test_labels_are_not_sent_without_noise(federate, name):
     """The server must be given them; a client with privacy refuses to send them."""
     params = {"n_rounds": 1, "random_state": 0}
     private = FederatedClassifier(**params, **{name: GaussianMechanism()})
-    with pytest.raises(ValueError, match="classes=None asks each client which labels it has"):
+    with pytest.raises(ValueError, match="classes=None requests the labels"):
         federate(private)
     strategy, grid = federate(FederatedClassifier(**params), at_client=private, timeout=0.1)
     with pytest.raises(TimeoutError, match=r"does not cover the labels.*classes="):

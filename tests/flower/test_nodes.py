@@ -88,7 +88,7 @@ def test_wrong_parameters(change, error, match):
 
 def test_dropouts_are_not_played():
 
-    with pytest.raises(ValueError, match=r"availability=Dropout\(\) plays clients"):
+    with pytest.raises(ValueError, match=r"availability=Dropout\(\) simulates clients"):
         FederatedStrategy(estimator(availability=Dropout()), clients=2)
 
 
