@@ -1,4 +1,4 @@
-"""How the site is built: ``make docs``."""
+"""Sphinx configuration of the site, which ``make docs`` builds."""
 
 import os
 import sys
@@ -25,12 +25,12 @@ exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst"]
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 
-# The docstrings say the types in words.
+# The docstrings have the types.
 autodoc_typehints = "none"
 autosummary_ignore_module_all = False
 numpydoc_show_class_members = False  # the class template shows them
 
-# Examples whose data or extras are not here are shown but not run.
+# Examples whose data or extras are missing are shown but not run.
 present = {
     "wisdm": "SKFED_DATA" in os.environ,
     "dask": find_spec("distributed") is not None,
@@ -51,11 +51,11 @@ sphinx_gallery_conf = {
         "*",
     ],
     "write_computation_times": False,
-    "run_stale_examples": True,  # what they show depends on skfed too
+    "run_stale_examples": True,  # their output depends on skfed too
     "filename_pattern": f"/plot_(?!{absent})" if absent else "/plot_",
 }
 
-# Names of other projects are links where their sites can be asked for them, and text elsewhere.
+# Names of other projects are links with SKFED_INTERSPHINX=1, which needs a network; else text.
 intersphinx_mapping = {
     "numpy": ("https://numpy.org/doc/stable", None),
     "pandas": ("https://pandas.pydata.org/docs", None),

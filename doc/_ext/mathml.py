@@ -1,4 +1,4 @@
-"""Equations as MathML, which browsers draw by themselves: the pages load no script."""
+"""Equations as MathML, which browsers render without a script."""
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
@@ -7,7 +7,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 def visit_inline(writer, node):
     """Write an equation in a line of text."""
     writer.body.append(str(tex2mathml(node.astext())))
-    raise nodes.SkipNode  # else the writer goes on to the text in the node, which is LaTeX
+    raise nodes.SkipNode  # else the writer adds the node's text, which is LaTeX
 
 
 def visit_block(writer, node):
@@ -19,7 +19,7 @@ def visit_block(writer, node):
 
 
 def setup(app):
-    """Make this the way in which equations are written to HTML."""
+    """Register the renderer of equations in HTML."""
     app.add_html_math_renderer(
         "mathml", inline_renderers=(visit_inline, None), block_renderers=(visit_block, None)
     )
