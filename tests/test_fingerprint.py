@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed.aggregation import Scaffold
 from skfed.availability import Dropout, TraceAvailability
-from skfed.checkpoint._descriptions import describe
+from skfed.checkpoint._describe import describe
 from skfed.checkpoint._fingerprint import describe_parameters, fingerprint
 from skfed.schedules import LinearDecay
 
@@ -577,7 +577,7 @@ def test_code_that_calls_itself_in_many_ways_is_described_once(monkeypatch):
 
 
 def test_installed_code_is_told_by_name_and_the_users_by_what_it_is():
-    from skfed.checkpoint._code import is_library
+    from skfed.checkpoint._describe_code import is_library
 
     assert all(map(is_library, ["numpy.linalg", "os", "builtins", "skfed.selection", "torch._C"]))
     assert not any(map(is_library, ["__main__", __name__, "module_of_nobody", "", None]))

@@ -6,9 +6,8 @@ from inspect import Parameter
 from typing import Any
 
 from skfed._federation import Federation
-from skfed.checkpoint._contents import Indescribable, defaults_of
-from skfed.checkpoint._descriptions import describe
-from skfed.checkpoint._digests import digest_of, hex_of, shown
+from skfed.checkpoint._describe import defaults_of, describe, digest_of
+from skfed.checkpoint._describe_code import Indescribable, hex_of, shown
 
 # Of descriptions. It changes with a default of skfed's own, since descriptions leave defaults out.
 FORMAT = 2

@@ -8,9 +8,8 @@ from skorch.callbacks import Callback, LRScheduler
 from torch import nn
 
 from skfed._problem import Problem
-from skfed.checkpoint._contents import Indescribable
-from skfed.checkpoint._descriptions import describe
-from skfed.checkpoint._digests import shown
+from skfed.checkpoint._describe import describe
+from skfed.checkpoint._describe_code import Indescribable, shown
 from skfed.nets import get_state
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
