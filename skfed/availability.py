@@ -1,6 +1,7 @@
-"""Who can be reached in a round, and who never answers.
+"""Which clients are available in a round, and which chosen clients do not reply.
 
-Combined with any selector: a selector chooses among the clients that are available.
+Works with any selector: a selector chooses among the available clients. To add an availability,
+subclass :class:`BaseAvailability` here and name the class in ``__all__``.
 """
 
 from abc import ABCMeta
@@ -29,7 +30,7 @@ _SHARE = Interval(Real, 0, 1, closed="both")
 class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
     """Base class of availabilities; a subclass overrides ``_reachable``, ``_answers`` or both.
 
-    Both draw from the generators that they are given, and from nothing else.
+    All random draws are from the generators in their arguments.
     """
 
     _parameter_constraints: dict = {}
@@ -41,7 +42,7 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
         rng: np.random.Generator,
         fixed_rng: np.random.Generator,
     ) -> np.ndarray:
-        """Say who can be reached.
+        """Return the clients that can be reached in a round.
 
         Parameters
         ----------
@@ -50,7 +51,7 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
         round : int
             t, from 0.
         rng, fixed_rng : numpy.random.Generator
-            The round's own draws, and draws that are the same in every round.
+            Generators that are keyed by the round, and the same in every round.
 
         Returns
         -------
@@ -68,7 +69,7 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
     def answers(
         self, federation: Federation, chosen: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Say which of the chosen clients answer after their training.
+        """Return which of the chosen clients answer after their training.
 
         Parameters
         ----------
@@ -77,7 +78,7 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
         chosen : ndarray of int
             Indices of the distinct clients in the cohort.
         rng : numpy.random.Generator
-            The round's own draws.
+            A generator that is keyed by the round.
 
         Returns
         -------
@@ -94,19 +95,19 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
 
 
 class Always(BaseAvailability):
-    """Everybody, in every round."""
+    """All clients can be reached in every round."""
 
 
 class AlternatingHalves(BaseAvailability):
-    """Two fixed halves of the clients take turns; of the half, a share is away at random.
+    """Two fixed halves of the clients alternate; a random share of the half is not available.
 
     Power-of-choice, appendix G.3.
 
     Parameters
     ----------
     removed : float, default=0.1
-        DataRef of the half that cannot be reached, drawn afresh each round. The paper says 0.1, its
-        code 0.2.
+        Share of the half that cannot be reached, drawn each round; 0.1 in the paper, 0.2 in its
+        code.
     """
 
     _parameter_constraints = {"removed": [_SHARE]}
@@ -124,12 +125,12 @@ class AlternatingHalves(BaseAvailability):
 
 
 class IndependentAvailability(BaseAvailability):
-    """Each client is there with a probability of its own, independently of round and others.
+    """Each client is available with a given probability, independently of the others.
 
     Parameters
     ----------
     probability : float or mapping of client id to float, default=0.9
-        The probability; a mapping names every client.
+        The probability; a mapping has to name every client.
     """
 
     _parameter_constraints = {"probability": [_SHARE, Mapping]}
@@ -147,7 +148,7 @@ class IndependentAvailability(BaseAvailability):
         missing = [name for name in names if name not in self.probability]
         if missing:
             raise ValueError(
-                f"probability lacks {len(missing)} client(s), {missing[0]!r} among them: name all."
+                f"probability lacks {len(missing)} client(s), such as {missing[0]!r}: name all."
             )
         values = np.array([self.probability[name] for name in names], float)
         if not ((values >= 0) & (values <= 1)).all():
@@ -156,14 +157,14 @@ class IndependentAvailability(BaseAvailability):
 
 
 class TraceAvailability(BaseAvailability):
-    """Who was there, round by round, from a record.
+    """Recorded availability, one row a round.
 
     Parameters
     ----------
     trace : DataFrame or array-like of bool, of shape (n_recorded, n_clients)
-        One row a round. The columns of a DataFrame, of pandas or another library, are client ids,
-        in any order, and may name others; those of an array are the clients in the order of
-        ``clients_``. After the last row it starts again.
+        One row a round; after the last row comes the first. The columns of a DataFrame, of pandas
+        or another library, are client ids, in any order, and may name other clients too; those of
+        an array are the clients in the order of ``clients_``.
     """
 
     _parameter_constraints = {"trace": ["array-like"]}
@@ -177,7 +178,7 @@ class TraceAvailability(BaseAvailability):
 
     def _mask(self, federation: Federation) -> np.ndarray:
         columns = _columns(self.trace)
-        mask = np.asarray(self.trace if columns is None else self._chosen(federation, columns))
+        mask = np.asarray(self.trace if columns is None else self._in_order(federation, columns))
         if mask.ndim != 2 or mask.shape[1] != len(federation) or not len(mask):
             raise ValueError(
                 f"trace has shape {mask.shape}, but there are {len(federation)} clients: pass one "
@@ -185,34 +186,34 @@ class TraceAvailability(BaseAvailability):
             )
         if not np.isin(mask, (0, 1)).all():
             raise ValueError(
-                "trace must hold True and False (or 1 and 0) only; fill gaps, and turn text into "
-                "truth values."
+                "trace must hold True and False (or 1 and 0) only: fill missing values, and turn "
+                "text into bool."
             )
         return mask.astype(bool)
 
-    def _chosen(self, federation: Federation, columns: list) -> np.ndarray:
-        """Return the columns of a frame that are the clients', in their order."""
+    def _in_order(self, federation: Federation, columns: list) -> np.ndarray:
+        """Return the clients' columns of a frame, in the order of the clients."""
         names = _names(federation, "trace")
         missing = [name for name in names if name not in columns]
         if missing:
             raise ValueError(
-                f"trace has no column for {len(missing)} client(s), {missing[0]!r} among "
-                "them: its columns must be client ids."
+                f"trace has no column for {len(missing)} client(s), such as {missing[0]!r}: its "
+                "columns must be client ids."
             )
         return np.column_stack([np.asarray(self.trace[name]) for name in names])
 
 
 class Dropout(BaseAvailability):
-    """Clients that are chosen and never answer.
+    """Chosen clients do not answer, at random.
 
-    They are charged for what was sent to them, and left out of the aggregate.
+    What was sent to them is charged, and they are left out of the aggregate.
 
     Parameters
     ----------
     probability : float, default=0.1
-        Probability that a chosen client does not answer, independently of round and others.
+        Probability that a chosen client does not answer, independently of the others.
     availability : BaseAvailability, default=None
-        Who can be reached in the first place; None is everybody.
+        Which clients can be reached; None is all.
     """
 
     _parameter_constraints = {"probability": [_SHARE], "availability": [BaseAvailability, None]}
@@ -233,19 +234,19 @@ class Dropout(BaseAvailability):
 
 
 def _columns(trace: Any) -> list | None:
-    """Return the names of a frame's columns; None for an array, which has none."""
-    names = getattr(trace, "column_names", getattr(trace, "columns", None))  # pyarrow's, others'
+    """Return the column names of a frame, and None for an array."""
+    names = getattr(trace, "column_names", getattr(trace, "columns", None))  # of pyarrow, others
     return None if names is None else list(names)
 
 
 def _names(federation: Federation, parameter: str) -> list:
-    """Return the clients' ids, by which they are looked up where 1, 1.0 and True are the same."""
+    """Return the clients' ids; raise if some are equal, as 1, 1.0 and True are."""
     names = list(federation.names(range(len(federation))))
     first: dict[Any, Any] = {}
     for name in names:
         if first.setdefault(name, name) is not name:
             raise ValueError(
                 f"{parameter} is ambiguous: the clients {first[name]!r} and {name!r} are equal but "
-                "for their type, so it cannot tell them apart: give ids of one type."
+                "for their type: use ids of one type."
             )
     return names

@@ -1,7 +1,7 @@
 """Splitters for federations: which clients, and which of their rows, are held out.
 
-Both take the client of each row as ``groups``. With metadata routing on they ask a search for it
-under the name ``clients``, so that one array serves splitter, estimator and scorer.
+Both take the client of each row as ``groups``. With metadata routing on they request it as
+``clients``, so that a search passes one array to splitter, estimator and scorer.
 """
 
 from abc import abstractmethod
@@ -24,9 +24,9 @@ __all__ = [
 
 
 class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
-    """Splits by client; a subclass says which fold each row is tested in.
+    """Base class of splitters by client; a subclass implements ``_folds``.
 
-    A ``BaseEstimator``, so that a search shows and sets its parameters (``cv__n_splits``).
+    It is a ``BaseEstimator``, so that a search shows and sets its parameters (``cv__n_splits``).
     """
 
     __metadata_request__split = {"groups": "clients"}
@@ -42,7 +42,7 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
-            Data; only its length counts.
+            Data, of which only the length is used.
         y : object, default=None
             Not used.
         groups : array-like of shape (n_samples,)
@@ -97,23 +97,23 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
     def _folds(
         self, federation: Federation, n_samples: int, rng: np.random.RandomState
     ) -> np.ndarray:
-        """Return the fold that each row is tested in; -1 if in none."""
+        """Return the fold that tests each row; -1 for none."""
 
 
 class WithinClientKFold(_FederatedSplitter):
     """Split every client's rows into folds, so that each client is in train and in test.
 
-    It tells how a model does on new data of the clients that it was trained with.
+    It estimates the score on new data of the clients that a model was trained with.
 
     Parameters
     ----------
     n_splits : int, default=5
-        Folds. A client with fewer rows is tested in as many folds as it has rows, one with a single
-        row in none.
+        Number of folds. A client with fewer rows is tested in as many folds as it has rows, one
+        with a single row in none.
     shuffle : bool, default=True
-        Deal a client's rows out at random; else in turns.
+        Assign a client's rows to folds at random; else in turn.
     random_state : int, RandomState instance or None, default=None
-        Seed of the deal.
+        Seed of the assignment.
 
     Examples
     --------
@@ -131,7 +131,7 @@ class WithinClientKFold(_FederatedSplitter):
             rows = federation.rows(k)
             if len(rows) == 1:
                 continue
-            # Clients begin at folds of their own, so that small ones do not all meet in the first.
+            # A random first fold, so that the rows of small clients are not all in fold 0.
             first = rng.randint(self.n_splits) if self.shuffle else 0
             rows = rng.permutation(rows) if self.shuffle else rows
             folds[rows] = (first + np.arange(len(rows))) % self.n_splits
@@ -139,22 +139,22 @@ class WithinClientKFold(_FederatedSplitter):
 
 
 class LeaveClientsOut(_FederatedSplitter):
-    """Hold out whole clients, never one that has priority.
+    """Hold out whole clients, but none that has priority.
 
-    It tells how a model does for clients that it has not seen. Scorers that fit are
-    ``free_accuracy``, ``mean_client_accuracy`` and ``worst_client_accuracy`` (``_r2`` of a
-    regressor) of :mod:`skfed.metrics`: no test fold has rows of a priority client.
+    It estimates the score for clients that a model has not seen. Since no test fold has rows of a
+    priority client, use the scorers ``free_accuracy``, ``mean_client_accuracy`` and
+    ``worst_client_accuracy`` (``_r2`` of a regressor) of :mod:`skfed.metrics`.
 
     Parameters
     ----------
     n_splits : int, default=5
-        Folds; each client without priority is tested in one of them.
+        Number of folds; each client without priority is tested in one of them.
     priority : collection of client ids, default=None
-        Clients that stay in train. None: nobody has to.
+        Clients that are always in train; None is no client.
     shuffle : bool, default=True
-        Deal the clients out at random; else in their order.
+        Assign the clients to folds at random; else in their order.
     random_state : int, RandomState instance or None, default=None
-        Seed of the deal.
+        Seed of the assignment.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Torch modules to federate. They return logits, unless they say otherwise."""
+"""Torch modules to federate. They return logits unless documented otherwise."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,11 +20,10 @@ __all__ = [
 class Standardize(nn.Module):
     """Subtract a mean from each column and divide by its standard deviation.
 
-    To be a module's first layer. An estimator that trains a module with this layer asks each
-    priority client, before the first round, for the mean and the variance of its columns, and
-    charges these numbers to the first round. Pooled, they become the buffers ``mean`` and
-    ``scale``, which no training changes. With ``update_privacy`` clients are not asked, and the
-    layer passes X on as it is.
+    It has to be the first layer of a module. Before the first round, each priority client sends
+    the mean and the variance of its columns, which are charged to that round. The pooled values are
+    the buffers ``mean`` and ``scale``, which are not trained. With ``update_privacy`` clients do
+    not send them, and the layer returns X unchanged.
 
     Parameters
     ----------
@@ -52,7 +51,7 @@ class Standardize(nn.Module):
 
 
 class _ZeroLinear(nn.Module):
-    """One linear layer, zero-initialised, on columns that may be standardised."""
+    """One linear layer, zero-initialised, optionally after :class:`Standardize`."""
 
     def __init__(self, n_features: int, n_outputs: int, standardize: bool):
         super().__init__()
@@ -151,8 +150,8 @@ class ConvNet(nn.Module):
     Two convolutions of 5 x 5 (32 and 64 channels, padding 2), each followed by ReLU and a pooling
     by 2, the second with batch normalisation before them; then fully connected layers of 512 and
     128 units with batch normalisation and ReLU, and the logits. Weights are initialised after
-    Kaiming. The running statistics of a batch normalisation are buffers of the model: like its
-    weights they are sent, and averaged over the cohort.
+    Kaiming. The running statistics of the batch normalisation are buffers, which are sent and
+    averaged over the cohort as weights are.
 
     Parameters
     ----------
@@ -212,5 +211,5 @@ class MeanOutput(nn.Module):
     """The criterion of a module that returns the loss of each row."""
 
     def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Average outputs (n_samples, 1); targets are not looked at."""
+        """Return the mean of outputs (n_samples, 1); targets are not used."""
         return output.mean()

@@ -2,11 +2,11 @@
 
 Dwork, Roth: The Algorithmic Foundations of Differential Privacy, 2014, appendix A (the Gaussian
 mechanism); McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language
-Models, ICLR 2018 (clipped updates); Mironov: Rényi Differential Privacy, CSF 2017 (the account).
+Models, ICLR 2018 (clipped updates); Mironov: Rényi Differential Privacy, CSF 2017 (accounting).
 
-Each client makes its own noise, so that the server need not be trusted: what is protected is all of
-a client's data, against whoever sees its messages (local, client-level privacy). Much more noise is
-needed than where a trusted server adds it to a sum.
+Each client adds noise before it sends, so that the server need not be trusted. This protects all of
+a client's data against readers of its messages (local, client-level privacy). It needs much more
+noise than a trusted server that adds noise to a sum.
 """
 
 from collections import Counter, defaultdict
@@ -34,18 +34,18 @@ class GaussianMechanism(BaseEstimator):
 
     As ``update_privacy``, the update w_k - w_t is scaled down to an L2 norm of ``clip`` over all
     parameters, and each of its coordinates gets noise of standard deviation ``noise_multiplier *
-    clip``. As ``loss_privacy``, a loss (or error) is cut to [0, clip] and gets such noise: each
-    answer to a poll, and the training loss that travels with an update. A client that compares its
-    loss with a bound, as FedALIGN lets it, compares the noisy one.
+    clip``. As ``loss_privacy``, a loss (or error) is clipped to [0, clip] and gets such noise: each
+    answer to a poll, and the training loss that is sent with an update. A client that compares its
+    loss with a bound, as in FedALIGN, compares the noisy one.
 
-    What this guarantees: with both set, the updates and losses that a client sends are (epsilon,
-    delta)-differentially private for its whole data, as much as :func:`privacy_spent` says. What
-    it does not: a client's name, its size D_k, the number of rows that it trained on, the shape
-    and dtype of a row, the names of its columns, who takes part and who fails are not hidden. The
-    labels in its data are not sent: a simulation takes the set of all labels from the data of all,
-    :class:`skfed.flower.FederatedStrategy` wants it as ``classes``. Noise here comes from a seeded
-    generator that is not fit for secrets, so a simulation shows what privacy costs but protects
-    nobody; floating point is not accounted for.
+    With both set, the updates and losses that a client sends are (epsilon, delta)-differentially
+    private for all its data, with the epsilon of :func:`privacy_spent`. Not protected are a
+    client's name, its size D_k, the number of rows that it trained on, the shape and dtype of a
+    row, the names of its columns, and which clients take part or fail. The labels in its data are
+    not sent: a simulation takes the set of labels from the data of all clients, and
+    :class:`skfed.flower.FederatedStrategy` takes it as ``classes``. In a simulation the noise is
+    from a seeded generator that is not cryptographically secure: it shows the cost of privacy, and
+    protects no data. Floating-point effects are not accounted for.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class GaussianMechanism(BaseEstimator):
         parameters: Collection[str],
         rngs: Sequence[np.random.Generator],
     ) -> State:
-        """Return what clients send in place of their models.
+        """Return the models that clients send: clipped updates with noise.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class GaussianMechanism(BaseEstimator):
         parameters : collection of str
             Names of the trained parameters; the other tensors stay as they are.
         rngs : sequence of numpy.random.Generator
-            Where each client's noise comes from.
+            The generator of each client's noise.
 
         Returns
         -------
@@ -99,7 +99,7 @@ class GaussianMechanism(BaseEstimator):
         return result
 
     def of_loss(self, loss: float, rng: np.random.Generator) -> float:
-        """Return what a client says in place of its loss; what is not finite stays as it is."""
+        """Return a clipped loss with noise; a loss that is not finite is returned as it is."""
         if not np.isfinite(loss):
             return loss
         deviation = abs(self.noise_multiplier * self.clip)  # numpy takes no -0.0
@@ -107,29 +107,29 @@ class GaussianMechanism(BaseEstimator):
 
 
 def privacy_spent(model: Any, delta: float = 1e-5) -> pd.DataFrame:
-    """Say what each client's messages have given away so far.
+    """Return the privacy that each client's messages have spent so far.
 
     Two updates of a client differ by at most twice ``clip``, two losses by at most ``clip``. The
-    messages of all rounds are added up by Opacus's accountant (Rényi differential privacy, without
-    amplification by sampling: the server sees who takes part).
+    messages of all rounds are composed by Opacus's accountant (Rényi differential privacy, without
+    amplification by sampling, since the server knows which clients take part).
 
     Parameters
     ----------
     model : FederatedClassifier or FederatedRegressor
-        Fitted.
+        A fitted model.
     delta : float, default=1e-5
         The delta of (epsilon, delta)-differential privacy, in (0, 1).
 
     Returns
     -------
     DataFrame, indexed by client id
-        ``n_updates`` and ``n_losses`` sent, and ``epsilon``: infinite where a message carried no
-        noise, 0 where all that was sent is (0, delta)-differentially private.
+        ``n_updates`` and ``n_losses`` sent, and ``epsilon``: infinite if a message had no noise, 0
+        if all messages are (0, delta)-differentially private.
 
     Raises
     ------
     ImportError
-        If Opacus is not there.
+        If Opacus is not installed.
     ValueError
         If delta is not in (0, 1).
     """
@@ -139,13 +139,14 @@ def privacy_spent(model: Any, delta: float = 1e-5) -> pd.DataFrame:
     noted, private = model._server.messages, model._server.private_rounds
     keys = [digest(native(client)) for client in model.clients_]
     messages = _messages(noted, model.history_[~model.history_["round"].isin(private)], keys)
-    told = [messages[key] for key in keys]
-    epsilons = {one: _epsilon(one, delta) for one in set(map(_frozen, told))}
+    counts = [messages[key] for key in keys]
+    frozen = [frozenset(count.items()) for count in counts]
+    epsilons = {one: _epsilon(one, delta) for one in set(frozen)}
     table = pd.DataFrame(
         {
-            "n_updates": [_total(one, "update") for one in told],
-            "n_losses": [_total(one, "loss") for one in told],
-            "epsilon": [epsilons[_frozen(one)] for one in told],
+            "n_updates": [_total(count, "update") for count in counts],
+            "n_losses": [_total(count, "loss") for count in counts],
+            "epsilon": [epsilons[one] for one in frozen],
         }
     )
     return table.set_index(client_index(model.clients_))
@@ -155,10 +156,6 @@ _NO_PRIVACY = 1e15  # epsilon is larger, and the best order no longer differs fr
 Messages = Counter[tuple[str, float]]  # by kind, "update" or "loss", and noise multiplier
 
 
-def _frozen(messages: Messages) -> frozenset:
-    return frozenset(messages.items())
-
-
 def _total(messages: Messages, kind: str) -> int:
     return sum(n for (other, _), n in messages.items() if other == kind)
 
@@ -166,13 +163,13 @@ def _total(messages: Messages, kind: str) -> int:
 def _messages(
     noted: Mapping[tuple[bytes, str, float], int], others: pd.DataFrame, keys: Sequence[bytes]
 ) -> dict[bytes, Messages]:
-    """Count what each client has sent: as noted in private rounds, in others without noise."""
+    """Count the messages of each client: as recorded in private rounds, in others without noise."""
     messages: dict[bytes, Messages] = defaultdict(Counter)
     for (key, kind, multiplier), n in noted.items():
         messages[key][kind, multiplier] += n
     for row in others.to_dict("records"):
         trained = [digest(client) for client in row["cohort"]]
-        # Whose updates were thrown away is on record in private rounds only: one for everybody.
+        # Discarded updates are recorded by client in private rounds only; here all clients get one.
         trained += keys if row["n_trained"] > row["n_aggregated"] else []
         for key in trained:
             messages[key]["update", 0.0] += 1
@@ -190,17 +187,16 @@ def _epsilon(messages: frozenset, delta: float) -> float:
         return 0.0
     if any(multiplier == 0 for (_, multiplier), _ in messages):
         return np.inf
-    # A Gaussian message costs alpha / (2 sigma^2) at the order alpha, sigma in units of its reach,
-    # which is in units of clip.
-    reach = {"update": 2.0, "loss": 1.0}
-    ratios = [(n, reach[kind] / multiplier) for (kind, multiplier), n in messages]
+    # A Gaussian message costs alpha / (2 sigma^2) at the order alpha, with sigma in units of its
+    # sensitivity, which is in units of clip.
+    sensitivity = {"update": 2.0, "loss": 1.0}
+    ratios = [(n, sensitivity[kind] / multiplier) for (kind, multiplier), n in messages]
     rho = sum(n * ratio * ratio / 2 for n, ratio in ratios)
     if rho > _NO_PRIVACY:
         return np.inf
     orders = _orders(rho, delta)
     epsilon, _ = rdp.get_privacy_spent(orders=orders, rdp=rho * orders, delta=delta)
-    # Of heavy noise the conversion finds less than 0; epsilon is defined from 0 on, and what holds
-    # for less holds for 0.
+    # With heavy noise the conversion gives a negative number, for which epsilon = 0 holds too.
     return max(0.0, float(epsilon))
 
 
@@ -211,7 +207,7 @@ def _orders(rho: float, delta: float) -> np.ndarray:
     (log delta + log alpha) / (alpha - 1) + log(1 - 1 / alpha), is 0: -log(delta) - log(alpha) =
     rho (alpha - 1)^2.
     """
-    budget, rho = -np.log(delta), max(rho, 1e-300)  # it may have underflown
+    budget, rho = -np.log(delta), max(rho, 1e-300)  # rho may underflow
     low, high = 0.0, min(np.sqrt(budget / rho), 2 * np.expm1(min(budget, 700.0)))
     for _ in range(60):
         above = (low + high) / 2

@@ -1,7 +1,7 @@
 """Values that change over the rounds: eps, d and the learning rate.
 
-Wherever a parameter takes a schedule, a plain number means that number in every round, and any
-callable of the round's index works too.
+A parameter that takes a schedule also takes a number, for every round, or a callable of the round's
+index. To add a schedule, subclass :class:`BaseSchedule` here and name the class in ``__all__``.
 """
 
 import math
@@ -44,8 +44,8 @@ class BaseSchedule(BaseEstimator, metaclass=ABCMeta):
         n_rounds : int
             Rounds planned in all.
         step, n_steps : int, default=0, 1
-            Local iteration within the round, and how many a round has. Only
-            :class:`InverseTimeDecay` looks at them.
+            Local iteration within the round, and their number in a round. Only
+            :class:`InverseTimeDecay` uses them.
 
         Returns
         -------
@@ -65,7 +65,7 @@ class BaseSchedule(BaseEstimator, metaclass=ABCMeta):
             raise ValueError(f"{self!r} is too large in round {round}: lower it.") from error
         if math.isnan(value):
             raise ValueError(
-                f"{self!r} has no value in round {round}: let what it takes be finite."
+                f"{self!r} has no value in round {round}: its parameters must be finite."
             )
         return value
 
@@ -96,7 +96,7 @@ class Constant(BaseSchedule):
 
 
 class _StartToEnd(BaseSchedule):
-    """From ``start`` to ``end`` over the planned rounds; a subclass says along which curve."""
+    """From ``start`` to ``end`` over the planned rounds, along the curve of a subclass."""
 
     _parameter_constraints = {"start": [_NON_NEGATIVE], "end": [_NON_NEGATIVE]}
 
@@ -107,11 +107,11 @@ class _StartToEnd(BaseSchedule):
     def _at(self, round, n_rounds, step, n_steps):
         progress = min(round / (n_rounds - 1), 1.0) if n_rounds > 1 else 0.0
         done = self._done(progress)
-        return (1 - done) * self.start + done * self.end  # so written, both ends are met exactly
+        return (1 - done) * self.start + done * self.end  # exact at both ends
 
     @abstractmethod
     def _done(self, progress: float) -> float:
-        """Return the share of the way that is behind after a share of the rounds."""
+        """Return the share of the change that is done after a share of the rounds."""
 
 
 class LinearDecay(_StartToEnd):
@@ -152,7 +152,7 @@ class ExponentialDecay(BaseSchedule):
     start : float
         Value in round 0.
     factor : float
-        What each round multiplies the value by.
+        The value is multiplied by it each round.
     """
 
     _parameter_constraints = {"start": [_NON_NEGATIVE], "factor": [_POSITIVE]}
@@ -169,14 +169,14 @@ class StepDecay(BaseSchedule):
     """``start``, multiplied by ``factor`` at each milestone.
 
     Power-of-choice halves the learning rate after rounds 150 and 300, and adapow-d halves d every
-    5000 rounds, or takes it from K to m at half of the rounds (its appendix F).
+    5000 rounds, or changes it from K to m at half of the rounds (its appendix F).
 
     Parameters
     ----------
     start : float
         Value in round 0.
     factor : float, default=0.5
-        What each milestone multiplies the value by.
+        The value is multiplied by it at each milestone.
     milestones : int or sequence of int or float, default=(0.5,)
         Rounds from which the value is lower; a float in (0, 1) is a share of all rounds. An int
         n stands for every n rounds.
@@ -213,12 +213,12 @@ class StepDecay(BaseSchedule):
 
 
 class InverseTimeDecay(BaseSchedule):
-    """``numerator / (mu * (t + gamma))`` with t in local iterations, as both theorems have it.
+    """``numerator / (mu * (t + gamma))`` with t in local iterations, as in both theorems.
 
     FedALIGN's Theorem 1 takes numerator 2 and gamma = max(8 L / mu, E); power-of-choice's
     Theorem 3.1 takes numerator 1 and gamma = 4 L / mu. As ``lr_schedule``, t counts local
-    iterations: minibatch steps with ``local_steps``, else epochs. A selector knows no local
-    iterations: as eps or d, t counts rounds.
+    iterations: minibatch steps with ``local_steps``, else epochs. As ``eps`` or ``d``, t counts
+    rounds.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class InverseTimeDecay(BaseSchedule):
 def value_at(
     scheduled: Scheduled, name: str, round: int, n_rounds: int, step: int = 0, n_steps: int = 1
 ) -> float:
-    """Return what a parameter that may be scheduled is in a round; never negative or NaN."""
+    """Return the value of a scheduled parameter in a round; raise if it is not >= 0."""
     value: Any
     if isinstance(scheduled, BaseSchedule):
         value = scheduled.at(round, n_rounds, step, n_steps)
@@ -256,7 +256,7 @@ def value_at(
 
 
 def _called(schedule: Callable[[int], float], name: str, round: int) -> Any:
-    """Call a schedule of the user's; its own error says where it was called."""
+    """Call a schedule of the user, with a note on its errors."""
     try:
         return schedule(round)
     except Exception as error:

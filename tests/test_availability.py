@@ -44,7 +44,7 @@ def test_always():
     assert masks(Always(), 5).all()
 
 
-def test_two_fixed_halves_alternate_and_a_share_is_away():
+def test_two_fixed_halves_alternate_and_a_share_is_not_available():
     seen = masks(AlternatingHalves(removed=0.1), 400)
     assert (seen.sum(axis=1) == 9).all()  # 10 clients a half, 1 away
     even, odd = seen[0::2].any(axis=0), seen[1::2].any(axis=0)
@@ -74,7 +74,7 @@ def test_a_trace_by_id_or_by_index_starts_again_at_its_end():
 
 
 class Table(dict):
-    """Names its columns as pyarrow's tables do."""
+    """A frame with ``column_names``, as in pyarrow."""
 
     column_names = property(dict.keys)
 
@@ -84,7 +84,7 @@ def test_a_trace_in_any_frame_is_read_by_its_columns_names(frame):
     trace = TraceAvailability(frame({"d": [True, False], "a": [False, True], "z": [True, True]}))
     federation = make_federation(["a", "d"], 2)
     assert masks(trace, 2, federation).tolist() == [[False, True], [True, False]]
-    with pytest.raises(ValueError, match=r"trace has no column for 1 client\(s\), 'b'"):
+    with pytest.raises(ValueError, match=r"trace has no column for 1 client\(s\), such as 'b'"):
         masks(trace, 1, make_federation(["a", "b"], 2))
 
 
@@ -222,7 +222,7 @@ def test_after_a_dropout_the_others_weights_sum_to_1(blobs, same_model):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8)
 
 
-def test_dropouts_add_up(blobs):
+def test_nested_dropouts(blobs):
     X, y, clients = blobs
     nested = Dropout(0.0, availability=Dropout(1.0))
     model = FederatedClassifier(selector=ALL, availability=nested, n_rounds=1)

@@ -30,7 +30,7 @@ def test_every_client_is_in_train_and_test(shuffle):
     assert sorted(sizes) == [3, 3, 4]
 
 
-def test_small_clients_do_not_all_meet_in_the_first_fold():
+def test_rows_of_small_clients_are_in_all_folds():
     clients = np.arange(400) // 2
     folds = by_test(WithinClientKFold(5, random_state=0), clients)
     assert all(len(test) == pytest.approx(80, abs=30) for _, test in folds)
@@ -52,7 +52,7 @@ def test_without_priority_everybody_is_left_out_once():
 
 
 @pytest.mark.parametrize("make", [WithinClientKFold, LeaveClientsOut])
-def test_the_seed_decides_and_rows_order_does_not_matter_to_who_is_left_out(make):
+def test_the_seed_and_not_the_order_of_rows_determines_the_folds(make):
     first, again, other = (by_test(make(2, random_state=s)) for s in (0, 0, 1))
     assert all((a[1] == b[1]).all() for a, b in zip(first, again, strict=True))
     assert any(len(a[1]) != len(b[1]) or (a[1] != b[1]).any() for a, b in zip(first, other))  # noqa: B905

@@ -1,4 +1,4 @@
-"""Clipping and noise on what clients send, and the account of it."""
+"""Clipping and noise of updates and losses, and the privacy that they spend."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_an_update_by_hand():
     noisy = GaussianMechanism(clip=2.5, noise_multiplier=2.0).of_updates(model, stack, ["w"], rngs)
     noise = np.stack([np.random.default_rng(i).normal(0, 5.0, 2) for i in range(2)])
     np.testing.assert_allclose(noisy["w"].numpy(), quiet["w"].numpy() + noise, rtol=1e-6)
-    assert stack["w"].tolist() == [[4.0, 5.0], [1.0, 2.0]]  # what is given is not changed
+    assert stack["w"].tolist() == [[4.0, 5.0], [1.0, 2.0]]  # the stack is not changed
 
 
 def test_a_loss_by_hand():
@@ -50,9 +50,9 @@ def test_a_loss_by_hand():
     assert [quiet.of_loss(v, rng) for v in (0.5, 7.0, -1.0)] == [0.5, 2.0, 0.0]
     assert math.isnan(quiet.of_loss(math.nan, rng))
     assert GaussianMechanism(clip=2.0, noise_multiplier=-0.0).of_loss(0.5, rng) == 0.5
-    said = [GaussianMechanism(2.0, 1.5).of_loss(1.0, rng) for _ in range(4000)]
-    assert np.mean(said) == pytest.approx(1.0, abs=0.2)
-    assert np.std(said) == pytest.approx(3.0, rel=0.05)
+    noisy = [GaussianMechanism(2.0, 1.5).of_loss(1.0, rng) for _ in range(4000)]
+    assert np.mean(noisy) == pytest.approx(1.0, abs=0.2)
+    assert np.std(noisy) == pytest.approx(3.0, rel=0.05)
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -78,7 +78,7 @@ def test_noise_is_the_same_whatever_the_engine_and_the_jobs(blobs, same_model):
 
 
 def test_noise_has_its_deviation_and_is_new_each_round(blobs):
-    """Without training what moves is noise: mean over 6 clients of N(0, (2 x 0.5)^2)."""
+    """Without training the weights change by noise: the mean of 6 times N(0, (2 x 0.5)^2)."""
     silent = {"lr_schedule": 0.0, "selector": EVERYBODY, "n_rounds": 1}
     mechanism = GaussianMechanism(clip=0.5, noise_multiplier=2.0)
     moved = []
@@ -100,7 +100,7 @@ class Again(BaseSelector):
         return Cohort(np.zeros(50, dtype=int), np.full(50, 1 / 50))
 
 
-def test_copies_of_a_client_have_noise_of_their_own(blobs):
+def test_copies_of_a_client_have_different_noise(blobs):
     """The mean of 50 noises is smaller than one of them."""
     mechanism = GaussianMechanism(clip=1.0, noise_multiplier=1.0)
     model = fit(blobs, selector=Again(), lr_schedule=0.0, n_rounds=1, update_privacy=mechanism)
@@ -108,7 +108,7 @@ def test_copies_of_a_client_have_noise_of_their_own(blobs):
     assert weight.std().item() == pytest.approx(1 / math.sqrt(50), rel=0.5)
 
 
-def test_losses_are_noisy_wherever_they_are_said(blobs):
+def test_polled_reported_and_training_losses_are_noisy(blobs):
     mechanism = GaussianMechanism(clip=5.0, noise_multiplier=0.2)
     plain, noisy = fit(blobs, n_rounds=1), fit(blobs, n_rounds=1, loss_privacy=mechanism)
     assert plain.history_["train_loss"][0] != noisy.history_["train_loss"][0]
@@ -125,7 +125,7 @@ def test_losses_are_noisy_wherever_they_are_said(blobs):
     assert (aligned.history_["objective"] <= 1.0).all()  # ln 3 at first, but for the clipping
 
 
-def test_settings_that_would_leak_are_refused(blobs):
+def test_settings_without_protection_are_refused(blobs):
     mechanism = GaussianMechanism()
     with pytest.raises(ValueError, match=r"update_privacy does not cover.*Scaffold"):
         fit(blobs, update_privacy=mechanism, aggregator=Scaffold())
@@ -159,14 +159,14 @@ class TestPrivacySpent:
             update_privacy=GaussianMechanism(1.0, 20.0),
             loss_privacy=GaussianMechanism(1.0, 20.0),
         )
-        told = privacy_spent(model)
+        spent = privacy_spent(model)
         cohorts = [client for cohort in model.history_["cohort"] for client in cohort]
         for client in "abcdef":
-            assert told.loc[client, "n_updates"] == cohorts.count(client)
-            assert told.loc[client, "n_losses"] == cohorts.count(client) + 4
-        by_messages = told.sort_values("n_updates")
+            assert spent.loc[client, "n_updates"] == cohorts.count(client)
+            assert spent.loc[client, "n_losses"] == cohorts.count(client) + 4
+        by_messages = spent.sort_values("n_updates")
         assert by_messages["epsilon"].is_monotonic_increasing
-        assert by_messages["epsilon"].nunique() == told["n_updates"].nunique()
+        assert by_messages["epsilon"].nunique() == spent["n_updates"].nunique()
 
     def test_epsilon_by_hand(self, blobs):
         """Two Gaussian messages of effective multipliers s/2 and s cost rho = 2/s^2 + 1/(2 s^2) in
@@ -181,7 +181,7 @@ class TestPrivacySpent:
 
     @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.01, 0.3, 0.99])
     def test_epsilon_of_heavy_noise_is_not_negative(self, blobs, delta):
-        """Balle et al.'s conversion finds about log(1 - delta) where hardly anything is told."""
+        """Balle et al.'s conversion gives about log(1 - delta) for heavy noise."""
         spent = []
         for multiplier in (20.0, 1e3, 1e5, 1e9):
             mechanism = GaussianMechanism(1.0, multiplier)
@@ -193,7 +193,7 @@ class TestPrivacySpent:
         assert delta < 0.01 or spent[1:] == [0.0, 0.0, 0.0]
 
     def test_epsilon_is_the_least_over_all_orders(self, blobs):
-        """Against Opacus at many orders, for noise so light or heavy that the best is far out."""
+        """Against Opacus at many orders, for noise whose best order is extreme."""
         from opacus.accountants.analysis import rdp
 
         orders = 1 + np.geomspace(1e-6, 1e12, 100_000)
@@ -217,9 +217,9 @@ class TestPrivacySpent:
         for params in ({}, {"update_privacy": mechanism}, {"loss_privacy": mechanism}):
             assert np.isinf(privacy_spent(fit(blobs, **params))["epsilon"]).all()
         few = fit(blobs, selector=RandomSelector(1), n_rounds=1)
-        assert sorted(privacy_spent(few)["epsilon"])[:5] == [0.0] * 5  # who sent nothing
+        assert sorted(privacy_spent(few)["epsilon"])[:5] == [0.0] * 5  # no messages
 
-    def test_thrown_away_updates_count(self, blobs):
+    def test_discarded_updates_count(self, blobs):
         mechanism = GaussianMechanism()
         private = {"update_privacy": mechanism, "loss_privacy": mechanism}
         model = fit(blobs, n_rounds=2, min_clients=9, **private)
@@ -227,12 +227,12 @@ class TestPrivacySpent:
         copies = fit(blobs, n_rounds=1, selector=Again(), min_clients=51, **private)
         assert privacy_spent(copies)["n_updates"].tolist() == [50, 0, 0, 0, 0, 0]
 
-    def test_thrown_away_updates_without_noise_have_no_bound(self, blobs):
+    def test_discarded_updates_without_noise_have_no_bound(self, blobs):
         thrown_away = privacy_spent(fit(blobs, n_rounds=1, min_clients=9))
         assert np.isinf(thrown_away["epsilon"]).all()
 
-    def test_what_was_sent_stays_sent(self, blobs, tmp_path):
-        """The noise of each round counts, not that of the parameters as they are now."""
+    def test_messages_of_earlier_rounds_count_with_their_noise(self, blobs, tmp_path):
+        """The noise of each round counts, not that of the present parameters."""
         X, y, clients = blobs
         quiet = fit(blobs, n_rounds=2, warm_start=True)
         mechanism = GaussianMechanism(1.0, 20.0)
@@ -255,7 +255,7 @@ class TestPrivacySpent:
 
 
 class First(BaseAggregator):
-    """Takes the first part and looks at no other."""
+    """Uses the first part only."""
 
     def combine(self, model, parts, cohort, parameters):
         next(iter(parts))
@@ -265,10 +265,10 @@ class First(BaseAggregator):
         return model
 
 
-def test_no_loss_gets_past_the_noise(blobs):
+def test_every_reported_loss_has_noise(blobs):
     loud = GaussianMechanism(clip=1.0, noise_multiplier=1e6)
     model = fit(blobs, aggregator=First(), loss_privacy=loud, engine="loop", n_rounds=1)
-    said = [loss for loss in model._server.reported.values() if np.isfinite(loss)]
-    assert said and min(np.abs(said)) > 100
+    reported = [loss for loss in model._server.reported.values() if np.isfinite(loss)]
+    assert reported and min(np.abs(reported)) > 100
     with pytest.raises(ValueError, match=r"update is not finite: lower"):
         fit(blobs, loss_privacy=loud, lr_schedule=3e38, n_rounds=1, local_epochs=9)

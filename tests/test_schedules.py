@@ -48,7 +48,7 @@ def test_by_hand_over_5_rounds(schedule, expected):
     np.testing.assert_allclose(values, expected, atol=1e-12)
 
 
-def test_the_decays_that_end_end_exactly():
+def test_decays_are_exact_at_both_ends():
     for schedule in (LinearDecay(0.3), CosineDecay(0.3)):
         assert schedule.at(0, 7) == 0.3
         assert schedule.at(6, 7) == schedule.at(9, 7) == 0
@@ -141,7 +141,7 @@ def test_each_local_iteration_takes_its_own_rate(training, batches):
 
 
 @pytest.mark.parametrize("infinite", [np.inf, np.float64(np.inf)])
-def test_there_is_no_way_to_infinity(infinite):
+def test_a_decay_to_infinity_is_an_error(infinite):
     with pytest.raises(ValueError, match=r"LinearDecay\(end=.*inf.*no value in round 0"):
         LinearDecay(1.0, infinite).at(0, 3)
 
