@@ -1,4 +1,4 @@
-"""Validation data in other units than the training data, and data that only look so."""
+"""Validation data in other units than the training data, and data that only appear to be."""
 
 import warnings
 
@@ -39,8 +39,8 @@ def scaled():
 def test_a_warning_names_validation_columns_that_are_not_scaled(scaled):
     X, y, ids, raw, same, y_val = scaled
     model = FederatedClassifier(n_rounds=1)
-    told = "X_val.*'mean radius'.*mean 14.*deviation 3.*make_pipeline.*transform_input"
-    with pytest.warns(UserWarning, match=told):
+    message = "X_val.*'mean radius'.*mean 14.*deviation 3.*make_pipeline.*transform_input"
+    with pytest.warns(UserWarning, match=message):
         model.fit(X, y, clients=ids, X_val=raw, y_val=y_val)
     with pytest.warns(UserWarning, match=r"X_val\[:, 0\] \(mean 14"):
         model.fit(X.to_numpy(), y, clients=ids, X_val=raw.to_numpy(), y_val=y_val)
@@ -49,7 +49,7 @@ def test_a_warning_names_validation_columns_that_are_not_scaled(scaled):
         model.fit(X, y, clients=ids, X_val=same, y_val=y_val)
 
 
-def test_validation_rows_that_a_pipeline_leaves_unscaled_are_told(scaled):
+def test_validation_rows_that_a_pipeline_leaves_unscaled_give_a_warning(scaled):
     _, y, ids, raw, _, y_val = scaled
     X = datasets.load_breast_cancer(as_frame=True).data[100:]
     steps = StandardScaler(), FederatedClassifier(n_rounds=1)
@@ -84,7 +84,7 @@ def test_a_few_rows_have_to_be_five_ranges_away():
     assert far(X, [[1.6, 5.9, 0.5]]) == []
 
 
-def test_columns_of_rare_values_and_few_rows_say_nothing():
+def test_columns_of_rare_values_and_few_rows_are_not_compared():
     X = np.zeros((40, 2))
     X[:5] = 1
     assert far(X, np.full((20, 2), 9)) == []

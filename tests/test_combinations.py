@@ -126,7 +126,7 @@ def test_adam_moves_by_its_learning_rate_at_first(blobs):
     torch.testing.assert_close(weights(model).abs(), torch.full((18,), 0.1), rtol=1e-2, atol=0)
 
 
-def test_a_step_beyond_all_numbers_is_told(blobs):
+def test_a_step_beyond_all_numbers_is_refused(blobs):
     huge = ServerOptimizer(torch.optim.SGD, lr=3e38)
     with pytest.raises(ValueError, match="not finite after round 0.*server_optimizer__lr"):
         fit(blobs, server_optimizer=huge, lr_schedule=100.0)

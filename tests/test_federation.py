@@ -32,7 +32,7 @@ def test_ids_of_any_type_are_sorted_by_value(clients):
     assert [federation.rows(k).tolist() for k in range(3)] == [[1], [3], [0, 2]]
 
 
-def test_mixed_ids_are_told_apart_by_type_and_sorted_by_type_name():
+def test_mixed_ids_differ_by_type_and_sorted_by_type_name():
     federation = make_federation([1, "1", 1.0, True, 1], 5)
     assert [type(i).__name__ for i in federation.ids] == ["bool", "float", "int", "str"]
     assert federation.sizes.tolist() == [1, 1, 2, 1]
@@ -51,7 +51,7 @@ def test_ids_without_an_order_of_their_own_do_not_follow_the_rows(clients):
     assert federations[0].ids.tolist() == federations[1].ids.tolist()
 
 
-def test_tuples_are_told_apart_by_the_types_inside():
+def test_tuples_differ_by_the_types_inside():
     federation = make_federation([(1, "x"), (1.0, "x"), (np.int64(1), "x")], 3)
     assert federation.sizes.tolist() == [1, 2]
     assert federation.digest(0) != federation.digest(1)

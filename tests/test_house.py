@@ -69,15 +69,17 @@ def test_warns(name):
     warnings.warn_explicit("old", DeprecationWarning, "its.py", 1, module=name)
 """)
     run = [sys.executable, "-m", "pytest", "-rf", "-p", "no:cacheprovider", "-o", filters, tmp_path]
-    told = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
-    failed = re.findall(r"FAILED .*\[(.+)\]", told)
-    assert failed == ["skfed", "skfed.engines._stack"], told
+    output = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    failed = re.findall(r"FAILED .*\[(.+)\]", output)
+    assert failed == ["skfed", "skfed.engines._stack"], output
 
 
 def test_a_missing_extra_is_one_line():
     code = "import sys; sys.modules['flwr'] = None; import skfed.flower"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    last = told.stderr.strip().splitlines()[-1]
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    last = output.stderr.strip().splitlines()[-1]
     assert last == 'ImportError: skfed.flower needs flwr: pip install "flwr>=1.41,<1.42".'
 
 
@@ -97,11 +99,11 @@ INSTALLED = re.compile(r"""pip install ["']([^."'][^"']*)["']""")
 
 
 @pytest.mark.parametrize("folder", ["skfed", "doc", "examples", "README.md", "CONTRIBUTING.md"])
-def test_nobody_is_told_to_install_skfed_by_a_name_that_pip_does_not_know(folder):
+def test_no_text_installs_skfed_by_a_name_that_pip_does_not_know(folder):
     paths = [ROOT.parent / folder, *(ROOT.parent / folder).rglob("*")]
     texts = [p for p in paths if p.suffix in (".py", ".rst", ".md", ".ipynb")]
-    told = {name for p in texts for name in INSTALLED.findall(p.read_text(encoding="utf-8"))}
-    assert told <= {"{package}", *chain(*PROJECT["optional-dependencies"].values())}
+    packages = {name for p in texts for name in INSTALLED.findall(p.read_text(encoding="utf-8"))}
+    assert packages <= {"{package}", *chain(*PROJECT["optional-dependencies"].values())}
 
 
 NAMES = {"sklearn": "scikit-learn"}

@@ -148,7 +148,7 @@ def test_a_column_of_labels_is_taken_with_a_warning_as_scikit_learn_does(blobs):
         model.fit(X, y[:, None], clients=clients)
 
 
-def test_one_hot_validation_labels_are_told(blobs):
+def test_one_hot_validation_labels_are_refused(blobs):
     X, y, clients = blobs
     with pytest.raises(ValueError, match=r"y_val has shape \(140, 3\).*y_val.argmax\(axis=1\)"):
         FederatedClassifier().fit(X, y, clients=clients, X_val=X, y_val=np.eye(3)[y])

@@ -132,15 +132,15 @@ def test_a_callback_sees_the_coefficients_of_its_round(blobs):
 def test_log_probabilities_are_finite_where_probabilities_round_to_0(blobs):
     X, y, clients = blobs
     model = FederatedClassifier(n_rounds=5, random_state=0).fit(X, y, clients=clients)
-    told = model.predict_log_proba(X)
-    np.testing.assert_allclose(told, np.log(model.predict_proba(X)), rtol=1e-4, atol=1e-6)
+    logs = model.predict_log_proba(X)
+    np.testing.assert_allclose(logs, np.log(model.predict_proba(X)), rtol=1e-4, atol=1e-6)
     far = 1e4 * X[:20]
     assert (model.predict_proba(far) == 0).any()
-    told = model.predict_log_proba(far)
-    assert np.isfinite(told).all()
+    logs = model.predict_log_proba(far)
+    assert np.isfinite(logs).all()
     logits = decision(model, far)
     by_hand = logits - logits.max(1, keepdims=True)
-    np.testing.assert_allclose(told, by_hand, rtol=1e-3, atol=1.0)
+    np.testing.assert_allclose(logs, by_hand, rtol=1e-3, atol=1.0)
 
 
 class Certain(nn.Module):
@@ -159,6 +159,6 @@ def test_log_of_a_probability_of_0_is_minus_infinity_without_a_warning(blobs):
     X, y, clients = blobs
     net = NeuralNetClassifier(Certain)
     model = FederatedClassifier(net, n_rounds=1, random_state=0).fit(X, y, clients=clients)
-    told = model.predict_log_proba(X)
-    assert np.isneginf(told[:, 2]).all()
-    np.testing.assert_allclose(np.exp(told), model.predict_proba(X), rtol=1e-5)
+    logs = model.predict_log_proba(X)
+    assert np.isneginf(logs[:, 2]).all()
+    np.testing.assert_allclose(np.exp(logs), model.predict_proba(X), rtol=1e-5)

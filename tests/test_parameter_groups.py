@@ -101,7 +101,7 @@ def test_a_schedule_of_a_net_whose_rate_is_0_is_refused_if_groups_differ():
     assert moved(fit(slopes(lr=0.0), lr_schedule=0.5))["head"] == pytest.approx(2.0)
 
 
-def test_a_group_whose_rate_is_scaled_beyond_all_numbers_is_told():
+def test_a_group_whose_rate_is_scaled_beyond_all_numbers_is_refused():
     with pytest.raises(ValueError, match="lr_schedule is .* in round 0"):
         fit(slopes(lr=1e-6, body=1e6), lr_schedule=1e35)
 

@@ -132,7 +132,7 @@ class Block(nn.Module):
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2), (3,)])
-def test_a_module_of_another_shape_than_y_is_told(data, shape):
+def test_a_module_of_another_shape_than_y_is_refused(data, shape):
     X, y, clients = data
     returned = re.escape(str((1, *shape)))
     match = rf"returns shape {returned} for.*2 targets in y: give.*shape \(n_samples, 2\)"
@@ -146,7 +146,7 @@ def test_a_module_with_y_s_numbers_in_more_dimensions_trains(data):
     assert model.predict(X).shape == y.shape
 
 
-def test_targets_of_three_dimensions_are_told(data):
+def test_targets_of_three_dimensions_are_refused(data):
     X, y, clients = data
     model = FederatedRegressor()
     with pytest.raises(ValueError, match=r"^y has shape \(240, 2, 1\).*\(n_samples, n_targets\)"):

@@ -34,10 +34,10 @@ def weights(blobs):
     return rng.integers(0, 4, len(blobs[1])).astype(float)
 
 
-def fit(blobs, net=None, kind=FederatedClassifier, sample_weight=None, **params):
+def fit(blobs, net=None, estimator=FederatedClassifier, sample_weight=None, **params):
     X, y, clients = blobs
     given = {"selector": EVERYBODY, "n_rounds": 3, "random_state": 0} | params
-    return kind(net, **given).fit(X, y, clients=clients, sample_weight=sample_weight)
+    return estimator(net, **given).fit(X, y, clients=clients, sample_weight=sample_weight)
 
 
 def assert_close(one, other, atol=1e-6):
@@ -119,7 +119,7 @@ def test_engines_agree_on_weighted_rows(blobs, weights, net):
 def test_engines_agree_on_weighted_rows_of_several_targets(blobs, weights):
     X, _, clients = blobs
     data = X, X[:, :2] * 2.0, clients
-    kept = {"kind": FederatedRegressor, "sample_weight": weights}
+    kept = {"estimator": FederatedRegressor, "sample_weight": weights}
     loop, stacked = (fit(data, engine=e, **kept) for e in ("loop", "stacked"))
     assert_close(stacked, loop)
 
@@ -181,7 +181,7 @@ def test_a_batch_without_weight_takes_no_step_and_has_loss_0(engine):
     assert model.history_["train_loss"].tolist() == [0.5]
 
 
-def test_a_poll_of_rows_without_weight_says_0(blobs):
+def test_a_poll_of_rows_without_weight_is_0(blobs):
     _, y, clients = blobs
     weights = np.zeros(len(y))
     weights[np.unique(clients, return_index=True)[1]] = 1.0  # the first row of each client
@@ -201,7 +201,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("make", "match"), BAD.values(), ids=BAD)
-def test_bad_weights_are_told(blobs, make, match):
+def test_bad_weights_are_refused(blobs, make, match):
     with pytest.raises(ValueError, match=match):
         fit(blobs, sample_weight=make(blobs[1]))
 
@@ -296,21 +296,21 @@ def test_searches_slice_weights_and_routing_asks_for_a_request(blobs, weights):
     np.testing.assert_array_equal(search.best_estimator_.coef_, routed.best_estimator_.coef_)
 
 
-def test_weights_travel_to_other_processes():
+def test_weights_are_sent_to_other_processes():
     X, y, weights = np.arange(6.0)[:, None], np.arange(6), np.linspace(0, 1, 6)
     federation = make_federation(["a", "b", "a", "b", "a", "b"], 6)
     names = set()
     for given in (weights, None):
         held = ClientRows(Rows(X, y, weights=given), federation, budget=10**6)
         share = DataRef(held, [1, 0], lambda rows, mine: [rows.weigh(i) for i in mine])
-        told = serve(list, (), share.complete().parcel())
+        sent = serve(list, (), share.complete().parcel())
         expected = [None] * 2 if given is None else [weights[1::2].tolist(), weights[::2].tolist()]
-        assert [w if w is None else w.tolist() for w in told] == expected
+        assert [w if w is None else w.tolist() for w in sent] == expected
         names |= {held.name(0)}
     assert len(names) == 2  # so that rows with weights are not taken for those without
 
 
-def test_a_checkpoint_tells_weights_apart(blobs, weights, tmp_path):
+def test_a_checkpoint_depends_on_weights(blobs, weights, tmp_path):
     fit(blobs, checkpoint=tmp_path)
     weighted = fit(blobs, checkpoint=tmp_path, sample_weight=weights)
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
@@ -391,7 +391,7 @@ def test_balanced_classes_are_found_where_one_is_rare():
         ),
     ],
 )
-def test_class_weights_that_do_not_fit_are_told(blobs, params, match):
+def test_class_weights_that_do_not_fit_are_refused(blobs, params, match):
     X, y, clients = blobs
     with pytest.raises(ValueError, match=match):
         FederatedClassifier(**params).fit(X, y, clients=clients)
