@@ -377,7 +377,7 @@ def test_balanced_classes_are_found_where_one_is_rare():
 @pytest.mark.parametrize(
     ("params", "match"),
     [
-        ({"estimator": nn.Linear(5, 3), "class_weight": {0: 2.0}}, "give the weights to the crit"),
+        ({"estimator": nn.Linear(5, 3), "class_weight": {0: 2.0}}, "set the weights of the crit"),
         ({"class_weight": {0: -1.0}}, "class_weight.* has a negative weight"),
         ({"class_weight": {0: np.inf}}, "class_weight has values that are not finite"),
         (
