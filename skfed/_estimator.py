@@ -25,12 +25,12 @@ from skfed.callbacks._sklearn import (
 from skfed.checkpoint._run import Run, open_run
 from skfed.checkpoint._save import is_saved, load, save
 from skfed.engines import Draws, batch_size, make_engine
-from skfed.nets import NetPool, cast
+from skfed.nets import LINEAR_ATTRIBUTES, NetPool, cast
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
-from skfed.server._fitted import snapshot_attributes
-from skfed.server._fitting import rounds_of
+from skfed.server._config import RoundConfig
+from skfed.server._fitting import fitted_attributes, open_rounds, snapshot_attributes
 from skfed.server._standardize import standardize
 from skfed.server._state import ServerState
 from skfed.server._validation import Validation, make_validation, priority_rows
@@ -407,18 +407,35 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         y = self._problem.for_criterion(server.net, X, y)
         if not server.round:
             standardize(server, federation, X, private=self.update_privacy is not None)
-            server.first_scalars += self._problem.n_scalars_sent(federation)
+            server.first_exchanges += self._problem.first_exchanges(federation)
         net_pool = NetPool(server.net, X[:1])
         draws = Draws(federation, server.seed, batch_size(server.net))
         engine, self.engine_ = make_engine(
             self.engine, net_pool, X, y, draws, self.memory_budget, self.n_jobs, weights
         )
-        train = X, y
-        with rounds_of(
-            self, server, federation, engine, until, train, validation, more, run
-        ) as rounds:
-            rounds.run(engine.train)
+        config = RoundConfig.from_params(vars(self), server.net)
+        rounds = open_rounds(
+            *(server, federation, engine, config),
+            until=until,
+            train=(X, y),
+            validation=validation,
+            callbacks=more,
+            run=run,
+            verbose=self.verbose,
+        )
+        try:
+            with rounds as opened:
+                opened.run()
+        finally:
+            self._set_fitted(server, federation)
         return self
+
+    def _set_fitted(self, server: ServerState, federation: Federation) -> None:
+        """Set the fitted attributes by the rounds that were finished."""
+        for name in LINEAR_ATTRIBUTES:  # of an earlier fit, whose net was linear
+            self.__dict__.pop(name, None)
+        attributes = fitted_attributes(server, federation, self._problem.output_shape)
+        self.__dict__.update(attributes)
 
     def _sk_visual_block_(self) -> Any:
         return visual_block(self)

@@ -13,6 +13,7 @@ from skorch import NeuralNet
 from skfed._federation import Federation
 from skfed.engines import row_weights
 from skfed.nets import CLASSIFIER, REGRESSOR, NetSpec, make_net, output_of
+from skfed.server._exchange import Exchange, statistics_exchange
 from skfed.utils._checks import naming, numbers
 
 
@@ -53,9 +54,9 @@ class Problem(ABC):
         """Return the weights of rows with encoded targets; None: all equal."""
         return None if sample_weight is None else row_weights(sample_weight, X, federation)
 
-    def n_scalars_sent(self, federation: Federation) -> int:
-        """Return how many numbers clients send before the first round, for the row weights."""
-        return 0
+    def first_exchanges(self, federation: Federation) -> list[Exchange]:
+        """Return the exchanges before round 0 that the row weights need."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,12 @@ class Classification(Problem):
         product = by_class if weights is None else by_class * weights
         return row_weights(product, X, federation, "class_weight times sample_weight")
 
-    def n_scalars_sent(self, federation):
-        balanced = self.class_weight == "balanced"
-        return len(self.classes) * int(federation.priority.sum()) if balanced else 0
+    def first_exchanges(self, federation):
+        if self.class_weight != "balanced":
+            return []
+        clients = np.flatnonzero(federation.priority)  # each sends one count a class
+        replied = np.ones(len(clients), dtype=bool)
+        return [statistics_exchange(clients, replied, len(self.classes))]
 
     def _class_weights(self, y: np.ndarray, federation: Federation) -> np.ndarray:
         """Return the weight of each class."""

@@ -41,78 +41,102 @@ column                unit    there    what it is
 ``train_seconds``     seconds always   wall time of training and aggregation
 ``round_seconds``     seconds always   wall time of the whole round, validation too
 ===================== ======= ======== ============================================================
+
+A new column is a line in this table and a value in ``make_row``, below; ``tests/test_history.py``
+compares the two.
 """
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from skfed.server._exchange import NO_ANSWER, Exchange, Outcome, failed_clients, in_one_line
+
 SCALAR_BYTES = 8
 
+Row = dict[str, Any]
 
-@dataclass
-class Ledger:
-    """The account of one round.
+
+def make_row(
+    *,
+    round: int,
+    exchanges: Sequence[Exchange],
+    model_bytes: int,
+    names: Callable[[Iterable[int]], tuple],
+    cohort: np.ndarray,
+    objective: float,
+    train_loss: float,
+    validation: Row,
+    lr: float,
+    scheduled: Row,
+    seconds: Row,
+) -> Row:
+    """Return the row of a round.
 
     Parameters
     ----------
+    round : int
+        t.
+    exchanges : sequence of Exchange
+        All of the round; in round 0, also those before it.
     model_bytes : int
         Bytes of one model.
+    names : callable
+        Returns the ids of client indices.
+    cohort : ndarray of int
+        The clients whose updates were aggregated.
+    objective, train_loss, lr : float
+        The columns of these names.
+    validation, scheduled, seconds : dict
+        The columns of the validation, of the selector's schedules, and of wall times.
     """
+    return {
+        "round": round,
+        "objective": objective,
+        "train_loss": train_loss,
+        **validation,
+        "lr": lr,
+        **scheduled,
+        **_costs(exchanges, model_bytes),
+        **_participation(exchanges, cohort, names),
+        **seconds,
+    }
 
-    model_bytes: int
-    models_down: int = 0
-    models_up: int = 0
-    scalars_down: int = 0
-    scalars_up: int = 0
-    samples_evaluated: int = 0
-    samples_trained: int = 0
-    polled: list[int] = field(default_factory=list)  # client indices, in the order asked
-    holders: set[int] = field(default_factory=set)  # who has this round's model
 
-    def charge_poll(
-        self, clients: np.ndarray, answered: np.ndarray, n_samples: np.ndarray, with_bound: bool
-    ) -> None:
-        """Charge a poll of ``clients``, of whom those in the mask ``answered`` sent a scalar."""
-        self._send_model(clients)
-        self.scalars_down += len(clients) if with_bound else 0
-        self.scalars_up += int(answered.sum())
-        self.samples_evaluated += int(n_samples.sum())
-        self.polled.extend(clients.tolist())
+def _costs(exchanges: Sequence[Exchange], model_bytes: int) -> dict[str, int]:
+    """Return the columns of what the round cost."""
+    costs = {
+        name: sum(int(getattr(exchange, name).sum()) for exchange in exchanges)
+        for name in ("models_down", "models_up", "scalars_down", "scalars_up")
+    }
+    for way in ("down", "up"):
+        n_bytes = costs[f"models_{way}"] * model_bytes + costs[f"scalars_{way}"] * SCALAR_BYTES
+        costs[f"bytes_{way}"] = n_bytes
+    for name, kind in (("samples_evaluated", "poll"), ("samples_trained", "training")):
+        costs[name] = sum(int(e.rows.sum()) for e in exchanges if e.kind == kind)
+    return costs
 
-    def charge_training(
-        self, clients: np.ndarray, answers: np.ndarray, n_samples: int, with_variates: bool
-    ) -> None:
-        """Charge the training of ``clients``, of whom those in the mask ``answers`` sent a model.
 
-        A client that stands twice trains twice. SCAFFOLD's variates are one more model each way.
-        """
-        self._send_model(clients)
-        self.models_up += int(answers.sum())
-        self.samples_trained += n_samples
-        if with_variates:
-            self.models_down += len(np.unique(clients))
-            self.models_up += int(answers.sum())
-
-    def _send_model(self, clients: np.ndarray) -> None:
-        new = set(clients.tolist()) - self.holders
-        self.models_down += len(new)
-        self.holders |= new
-
-    def totals(self) -> dict[str, int]:
-        """Return the columns of ``history_`` that say what the round cost."""
-        return {
-            "models_down": self.models_down,
-            "models_up": self.models_up,
-            "scalars_down": self.scalars_down,
-            "scalars_up": self.scalars_up,
-            "bytes_down": self.models_down * self.model_bytes + self.scalars_down * SCALAR_BYTES,
-            "bytes_up": self.models_up * self.model_bytes + self.scalars_up * SCALAR_BYTES,
-            "samples_evaluated": self.samples_evaluated,
-            "samples_trained": self.samples_trained,
-        }
+def _participation(
+    exchanges: Sequence[Exchange], cohort: np.ndarray, names: Callable[[Iterable[int]], tuple]
+) -> Row:
+    """Return the columns of which clients took part, and how."""
+    polled = [k for e in exchanges if e.kind == "poll" for k in e.clients.tolist()]
+    trainings = [e for e in exchanges if e.kind == "training"]
+    away = [k for e in trainings for k in np.unique(e.clients[e.outcomes == Outcome.AWAY]).tolist()]
+    failed = failed_clients(exchanges)
+    return {
+        "n_polled": len(polled),
+        "n_trained": sum(int(np.count_nonzero(e.rows)) for e in trainings),
+        "n_aggregated": len(cohort),
+        "n_failed": len(away) + len(failed),
+        "polled": names(polled),
+        "cohort": names(cohort),
+        "failed": names([*away, *failed]),
+        "causes": (NO_ANSWER,) * len(away) + tuple(map(in_one_line, failed.values())),
+    }
 
 
 def to_frame(rows: list[dict[str, Hashable]]) -> pd.DataFrame:

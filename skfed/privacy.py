@@ -136,9 +136,10 @@ def privacy_spent(model: Any, delta: float = 1e-5) -> pd.DataFrame:
     check_is_fitted(model)
     if not (isinstance(delta, Real) and 0 < delta < 1):
         raise ValueError(f"delta={delta!r} must be in (0, 1).")
-    noted, private = model._server.messages, model._server.private_rounds
+    private = model._server.private_rounds
     keys = [digest(native(client)) for client in model.clients_]
-    messages = _messages(noted, model.history_[~model.history_["round"].isin(private)], keys)
+    others = model.history_[~model.history_["round"].isin(private)]
+    messages = _messages(model._server.clients, others, keys)
     counts = [messages[key] for key in keys]
     frozen = [frozenset(count.items()) for count in counts]
     epsilons = {one: _epsilon(one, delta) for one in set(frozen)}
@@ -161,12 +162,12 @@ def _total(messages: Messages, kind: str) -> int:
 
 
 def _messages(
-    noted: Mapping[tuple[bytes, str, float], int], others: pd.DataFrame, keys: Sequence[bytes]
+    records: Mapping[bytes, Any], others: pd.DataFrame, keys: Sequence[bytes]
 ) -> dict[bytes, Messages]:
     """Count the messages of each client: as recorded in private rounds, in others without noise."""
     messages: dict[bytes, Messages] = defaultdict(Counter)
-    for (key, kind, multiplier), n in noted.items():
-        messages[key][kind, multiplier] += n
+    for key, record in records.items():
+        messages[key].update(record.messages)
     for row in others.to_dict("records"):
         trained = [digest(client) for client in row["cohort"]]
         # Discarded updates are recorded by client in private rounds only; here all clients get one.

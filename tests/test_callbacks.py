@@ -20,7 +20,7 @@ from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
 from skfed.aggregation import Scaffold
-from skfed.aggregation._scaffold import Variates
+from skfed.server import _rounds
 
 ALL_CLIENTS = RandomSelector(1.0, probability="uniform", replace=False)
 
@@ -255,18 +255,18 @@ def test_ctrl_c_in_validation_undoes_the_round(blobs, monkeypatch):
 
 def test_ctrl_c_in_the_update_of_variates_undoes_the_round(blobs, monkeypatch):
     X, y, clients = blobs
-    real, calls = Variates.moved, []
+    real, calls = _rounds.moved_variates, []
 
-    def interrupted(self, new, n_clients):
+    def interrupted(*args):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(self, new, n_clients)
+        return real(*args)
 
     model = FederatedClassifier(aggregator=Scaffold(), n_rounds=4, random_state=0)
     whole = clone(model).fit(X, y, clients=clients)
     with monkeypatch.context() as patch:
-        patch.setattr(Variates, "moved", interrupted)
+        patch.setattr(_rounds, "moved_variates", interrupted)
         with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="2 of 4"):
             model.fit(X, y, clients=clients)
     model.set_params(warm_start=True).fit(X, y, clients=clients)

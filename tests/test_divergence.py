@@ -11,7 +11,7 @@ from torch import nn
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed._problem import Regression
 from skfed.aggregation import ServerOptimizer
-from skfed.server._divergence import told_of_divergence
+from skfed.server._convergence import divergence_warning
 
 ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
 
@@ -162,7 +162,7 @@ def row(t, loss, n_aggregated=2, causes=(), **more):
 
 
 def told(losses, noisy=False, **more):
-    return told_of_divergence([row(t, loss, **more) for t, loss in enumerate(losses)], 9, {}, noisy)
+    return divergence_warning([row(t, loss, **more) for t, loss in enumerate(losses)], 9, {}, noisy)
 
 
 def test_a_rise_is_no_divergence():
@@ -179,10 +179,10 @@ def test_a_rise_is_no_divergence():
 
 
 def test_the_objective_and_the_validation_loss_count_too():
-    assert "objective was 1 in" in told_of_divergence(
+    assert "objective was 1 in" in divergence_warning(
         [row(t, 1.0, objective=10.0 ** (4 * t)) for t in range(4)], 9, {}, False
     )
-    assert "val_loss was 1 in round 0, 1000 times that or more in round 1" in told_of_divergence(
+    assert "val_loss was 1 in round 0, 1000 times that or more in round 1" in divergence_warning(
         [row(0, 1.0, val_loss=1.0), row(1, 1.0, val_loss=np.inf)], 9, {}, False
     )
 
@@ -192,7 +192,7 @@ def test_some_failing_cohorts_are_no_failing_fit():
     well, bad = row(0, 0.7), row(0, np.nan, **failing)
     silent = row(0, np.nan, n_aggregated=0, causes=("no answer",))
     nobody = row(0, np.nan, n_aggregated=0, models_down=0)
-    say = lambda *rows: told_of_divergence(rows, 9, {}, False)  # noqa: E731
+    say = lambda *rows: divergence_warning(rows, 9, {}, False)  # noqa: E731
     assert say(well, bad, bad) is None  # a cohort each, of nine clients
     assert say(well, bad, bad, bad)
     assert say(well, bad, nobody, bad, bad, nobody)

@@ -119,7 +119,7 @@ def test_a_resumed_run_keeps_each_groups_rate(tmp_path, same_model):
 
 
 def variate(model):
-    c = model._server.variates.server
+    c = model._server.variate
     return {name.removeprefix("module."): tensor.item() for name, tensor in c.items()}
 
 
@@ -135,8 +135,8 @@ def test_scaffold_keeps_the_variate_of_what_has_no_rate():
     net = slopes(body=0.01, neck=0.0, callbacks=[("decay", decay)])
     model = fit(net, n_rounds=3, aggregator=Scaffold())
     assert variate(model) == pytest.approx({"body": 1.0, "head": 1.0})
-    for kept in model._server.variates.clients.values():
-        assert kept.keys() == {"module.body", "module.head"}
+    for record in model._server.clients.values():
+        assert record.variate.keys() == {"module.body", "module.head"}
     assert moved(model)["neck"] == 0.0
 
 

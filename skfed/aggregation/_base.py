@@ -17,7 +17,8 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
     """Base class of aggregation rules; a subclass implements ``_aggregate`` and keeps no state.
 
     Updates come in stacks of some clients: a rule that needs no more than a sum of them also
-    overrides ``collect`` and ``combine``, so that a stack is dropped as soon as it is summed.
+    overrides ``collect``, ``accumulate`` and ``combine``, so that a stack is dropped as soon as it
+    is summed.
     """
 
     _parameter_constraints: dict = {}
@@ -88,6 +89,20 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         """
         return stack
 
+    def accumulate(self, parts: list[tuple[np.ndarray, Any]], members: np.ndarray, part: Any):
+        """Add what was collected of some members to what was collected before; here, keep both.
+
+        Parameters
+        ----------
+        parts : list of (ndarray of int, object)
+            What was collected so far. Changed in place; empty at first.
+        members : ndarray of int
+            Positions in the cohort of the members of ``part``; none failed.
+        part : object
+            What ``collect`` returned for them.
+        """
+        parts.append((members, part))
+
     def combine(
         self,
         model: State,
@@ -95,15 +110,15 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         cohort: Cohort,
         parameters: Collection[str],
     ) -> State:
-        """Make the aggregate from the parts as they come.
+        """Make the aggregate from what was collected.
 
         Parameters
         ----------
         model : dict of str to Tensor
             w, the current global model.
         parts : iterable of (ndarray of int, object)
-            Positions in the cohort, and what ``collect`` kept of these members. Members that
-            failed are in no part.
+            Positions in the cohort, and what was collected of these members. Members that failed
+            are in no part.
         cohort : Cohort
             The weights q_k.
         parameters : collection of str

@@ -5,7 +5,7 @@ import torch
 
 from skfed.aggregation._base import BaseAggregator
 from skfed.aggregation._tensors import added, difference, like, real
-from skfed.nets import State, by_member
+from skfed.nets import by_member
 
 
 class WeightedMean(BaseAggregator):
@@ -27,14 +27,23 @@ class WeightedMean(BaseAggregator):
             for name, tensor in stack.items()
         }
 
+    def accumulate(self, parts, members, part):
+        """Add up the sums as they come; a subclass with a ``combine`` of its own gets them all."""
+        if not parts or type(self).combine is not WeightedMean.combine:
+            parts.append((members, part))
+            return
+        before, total = parts[0]
+        total = {name: total[name] + tensor for name, tensor in part.items()}
+        parts[0] = np.concatenate([before, members]), total
+
     def combine(self, model, parts, cohort, parameters):
-        """Add up the sums as they come, and make up for the weights of who failed."""
-        total: State = {}
-        there = np.zeros(len(cohort.clients), dtype=bool)
+        """Make up for the weights of members that failed."""
+        added_up: list = []
         for members, part in parts:
-            there[members] = True
-            for name, tensor in part.items():
-                total[name] = total[name] + tensor if name in total else tensor
+            self.accumulate(added_up, members, part)
+        members, total = added_up[0] if added_up else (np.zeros(0, dtype=int), {})
+        there = np.zeros(len(cohort.clients), dtype=bool)
+        there[members] = True
         arrived = cohort.weights[there].sum()
         if not total or not (arrived or cohort.unbiased):
             return model

@@ -5,8 +5,6 @@ Algorithm 1 with option II.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Self
 
 import torch
 
@@ -43,31 +41,36 @@ def new_variate(
     return new or None
 
 
-@dataclass(frozen=True)
-class Variates:
-    """What SCAFFOLD remembers between rounds; missing variates are zero."""
+def correction(c: State, c_k: State) -> State:
+    """Return c - c_k, what is added to the gradient of each local step; a missing name is zero."""
+    return {name: value - c_k[name] if name in c_k else value for name, value in c.items()}
 
-    server: State = field(default_factory=dict)  # c
-    clients: dict[bytes, State] = field(default_factory=dict)  # c_k, by client digest
 
-    def correction(self, client: bytes) -> State:
-        """Return c - c_k, what is added to the gradient of each local step."""
-        if client not in self.clients:
-            return dict(self.server)
-        own = self.clients[client]
-        return {name: c - own[name] if name in own else c for name, c in self.server.items()}
+def moved_variates(
+    c: State, old: Mapping[bytes, State], new: Mapping[bytes, list[State]], n_clients: int
+) -> tuple[State, dict[bytes, State]]:
+    """Return c after a round, and the c_k that have changed.
 
-    def moved(self, new: dict[bytes, list[State]], n_clients: int) -> Self:
-        """Return them with the new c_k of a round (one a copy of a client), and c moved."""
-        server, clients = dict(self.server), dict(self.clients)
-        for client, copies in new.items():
-            mean = {
-                name: torch.stack([copy[name] for copy in copies]).mean(dim=0) for name in copies[0]
-            }
-            old = clients.get(client, {})
-            for name, value in mean.items():
-                change = value - old[name] if name in old else value
-                share = change / n_clients
-                server[name] = server[name] + share if name in server else share
-            clients[client] = old | mean
-        return type(self)(server, clients)
+    Parameters
+    ----------
+    c : dict of str to Tensor
+        The server's variate.
+    old : mapping of bytes to dict
+        c_k by client digest; a missing one is zero.
+    new : mapping of bytes to list of dict
+        The new c_k of the clients that took part, one a copy.
+    n_clients : int
+        Of the federation.
+    """
+    server, changed = dict(c), {}
+    for client, copies in new.items():
+        mean = {
+            name: torch.stack([copy[name] for copy in copies]).mean(dim=0) for name in copies[0]
+        }
+        own = old.get(client, {})
+        for name, value in mean.items():
+            change = value - own[name] if name in own else value
+            share = change / n_clients
+            server[name] = server[name] + share if name in server else share
+        changed[client] = {**own, **mean}
+    return server, changed

@@ -1,17 +1,16 @@
 """The server's state as it is in a file: a dict of plain values and tensors."""
 
-from collections import Counter
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from skorch.history import History
 
-from skfed.aggregation._scaffold import Variates
 from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
 from skfed.nets import State, get_state, set_state
-from skfed.server._divergence import in_doubt
-from skfed.server._state import ServerState
+from skfed.server._convergence import in_doubt
+from skfed.server._state import ClientRecord, ServerState
 from skfed.utils._files import checksum
 
 
@@ -49,18 +48,25 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
     return {
         "model": get_state(server.net),
         "seed": server.seed,
-        "reported": server.reported,
+        "reported": {key: record.reported for key, record in server.clients.items()},
         "optimizer_state": server.optimizer_state,
-        "variates": [server.variates.server, server.variates.clients],
-        "told": sorted(server.told),
-        "messages": dict(server.messages),
+        "variates": [
+            server.variate,
+            {key: record.variate for key, record in server.clients.items() if record.variate},
+        ],
+        "told": sorted(server.logged),
+        "messages": {
+            (key, *message): n
+            for key, record in server.clients.items()
+            for message, n in record.messages.items()
+        },
         "private_rounds": server.private_rounds,
         "stopped": server.stopped,
         # It would double the file, and only a fit that diverges uses it.
-        "proven": server.proven if in_doubt(server.rows) else None,
+        "proven": server.last_finite if in_doubt(server.rows) else None,
         "net_history": server.net.history.to_list(),
         "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
-        "callbacks": server.memory(),
+        "callbacks": server.current_callback_state(),
     }
 
 
@@ -80,21 +86,33 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         groups = server.net.optimizer_.param_groups
         rates = [{}] * len(groups) if state["net_rates"] is None else state["net_rates"]
         pairs = list(zip(groups, rates, strict=True))
-        variates, told = Variates(*state["variates"]), set(state["told"])
+        clients, logged = _client_records(state), set(state["told"])
+        variate, _ = state["variates"]
         set_state(server.net, state["model"])
         for group, one in pairs:
             group.update(one)
         server.net.history = History(state["net_history"])
         server.seed, server.rows = state["seed"], rows
-        server.reported, server.optimizer_state = state["reported"], state["optimizer_state"]
-        server.variates, server.told = variates, told
-        server.messages = Counter(state["messages"])
+        server.clients, server.optimizer_state = clients, state["optimizer_state"]
+        server.variate, server.logged = variate, logged
         server.private_rounds = state["private_rounds"]
-        server.stopped, server.reminder = state["stopped"], state["callbacks"]
-        server.proven = state["proven"]
+        server.stopped, server.callback_state = state["stopped"], state["callbacks"]
+        server.last_finite = state["proven"]
         server.succeeded = True  # only such a state is written
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"it holds no valid state: {error!r}") from error
+
+
+def _client_records(state: dict[str, Any]) -> dict[bytes, ClientRecord]:
+    """Return the record of each client, by its digest."""
+    reported, (_, variates) = state["reported"], state["variates"]
+    messages: dict[bytes, dict[tuple[str, float], int]] = {}
+    for (key, kind, multiplier), n in state["messages"].items():
+        messages.setdefault(key, {})[kind, multiplier] = n
+    return {
+        key: ClientRecord(reported.get(key, math.inf), messages.get(key, {}), variates.get(key, {}))
+        for key in {**reported, **messages, **variates}
+    }
 
 
 def _with_defaults(state: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from skfed.flower._engine import MessageEngine
 from skfed.flower._messages import to_arrays, to_text
 from skfed.flower._nodes import Nodes
 from skfed.nets import get_state
-from skfed.server._fitting import rounds_of
+from skfed.server._config import RoundConfig
+from skfed.server._fitting import open_rounds
 from skfed.server._standardize import layers_of, set_moments
 from skfed.server._state import ServerState
 from skfed.server._validation import is_due
@@ -155,18 +156,26 @@ class FederatedStrategy(Strategy):
             self._engine = self._make_engine(server, federation, classes)
             self._standardize(server, federation, info.shape)
             until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
-            with rounds_of(
-                estimator, server, federation, self._engine, until, None, None, (), run
-            ) as self._rounds:
-                done = server.round
-                result = super().start(
-                    grid,
-                    to_arrays(get_state(server.net)),
-                    0 if server.stopped >= until else until - done,
-                    self.timeout,
-                    evaluate_fn=evaluate_fn and _evaluations(evaluate_fn, server, estimator),
-                )
-                self._rounds.end()
+            config = RoundConfig.from_params(vars(estimator), server.net)
+            rounds = open_rounds(
+                *(server, federation, self._engine, config),
+                until=until,
+                run=run,
+                verbose=estimator.verbose,
+            )
+            try:
+                with rounds as self._rounds:
+                    done = server.round
+                    result = super().start(
+                        grid,
+                        to_arrays(get_state(server.net)),
+                        0 if self._rounds.finished else until - done,
+                        self.timeout,
+                        evaluate_fn=evaluate_fn and _evaluations(evaluate_fn, server, estimator),
+                    )
+                    self._rounds.end()
+            finally:
+                estimator._set_fitted(server, federation)
         return _renumbered(result, done, to_arrays(get_state(server.net)))
 
     def configure_train(
@@ -179,10 +188,9 @@ class FederatedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Run a round; return the global model and the round's metrics."""
-        request = self._rounds.begin()
-        if request is None:  # a callback has stopped the rounds
+        if self._rounds.finished:  # a callback has stopped them
             return None, None
-        self._rounds.finish(self._engine.train(request))
+        self._rounds.run_round()
         server = self._rounds.server
         row = server.rows[-1]
         metrics = {name: row[name] for name in _METRICS}

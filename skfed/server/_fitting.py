@@ -1,72 +1,97 @@
-"""Sets up the rounds of a fit: rules, callbacks, progress; publishes where they have come."""
+"""The rounds of a fit with their callbacks, and the fitted attributes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
 
 from skfed._federation import Federation
 from skfed.callbacks._progress import Progress
 from skfed.callbacks._sklearn import SklearnCallbacks
 from skfed.callbacks._skorch import RoundCallbacks, Rows
 from skfed.checkpoint._run import Run
-from skfed.engines import Evaluator
-from skfed.nets import LINEAR_ATTRIBUTES, get_state, set_state
+from skfed.engines import Engine
+from skfed.history import to_frame
+from skfed.nets import NetPool, cast, get_state, linear_attributes, set_state
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
-from skfed.server._fitted import fitted
 from skfed.server._rounds import Rounds
 from skfed.server._state import ServerState
 from skfed.server._validation import Validation
 from skfed.utils._torch_context import without_autocast
 
-if TYPE_CHECKING:
-    from skfed._estimator import BaseFederated
-
 
 @contextmanager
-def rounds_of(
-    model: "BaseFederated",
+def open_rounds(
     server: ServerState,
     federation: Federation,
-    polls: Evaluator,
+    engine: Engine,
+    config: RoundConfig,
+    *,
     until: int,
-    train: Rows | None,
+    train: Rows | None = None,
     validation: Validation | None = None,
-    more: Sequence[SklearnCallbacks] = (),
+    callbacks: Sequence[SklearnCallbacks] = (),
     run: Run | None = None,
+    verbose: int = 0,
 ) -> Iterator[Rounds]:
-    """Lend the rounds of an estimator's fit, up to ``until``; publish what came, however it ends.
+    """Context manager for the rounds of a fit; begins and ends its callbacks.
 
-    ``train`` are the rows that callbacks see, where the server has them.
+    ``train`` are the rows that the net's callbacks see, None where the server has none.
     """
-    rules = RoundConfig.from_params(vars(model), server.net)
-    warn_of_ignored_priority(rules.selector, federation, server.told)
-    round_callbacks = RoundCallbacks(server.net, train, validation)
-    progress = Progress(server.round, until, shown=bool(model.verbose))
+    warn_of_ignored_priority(config.selector, federation, server.logged)
+    net_callbacks = RoundCallbacks(server.net, train, validation)
+    progress = Progress(server.round, until, shown=bool(verbose))
     try:
-        weights = get_state(server.net)
-        round_callbacks.begin(server.reminder, server.begun)
-        if server.round:  # the model is that of the round before, whatever
-            set_state(server.net, weights)  # a callback sets at the beginning
-        server.reminder, server.begun = None, set()
-        for one in more:
-            one.begin()
-        with without_autocast(server.net.device):  # which the clients' work has by itself
+        state = get_state(server.net)
+        net_callbacks.begin(server.callback_state, server.restarted)
+        if server.round:  # a callback may have changed the model
+            set_state(server.net, state)
+        server.callback_state, server.restarted = None, set()
+        for callback in callbacks:
+            callback.begin()
+        with without_autocast(server.net.device):  # clients' work has a setting of its own
             yield Rounds(
                 server,
                 federation,
-                polls,
-                rules,
+                engine,
+                config,
                 until=until,
                 validation=validation,
-                watchers=[progress, round_callbacks, *more],
-                keep=None if run is None else partial(run.keep, server),
+                callbacks=[progress, net_callbacks, *callbacks],
+                checkpoint=None if run is None else partial(run.keep, server),
             )
-        round_callbacks.end(complete=server.round >= model.n_rounds)
-        for one in more:
-            one.end()
+        net_callbacks.end(complete=server.round >= config.n_rounds)
+        for callback in callbacks:
+            callback.end()
     finally:
         progress.close()
-        for name in LINEAR_ATTRIBUTES:  # of an earlier fit, whose net was linear
-            model.__dict__.pop(name, None)
-        model.__dict__.update(fitted(server, federation, model._problem.output_shape))
+
+
+def fitted_attributes(
+    server: ServerState, federation: Federation, output_shape: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return the fitted attributes by name; ``output_shape`` is that of the outputs for a row."""
+    return {
+        "_server": server,
+        "net_": server.net,
+        "clients_": federation.ids,
+        "priority_": federation.priority,
+        "sizes_": federation.sizes,
+        "fractions_": federation.fractions,
+        "history_": to_frame(server.rows),
+        "n_rounds_": server.round,
+        **linear_attributes(server.net, output_shape),
+    }
+
+
+def snapshot_attributes(
+    server: ServerState, federation: Federation, output_shape: tuple[int, ...], X: np.ndarray
+) -> dict[str, Any]:
+    """Return the fitted attributes with a copy of the model as it is now."""
+    net = NetPool(server.net, cast(server.net, X[:1])).set_up()
+    set_state(net, get_state(server.net))
+    alone = replace(server, net=net, rows=list(server.rows))
+    return fitted_attributes(alone, federation, output_shape)

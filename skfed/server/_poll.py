@@ -1,76 +1,64 @@
-"""What passes between the server and the clients of one round: polls, updates, and failures."""
+"""Polls of one round: the requests of a selector to clients, and their replies."""
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from skfed._federation import Federation
-from skfed.engines import EvaluateRequest, Evaluator, TrainRequest, Updates, enumerate_copies
-from skfed.history import Ledger
+from skfed.engines import EvaluateRequest, Evaluator
 from skfed.nets import State
 from skfed.privacy import GaussianMechanism
 from skfed.selection import Round
+from skfed.server._exchange import NOT_FINITE, Exchange, ModelHolders, Outcome, in_one_line
 from skfed.utils._seeding import Purpose
 
 logger = logging.getLogger(__name__)
 
-NO_ANSWER = "no answer"  # the cause of who was silent in the training
-NOT_FINITE = "is not finite"
-
 
 @dataclass
-class Failures:
-    """Which clients failed in a round, and why; a failure is told once a client and cause.
+class FailureLog:
+    """Logs failures of clients in a round, each cause once a client and fit.
 
     Parameters
     ----------
     federation : Federation
-        Who the clients are.
+        The clients.
     round : int
         t.
-    told : set of (hashable, str)
-        What was logged before; grows.
+    logged : set of (bytes, str)
+        Client digests and texts that were logged before; it grows.
     fatal : bool
         Whether a failure ends the fit.
     """
 
     federation: Federation
     round: int
-    told: set[tuple]
+    logged: set[tuple[bytes, str]]
     fatal: bool
-    causes: dict[int, Exception] = field(default_factory=dict)  # by client
 
     def add(self, k: int, cause: Exception) -> None:
-        """Note that a client failed; raise the cause if that is fatal."""
+        """Log that a client failed; raise the cause if that is fatal."""
         name = self.federation.names([k])[0]
         if self.fatal:
             cause.add_note(f"client {name!r} in round {self.round}")
             raise cause
-        self.causes.setdefault(int(k), cause)
-        text = in_words(cause)
-        if (self.federation.digest(k), text) not in self.told:
-            self.told.add((self.federation.digest(k), text))
-            logger.warning("client %r fails in round %d: %s", name, self.round, text)
-
-
-def in_words(cause: Exception) -> str:
-    """Return an exception on one line."""
-    lines = str(cause).splitlines() or [""]
-    return f"{type(cause).__name__}: {lines[0]}"
+        entry = self.federation.digest(k), in_one_line(cause)
+        if entry not in self.logged:
+            self.logged.add(entry)
+            logger.warning("client %r fails in round %d: %s", name, self.round, entry[1])
 
 
 @dataclass
 class LossPrivatizer:
-    """What clients do to a loss before they say it in a round: noise, if any.
+    """Adds privacy noise to reported losses.
 
     Parameters
     ----------
     mechanism : GaussianMechanism or None
-        The noise.
+        The noise; None adds none.
     stream : callable
         Returns the generator of one purpose, client and copy in this round.
     """
@@ -80,7 +68,7 @@ class LossPrivatizer:
     polled: Counter[int] = field(default_factory=Counter)
 
     def of_polls(self, clients: np.ndarray, losses: np.ndarray) -> np.ndarray:
-        """Return what clients answer in place of their losses; each time with other noise."""
+        """Return polled losses with noise, other noise each time that a client is polled."""
         if self.mechanism is None:
             return losses
         noisy = losses.copy()
@@ -91,94 +79,100 @@ class LossPrivatizer:
         return noisy
 
     def of_training(self, k: int, copy: int, loss: float) -> float:
-        """Return what a client, or a copy of it, reports in place of its training loss."""
+        """Return the training loss of a client, or of a copy of it, with noise."""
         if self.mechanism is None:
             return loss
         return self.mechanism.of_loss(loss, self.stream(Purpose.LOSS_NOISE, k, copy))
 
     def not_finite(self, what: str, loss: float) -> ValueError:
-        """Say that a loss or update is not finite; the loss itself only where it is no secret."""
-        told = f" (loss {loss})" if self.mechanism is None else ""
-        return ValueError(f"its {what} {NOT_FINITE}{told}: lower the learning rate, or scale X.")
+        """Return the error of a loss or update that is not finite; with noise, without the loss."""
+        value = f" (loss {loss})" if self.mechanism is None else ""
+        return ValueError(f"its {what} {NOT_FINITE}{value}: lower the learning rate, or scale X.")
 
 
 @dataclass
 class Poll:
-    """Carries a selector's questions of one round to the clients, and charges for them."""
+    """Sends the polls of a round; each is an exchange.
 
-    carrier: Evaluator
-    model: State
+    Parameters
+    ----------
+    evaluator : Evaluator
+        Evaluates a state on clients' rows.
+    state : dict of str to Tensor
+        w_t.
+    round : int
+        t.
+    holders : ModelHolders
+        Who has received w_t.
+    failures : FailureLog
+        Where failures are logged.
+    privatizer : LossPrivatizer
+        Adds noise to the values.
+    has_errors : bool
+        Whether the net is a classifier, whose predictions are right or wrong.
+
+    Attributes
+    ----------
+    exchanges : list of Exchange
+        The polls so far.
+    """
+
+    evaluator: Evaluator
+    state: State
     round: int
-    ledger: Ledger
-    failures: Failures
-    discretion: LossPrivatizer
-    has_errors: bool  # as classifiers have
-    losses: dict[int, float] = field(default_factory=dict)  # F_k(w_t) of who said it
+    holders: ModelHolders
+    failures: FailureLog
+    privatizer: LossPrivatizer
+    has_errors: bool
+    exchanges: list[Exchange] = field(default_factory=list)
 
     def __call__(self, clients, metric, max_samples, at_most):
+        """Return the values of clients in their order, NaN without one; see ``Round.poll``."""
         if metric == "error" and not self.has_errors:
             raise ValueError(
                 "selector polls the error, 1 - accuracy, which a regressor has not: let it match "
                 "losses (FedAlignSelector(match='loss'))."
             )
-        question = EvaluateRequest(self.round, self.model, clients, metric, max_samples, at_most)
-        told = self.carrier.evaluate(question)
-        values = told.values
-        for i in np.flatnonzero(~np.isfinite(values) & ~told.silent).tolist():
-            self.failures.add(
-                clients[i], told.raised.get(i) or self.discretion.not_finite("loss", values[i])
-            )
-        values = self.discretion.of_polls(clients, values)
-        # A client above the bound keeps its value to itself.
+        request = EvaluateRequest(self.round, self.state, clients, metric, max_samples, at_most)
+        reply = self.evaluator.evaluate(request)
+        values = reply.values
+        causes: dict[int, Exception] = {}
+        for i in np.flatnonzero(~np.isfinite(values) & ~reply.silent).tolist():
+            causes[i] = reply.raised.get(i) or self.privatizer.not_finite("loss", values[i])
+            self.failures.add(clients[i], causes[i])
+        values = self.privatizer.of_polls(clients, values)
         answered = np.isfinite(values) & (values <= (np.inf if at_most is None else at_most))
-        self.ledger.charge_poll(clients, answered, told.n_samples, with_bound=at_most is not None)
-        if metric == "loss" and max_samples is None:
-            self.losses.update(zip(clients[answered].tolist(), values[answered], strict=True))
-        return np.where(answered, values, np.nan)
+        outcomes = np.where(answered, Outcome.OK, Outcome.SILENT)
+        outcomes[list(causes)] = Outcome.FAILED
+        exchange = Exchange(
+            kind="poll",
+            clients=clients,
+            outcomes=outcomes,
+            rows=reply.n_samples,
+            models_down=self.holders.send(clients),
+            models_up=np.zeros(len(clients), dtype=int),
+            scalars_down=np.full(len(clients), at_most is not None, dtype=int),
+            scalars_up=answered.astype(int),
+            answers=np.where(answered, values, np.nan),
+            causes=causes,
+            metric=metric,
+            on_all_rows=max_samples is None,
+        )
+        self.exchanges.append(exchange)
+        return exchange.answers.copy()
 
-    def objective(self, view: Round) -> float:
-        """Return F(w_t) = sum of s_k p_k F_k(w_t), where all of P in reach told their loss."""
-        reached = view.priority & view.available
-        if not 0 < np.count_nonzero(reached) <= len(self.losses):  # spares the look at each
-            return float("nan")
-        priority = np.flatnonzero(reached)
-        if not self.losses.keys() >= set(priority.tolist()):
-            return float("nan")
-        weights = (view.priority_weights * view.sizes)[priority]
-        return float(np.average([self.losses[k] for k in priority.tolist()], weights=weights))
 
-
-class Returns:
-    """What a cohort has sent back, in its order; the models go to the aggregation rule."""
-
-    def __init__(self, order: TrainRequest, failures: Failures, discretion: LossPrivatizer):
-        n_members = len(order.cohort.clients)
-        self.clients, self.failures = order.cohort.clients, failures
-        self.discretion = discretion
-        self.copies = list(enumerate_copies(self.clients.tolist()))
-        self.losses = np.full(n_members, np.nan)
-        self.n_samples = np.zeros(n_members, dtype=int)
-        self.sent = np.ones(n_members, dtype=bool)  # whose training came to its end
-        self.good = np.ones(n_members, dtype=bool)  # and to something finite
-        self.variates: list[State | None] = [None] * n_members
-        self.changed: set[str] = set()  # names of tensors that somebody good has changed
-
-    def parts(self, arriving: Iterable[Updates]) -> Iterator[tuple[np.ndarray, Any]]:
-        """Note what comes, and pass the models on of those that have not failed."""
-        for updates in arriving:
-            members = updates.members
-            for i, loss, finite in zip(members, updates.losses, updates.finite, strict=True):
-                k, copy = self.copies[i]
-                if finite:
-                    self.losses[i] = self.discretion.of_training(k, copy, loss)
-            self.n_samples[members] = updates.n_samples
-            self.sent[members] = updates.error is None
-            self.good[members] = updates.finite
-            for i, variate, finite in zip(members, updates.variates, updates.finite, strict=True):
-                self.variates[i] = variate if finite else None
-            for i in np.flatnonzero(~updates.finite).tolist():
-                cause = updates.error or self.discretion.not_finite("update", updates.losses[i])
-                self.failures.add(self.clients[members[i]], cause)
-            if updates.finite.any():
-                self.changed |= set(updates.changed)
-                yield members[updates.finite], updates.part
+def objective(view: Round, exchanges: Iterable[Exchange]) -> float:
+    """Return F(w_t) = sum of s_k p_k F_k(w_t), NaN unless all of P in reach were polled for it."""
+    polls = [e for e in exchanges if e.metric == "loss" and e.on_all_rows]
+    if not polls:
+        return float("nan")
+    losses = np.full(len(view.sizes), np.nan)
+    for exchange in polls:
+        answered = exchange.outcomes == Outcome.OK
+        losses[exchange.clients[answered]] = exchange.answers[answered]
+    reached = view.priority & view.available
+    if not reached.any() or np.isnan(losses[reached]).any():
+        return float("nan")
+    weights = (view.priority_weights * view.sizes)[reached]
+    return float(np.average(losses[reached], weights=weights))

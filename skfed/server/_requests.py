@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from skfed._federation import Federation
+from skfed.aggregation._scaffold import correction
 from skfed.engines import LocalTraining, TrainRequest, enumerate_copies
 from skfed.nets import State, parameter_names
 from skfed.schedules import value_at
@@ -19,65 +20,63 @@ _LARGEST_RATE = float(np.finfo(np.float32).max)
 def make_train_request(
     server: ServerState,
     federation: Federation,
-    rules: RoundConfig,
-    model: State,
+    config: RoundConfig,
+    state: State,
     cohort: Cohort,
 ) -> TrainRequest:
     """Return what the round's cohort is asked to do."""
     return TrainRequest(
         round=server.round,
-        state=model,
+        state=state,
         parameters=parameter_names(server.net),
         cohort=cohort,
-        training=_training(server, rules),
-        aggregator=rules.aggregator,
-        corrections=_corrections(server, federation, rules, cohort),
-        privacy=rules.update_privacy,
-        noise=_update_noise(server, federation, rules, cohort),
+        training=_training(server, config),
+        aggregator=config.aggregator,
+        corrections=_corrections(server, federation, config, cohort),
+        privacy=config.update_privacy,
+        noise=_update_noise(server, federation, config, cohort),
     )
 
 
-def noise_of(
+def noise_stream(
     server: ServerState, federation: Federation, purpose: Purpose, k: int, copy: int
 ) -> np.random.Generator:
-    """Return where the noise comes from that a client adds in this round."""
+    """Return the generator of the noise that a client adds in this round."""
     return stream(server.seed, purpose, server.round, federation.digest(k), copy)
 
 
 def _update_noise(
-    server: ServerState, federation: Federation, rules: RoundConfig, cohort: Cohort
+    server: ServerState, federation: Federation, config: RoundConfig, cohort: Cohort
 ) -> list[np.random.Generator] | None:
     """Return the noise of each member's update."""
-    if rules.update_privacy is None:
+    if config.update_privacy is None:
         return None
     members = enumerate_copies(cohort.clients.tolist())
-    return [noise_of(server, federation, Purpose.UPDATE_NOISE, k, copy) for k, copy in members]
+    return [noise_stream(server, federation, Purpose.UPDATE_NOISE, k, copy) for k, copy in members]
 
 
-def _training(server: ServerState, rules: RoundConfig) -> LocalTraining:
+def _training(server: ServerState, config: RoundConfig) -> LocalTraining:
     """Return how clients train in this round, learning rates included."""
-    n_steps = rules.training.n_iterations
-    if rules.lr_schedule is None:
+    n_steps, schedule = config.training.n_iterations, config.lr_schedule
+    t, n_rounds = server.round, config.n_rounds
+    if schedule is None:
         now = server.rates_now()
         if now == server.rates:
-            return rules.training
+            return config.training
         # A callback, such as skorch's LRScheduler, has changed them.
-        return replace(rules.training, rates=(now,) * n_steps)
+        return replace(config.training, rates=(now,) * n_steps)
     rates = tuple(
-        _scaled(
-            server,
-            value_at(rules.lr_schedule, "lr_schedule", server.round, rules.n_rounds, step, n_steps),
-        )
+        _scaled(server, value_at(schedule, "lr_schedule", t, n_rounds, step, n_steps))
         for step in range(n_steps)
     )
     highest = max(max(of_groups) for of_groups in rates)
     if highest > _LARGEST_RATE:
         raise ValueError(
-            f"lr_schedule is {highest} in round {server.round}: it must be at most "
+            f"lr_schedule is {highest} in round {t}: it must be at most "
             f"{_LARGEST_RATE:.2g}, the largest number that float32 holds, and so must the rate of "
             "each parameter group that it scales."
         )
-    return replace(rules.training, rates=rates)
+    return replace(config.training, rates=rates)
 
 
 def _scaled(server: ServerState, value: float) -> tuple[float, ...]:
@@ -89,9 +88,10 @@ def _scaled(server: ServerState, value: float) -> tuple[float, ...]:
 
 
 def _corrections(
-    server: ServerState, federation: Federation, rules: RoundConfig, cohort: Cohort
+    server: ServerState, federation: Federation, config: RoundConfig, cohort: Cohort
 ) -> list[State] | None:
     """Return SCAFFOLD's c - c_k of each member of the cohort."""
-    if not rules.aggregator.uses_variates:
+    if not config.aggregator.uses_variates:
         return None
-    return [server.variates.correction(federation.digest(k)) for k in cohort.clients]
+    records = (server.record(federation.digest(k)) for k in cohort.clients)
+    return [correction(server.variate, record.variate) for record in records]

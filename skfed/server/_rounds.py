@@ -1,10 +1,10 @@
-"""One round after another: poll, select, train, aggregate, record."""
+"""The loop over rounds: poll and select, train, aggregate, record."""
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -13,152 +13,133 @@ import numpy as np
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
-from skfed.aggregation._tensors import finite_where_changed, settled
-from skfed.engines import Evaluator, LocalTraining, TrainRequest, Updates
-from skfed.history import Ledger
+from skfed.aggregation._scaffold import moved_variates
+from skfed.aggregation._tensors import finite_where_changed
+from skfed.engines import Engine, LocalTraining, TrainRequest
+from skfed.history import Row, make_row
 from skfed.nets import State, get_state, model_bytes, set_state
 from skfed.selection import Cohort, Round
-from skfed.server._conclusion import conclude
 from skfed.server._config import RoundConfig
-from skfed.server._poll import NO_ANSWER, Failures, LossPrivatizer, Poll, Returns, in_words
-from skfed.server._requests import make_train_request, noise_of
+from skfed.server._convergence import conclude
+from skfed.server._exchange import Exchange, ModelHolders, failed_clients
+from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
+from skfed.server._requests import make_train_request, noise_stream
 from skfed.server._state import ServerState
+from skfed.server._updates import RoundUpdates
 from skfed.server._validation import Validation
 from skfed.utils._seeding import Purpose, stream
-
-
-class Watcher(Protocol):
-    """What is told of every round."""
-
-    def begin_round(self) -> None:
-        """Learn that a round begins."""
-
-    def end_round(self, row: dict[str, Any]) -> bool:
-        """See the row of the history that a round has made; tell whether to stop."""
-
 
 logger = logging.getLogger(__name__)
 
 
+class RoundCallback(Protocol):
+    """What is called before and after every round."""
+
+    def begin_round(self) -> None:
+        """Begin a round."""
+
+    def end_round(self, row: Row) -> bool:
+        """End a round, of which ``row`` is the row of the history; return whether to stop."""
+
+
 @dataclass
 class PendingRound:
-    """A round between the selection and the aggregate."""
+    """A round whose cohort is selected and not aggregated yet."""
 
-    started: float
-    selected: float  # when, both in seconds
     view: Round
-    poll: Poll  # with the ledger
-    chosen: Cohort  # but those whose poll failed
+    chosen: Cohort  # without clients whose poll failed
+    replies: np.ndarray  # a mask of the chosen: those that reply
+    request: TrainRequest  # to those
+    updates: RoundUpdates
+    exchanges: list[Exchange]
+    holders: ModelHolders
     scheduled: dict[str, float]
-    answers: np.ndarray  # whose update arrives, a mask of the chosen
-    order: TrainRequest  # to those
-    returns: Returns
+    started: float  # in seconds, as the other two
+    selected: float
+    trained: float = float("nan")
 
 
 class Rounds:
-    """The rounds of a fit, one after another.
-
-    ``begin`` polls, selects and says what the cohort is to do; ``finish`` takes what it sends back.
-    In between the clients train: by an engine in this process, or wherever they are.
+    """The rounds of a fit.
 
     Parameters
     ----------
     server : ServerState
-        What moves on with each round.
+        What changes with each round.
     federation : Federation
-        Who the clients are.
-    polls : Evaluator
-        Carries polls to the clients.
-    rules : RoundConfig
+        The clients.
+    engine : Engine
+        Polls and trains clients, in this process or elsewhere.
+    config : RoundConfig
         How rounds are run.
     until : int
-        Rounds that the server is to have finished in the end, unless a watcher stops it.
+        Rounds that the server is to have finished in the end, unless a callback stops it.
     validation : Validation or None
         Measures the global model after a round.
-    watchers : sequence of Watcher
-        Each sees each round.
-    keep : callable, default=None
-        Writes the server to disk; told whether the round is the last.
+    callbacks : sequence of RoundCallback
+        Each is called in each round.
+    checkpoint : callable, default=None
+        Writes the server state; its argument is whether the round is the last.
     """
 
     def __init__(
         self,
         server: ServerState,
         federation: Federation,
-        polls: Evaluator,
-        rules: RoundConfig,
+        engine: Engine,
+        config: RoundConfig,
         *,
         until: int,
         validation: Validation | None,
-        watchers: Sequence[Watcher],
-        keep: Callable[[bool], None] | None = None,
+        callbacks: Sequence[RoundCallback],
+        checkpoint: Callable[[bool], None] | None = None,
     ):
-        self.server, self.federation, self.polls, self.rules = server, federation, polls, rules
-        self.until, self.validation, self.watchers, self.keep = until, validation, watchers, keep
-        self._reported = np.full(len(federation), np.inf)
-        if server.reported:
+        self.server, self.federation, self.engine, self.config = server, federation, engine, config
+        self.until, self.validation, self.callbacks = until, validation, callbacks
+        self.checkpoint = checkpoint
+        self._reported = np.full(len(federation), np.inf)  # the view of the client records
+        if server.clients:
             for k in range(len(federation)):
-                self._reported[k] = server.reported.get(federation.digest(k), np.inf)
+                self._reported[k] = server.record(federation.digest(k)).reported
         self._first: tuple[int, Exception] | None = None  # failure of all rounds
-        self._overflows: dict[int, Exception] = {}  # rounds whose aggregate was not finite
-        self._begun: PendingRound | None = None
+        self._overflows: dict[int, Exception] = {}  # by round whose aggregate was not finite
 
-    def begin(self) -> TrainRequest | None:
-        """Poll and select; return what the cohort is asked to do, or None after the last round."""
-        server, federation, rules = self.server, self.federation, self.rules
-        if server.round >= self.until or server.stopped >= self.until:
-            return None
-        for watcher in self.watchers:
-            watcher.begin_round()
-        started = perf_counter()
-        model, t = get_state(server.net), server.round
-        ledger = Ledger(model_bytes(server.net), scalars_up=0 if t else server.first_scalars)
-        failures = Failures(federation, t, server.told, fatal=not rules.drop_failing)
-        noise = None if self.polls.clients_add_noise else rules.loss_privacy
-        discretion = LossPrivatizer(noise, partial(noise_of, server, federation))
-        has_errors = isinstance(server.net, NeuralNetClassifier)
-        poll = Poll(self.polls, model, t, ledger, failures, discretion, has_errors)
-        view = _view(server, federation, rules, self._reported, poll)
-        chosen = rules.selector.select(view)
-        # Whoever chose it: a client that has failed in the poll has failed in this round.
-        chosen = chosen.keep(~np.isin(chosen.clients, list(failures.causes)))
-        scheduled = rules.selector.scheduled(view)
-        selected = perf_counter()
-        answers = _answers(server, federation, rules, chosen.clients)
-        order = make_train_request(server, federation, rules, model, chosen.keep(answers))
-        returns = Returns(order, failures, discretion)
-        self._begun = PendingRound(
-            started, selected, view, poll, chosen, scheduled, answers, order, returns
-        )
-        return order
+    @property
+    def finished(self) -> bool:
+        """Whether no round is left, or a callback has stopped the fit."""
+        return self.server.round >= self.until or self.server.stopped >= self.until
 
-    def finish(self, arriving: Iterable[Updates]) -> None:
-        """Aggregate what the cohort sends back, and record the round.
+    def run(self) -> None:
+        """Run the rounds that are left."""
+        while not self.finished:
+            self.run_round()
+        self.end()
 
-        The model, and what the server remembers, move on after all clients' work.
-        """
-        begun, self._begun = self._begun, None
-        assert begun is not None
-        row = self._take(begun, arriving)
-        causes = begun.returns.failures.causes
-        # Each watcher sees each round.
-        stops = any([watcher.end_round(row) for watcher in self.watchers])
-        server = self.server
-        if stops and self.validation is not None:
-            started = perf_counter()
-            row.update(self.validation.after_stop(server.net, row["round"]))
-            row["round_seconds"] += perf_counter() - started
-        server.stopped = self.until if stops else 0
-        self._first = self._first or next(iter(causes.items()), None)
-        if row["round"] not in self._overflows:
-            server.succeeded = server.succeeded or bool(begun.returns.good.any()) or not causes
-        if self.keep is not None and server.succeeded:
-            self.keep(stops or server.round == self.until)
+    def run_round(self) -> None:
+        """Run one round."""
+        for callback in self.callbacks:
+            callback.begin_round()
+        pending = self._poll_and_select()
+        for updates in self.engine.train(pending.request):  # clients train here
+            pending.updates.add(updates)  # without the models of clients that failed
+        cohort = admit(pending.request.cohort, pending.updates.finite, self.config.min_clients)
+        aggregate = pending.updates.aggregate()
+        self._close_training(pending)
+        with _restored_on_error(self.server, pending.request.state):
+            if not self._apply(pending, cohort, aggregate):  # by the server optimizer
+                cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
+            self._update_clients(pending)
+            row = self._record(pending, cohort)
+        stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
+        self._after_callbacks(pending, row, stops)
+        if self.checkpoint is not None and self.server.succeeded:
+            self.checkpoint(stops or self.server.round == self.until)
 
     def end(self) -> None:
-        """Raise the first cause, if every client failed in every round; nothing is written then.
+        """Warn of what went wrong in the rounds.
 
-        So if no aggregate was finite. Else warn of what went wrong.
+        If every client failed in every round, raise the first cause; if no aggregate was finite,
+        the first of these errors. Nothing is written to a checkpoint then.
         """
         if self._first is not None and not self.server.succeeded:
             k, cause = self._first
@@ -167,229 +148,234 @@ class Rounds:
             raise cause
         if self._overflows and not self.server.succeeded:
             raise next(iter(self._overflows.values()))
-        conclude(self.server, self.federation, self.rules, self.until, self._overflows)
+        conclude(self.server, self.federation, self.config, self.until, self._overflows)
 
-    def run(self, train: Callable[[TrainRequest], Iterable[Updates]]) -> None:
-        """Let an engine train the cohorts, to the last round."""
-        while (order := self.begin()) is not None:
-            self.finish(train(order))
-        self.end()
-
-    def _take(self, begun: PendingRound, arriving: Iterable[Updates]) -> dict[str, Any]:
-        """Move the model by what arrives; return the row of the history."""
-        server, federation, rules = self.server, self.federation, self.rules
-        order, returns, ledger = begun.order, begun.returns, begun.poll.ledger
-        model, asked = order.state, order.cohort
-        parts = returns.parts(arriving)
-        aggregate = rules.aggregator.combine(model, parts, asked, order.parameters)
-        aggregate = settled(model, aggregate, returns.changed)
-        cohort, nobody = asked.keep(returns.good), asked.keep(np.zeros_like(returns.good))
-        if len(np.unique(cohort.clients)) < rules.min_clients:
-            cohort = nobody
-        _charge(begun, rules)
-        trained = perf_counter()
-        with _all_or_nothing(server, model):
-            if len(cohort.clients):
-                overflow = _move(server, federation, rules, order, aggregate, returns)
-                if overflow is not None:
-                    logger.warning("%s", overflow)
-                    self._overflows[server.round] = overflow
-                    cohort = nobody
-            if returns.good.any():
-                server.proven = model
-            measured = {}
-            if self.validation is not None:
-                measured = self.validation.after_round(server.net, server.round)
-            _note_messages(server, federation, rules, ledger, returns)
-            losses = dict(zip(asked.clients.tolist(), returns.losses.tolist(), strict=True))
-            server.reported = server.reported | {federation.digest(k): v for k, v in losses.items()}
-            self._reported[list(losses)] = list(losses.values())
-            row = _row(server, federation, begun, cohort, measured, trained)
-            server.rows.append(row)
-        return row
-
-
-@contextmanager
-def _all_or_nothing(server: ServerState, model: State) -> Iterator[None]:
-    """Put back what the server remembers, if a round is interrupted before its row is written."""
-    t = server.round
-    names = "optimizer_state", "variates", "reported", "messages", "private_rounds", "proven"
-    before = {name: getattr(server, name) for name in names}
-    try:
-        yield
-    except BaseException:
-        if server.round == t:
-            set_state(server.net, model)
-            vars(server).update(before)
-        raise
-
-
-def _note_messages(
-    server: ServerState,
-    federation: Federation,
-    rules: RoundConfig,
-    ledger: Ledger,
-    returns: Returns,
-) -> None:
-    """Note what clients have sent in a round with noise; with each update goes a loss."""
-    if rules.update_privacy is None and rules.loss_privacy is None:
-        return
-    of_updates, of_losses = (
-        0.0 if mechanism is None else float(mechanism.noise_multiplier)
-        for mechanism in (rules.update_privacy, rules.loss_privacy)
-    )
-    trained = [federation.digest(k) for k in returns.clients[returns.sent].tolist()]
-    said = [*trained, *map(federation.digest, ledger.polled)]
-    sent = [(key, "update", of_updates) for key in trained]
-    sent += [(key, "loss", of_losses) for key in said]
-    server.messages = server.messages + Counter(sent)
-    server.private_rounds = (*server.private_rounds, server.round)
-
-
-def _move(
-    server: ServerState,
-    federation: Federation,
-    rules: RoundConfig,
-    order: TrainRequest,
-    aggregate: State,
-    returns: Returns,
-) -> ValueError | None:
-    """Move the global model, and with it the server optimizer's state and SCAFFOLD's variates.
-
-    What would not be finite is not taken; then return what to say of it.
-    """
-    optimizer_state = server.optimizer_state
-    if rules.server_optimizer is not None:
-        aggregate, optimizer_state = rules.server_optimizer.step(
-            order.state, aggregate, order.parameters, optimizer_state
+    def _poll_and_select(self) -> PendingRound:
+        """Let the selector poll clients and choose the cohort; return what it is asked to do."""
+        server, federation, config = self.server, self.federation, self.config
+        started = perf_counter()
+        state = get_state(server.net)
+        failures = FailureLog(federation, server.round, server.logged, not config.drop_failing)
+        noise = None if self.engine.clients_add_noise else config.loss_privacy
+        privatizer = LossPrivatizer(noise, partial(noise_stream, server, federation))
+        has_errors = isinstance(server.net, NeuralNetClassifier)
+        holders = ModelHolders(len(federation))
+        poll = Poll(self.engine, state, server.round, holders, failures, privatizer, has_errors)
+        view = self._view(poll)
+        chosen = config.selector.select(view)
+        failed = list(failed_clients(poll.exchanges))
+        chosen = chosen.keep(~np.isin(chosen.clients, failed))
+        scheduled, selected = config.selector.scheduled(view), perf_counter()
+        replies = self._replies(chosen.clients)
+        request = make_train_request(server, federation, config, state, chosen.keep(replies))
+        updates = RoundUpdates(request, failures, privatizer)
+        exchanges = poll.exchanges if server.round else [*server.first_exchanges, *poll.exchanges]
+        return PendingRound(
+            view,
+            chosen,
+            replies,
+            request,
+            updates,
+            exchanges,
+            holders,
+            scheduled,
+            started,
+            selected,
         )
-    for name, w in order.state.items():
-        if not finite_where_changed(aggregate[name], w):
-            return ValueError(
+
+    def _view(self, poll: Poll) -> Round:
+        """Return what the selector may know of the round."""
+        server, federation = self.server, self.federation
+        available = self.config.availability.reachable(
+            federation,
+            server.round,
+            server.stream(Purpose.AVAILABILITY),
+            stream(server.seed, Purpose.FIXED_AVAILABILITY),
+        )
+        return Round(
+            index=server.round,
+            n_rounds=self.config.n_rounds,
+            rng=server.stream(Purpose.SELECTION),
+            sizes=federation.sizes,
+            fractions=federation.fractions,
+            priority=federation.priority,
+            priority_weights=federation.priority_weights,
+            available=available,
+            reported=self._reported,
+            ends=federation.ends,
+            ask=poll,
+        )
+
+    def _replies(self, chosen: np.ndarray) -> np.ndarray:
+        """Return a mask of the chosen clients that reply, the same for copies of a client."""
+        distinct, position = np.unique(chosen, return_inverse=True)
+        rng = self.server.stream(Purpose.ANSWERS)
+        return self.config.availability.answers(self.federation, distinct, rng)[position]
+
+    def _close_training(self, pending: PendingRound) -> None:
+        """Record the training as an exchange."""
+        updates = pending.updates
+        pending.exchanges.append(updates.exchange(pending.chosen, pending.replies, pending.holders))
+        pending.trained = perf_counter()
+
+    def _apply(self, pending: PendingRound, cohort: Cohort, aggregate: State) -> bool:
+        """Move the global model by an aggregate; return whether what came of it was finite."""
+        server, request, optimizer = self.server, pending.request, self.config.server_optimizer
+        state, optimizer_state = request.state, server.optimizer_state
+        if pending.updates.finite.any():
+            server.last_finite = state
+        if not len(cohort.clients):
+            return True
+        if optimizer is not None:
+            aggregate, optimizer_state = optimizer.step(
+                state, aggregate, request.parameters, optimizer_state
+            )
+        if (name := _first_not_finite(aggregate, state)) is not None:
+            self._overflows[server.round] = ValueError(
                 f"{name} of the global model is not finite after round {server.round}, though the "
                 "updates were: lower the server's learning rate (server_optimizer__lr), or the "
                 "clients'."
             )
-    set_state(server.net, aggregate)
-    server.optimizer_state = optimizer_state
-    if rules.aggregator.uses_variates:
-        server.variates = server.variates.moved(_new_variates(federation, returns), len(federation))
-    return None
+            logger.warning("%s", self._overflows[server.round])
+            return False
+        set_state(server.net, aggregate)
+        server.optimizer_state = optimizer_state
+        if self.config.aggregator.uses_variates:
+            self._move_variates(pending.updates)
+        return True
+
+    def _move_variates(self, updates: RoundUpdates) -> None:
+        """Move SCAFFOLD's variates by those of a round."""
+        server = self.server
+        new: dict[bytes, list[State]] = {}
+        for (k, _), variate in zip(updates.copies, updates.variates, strict=True):
+            if variate is not None:
+                new.setdefault(self.federation.digest(k), []).append(variate)
+        old = {key: server.record(key).variate for key in new}
+        server.variate, changed = moved_variates(server.variate, old, new, len(self.federation))
+        server.clients = server.clients | {
+            key: replace(server.record(key), variate=variate) for key, variate in changed.items()
+        }
+
+    def _update_clients(self, pending: PendingRound) -> None:
+        """Put into the clients' records what they have reported, and what they sent with noise."""
+        server, digest, updates = self.server, self.federation.digest, pending.updates
+        reported = {
+            k: loss for (k, _), loss in zip(updates.copies, updates.losses.tolist(), strict=True)
+        }
+        self._reported[list(reported)] = list(reported.values())
+        records = {
+            key: replace(server.record(key), reported=loss)
+            for key, loss in ((digest(k), loss) for k, loss in reported.items())
+        }
+        server.clients = server.clients | records
+        if self.config.update_privacy is not None or self.config.loss_privacy is not None:
+            self._count_messages(pending.exchanges)
+
+    def _count_messages(self, exchanges: Sequence[Exchange]) -> None:
+        """Count what clients have sent in a round with noise; with each update goes a loss."""
+        server, digest, config = self.server, self.federation.digest, self.config
+        of_update, of_loss = (
+            0.0 if mechanism is None else float(mechanism.noise_multiplier)
+            for mechanism in (config.update_privacy, config.loss_privacy)
+        )
+        trained = [k for e in exchanges if e.kind == "training" for k in e.clients[e.rows > 0]]
+        polled = [k for e in exchanges if e.kind == "poll" for k in e.clients]
+        sent: dict[bytes, Counter[tuple[str, float]]] = {}
+        for k in trained:
+            sent.setdefault(digest(k), Counter())["update", of_update] += 1
+        for k in (*trained, *polled):
+            sent.setdefault(digest(k), Counter())["loss", of_loss] += 1
+        server.clients = server.clients | {
+            key: replace(record, messages=Counter(record.messages) + n)
+            for key, n in sent.items()
+            for record in [server.record(key)]
+        }
+        server.private_rounds = (*server.private_rounds, server.round)
+
+    def _record(self, pending: PendingRound, cohort: Cohort) -> Row:
+        """Append the round to the history and return its row."""
+        server, updates, asked = self.server, pending.updates, pending.request.cohort
+        measured = {}
+        if self.validation is not None:
+            measured = self.validation.after_round(server.net, server.round)
+        known = pending.chosen.objective  # where the selector has computed it
+        row = make_row(
+            round=server.round,
+            exchanges=pending.exchanges,
+            model_bytes=model_bytes(server.net),
+            names=self.federation.names,
+            cohort=cohort.clients,
+            objective=known if np.isfinite(known) else objective(pending.view, pending.exchanges),
+            train_loss=_train_loss(updates.losses, asked, updates.finite),
+            validation=measured,
+            lr=_rate(server, pending.request.training),
+            scheduled=pending.scheduled,
+            seconds={
+                "select_seconds": pending.selected - pending.started,
+                "train_seconds": pending.trained - pending.selected,
+                "round_seconds": perf_counter() - pending.started,
+            },
+        )
+        server.rows.append(row)
+        return row
+
+    def _after_callbacks(self, pending: PendingRound, row: Row, stops: bool) -> None:
+        """Validate the last round, and note whether some client has succeeded."""
+        server, causes = self.server, failed_clients(pending.exchanges)
+        if stops and self.validation is not None:
+            started = perf_counter()
+            row.update(self.validation.after_stop(server.net, row["round"]))
+            row["round_seconds"] += perf_counter() - started
+        server.stopped = self.until if stops else 0
+        self._first = self._first or next(iter(causes.items()), None)
+        if row["round"] not in self._overflows:
+            succeeded = bool(pending.updates.finite.any()) or not causes
+            server.succeeded = server.succeeded or succeeded
 
 
-def _charge(begun: PendingRound, rules: RoundConfig) -> None:
-    """Charge the training: an update that is not finite was sent, one that raised was not."""
-    returns, sent = begun.returns, begun.answers.copy()
-    if len(begun.order.cohort.clients):  # nobody is asked if those that answer had no weight
-        sent[np.flatnonzero(begun.answers)] = returns.sent
-    n_samples, with_variates = int(returns.n_samples.sum()), rules.aggregator.uses_variates
-    begun.poll.ledger.charge_training(begun.chosen.clients, sent, n_samples, with_variates)
+def admit(cohort: Cohort, finite: np.ndarray, min_clients: int) -> Cohort:
+    """Return the clients that are aggregated, and their weights.
+
+    It is the one step between the last report of a round and the aggregate: today it drops members
+    whose update is not finite, and all where fewer than ``min_clients`` are left. A rule that drops
+    others or sets weights by the reports belongs here, with an aggregator that collects the models
+    one by one instead of their sums.
+    """
+    admitted = cohort.keep(finite)
+    if len(np.unique(admitted.clients)) < min_clients:
+        return cohort.keep(np.zeros_like(finite))
+    return admitted
 
 
-def _objective(begun: PendingRound) -> float:
-    """Return F(w_t), where the selector or the polls tell it."""
-    told = begun.chosen.objective
-    return told if np.isfinite(told) else begun.poll.objective(begun.view)
+@contextmanager
+def _restored_on_error(server: ServerState, state: State) -> Iterator[None]:
+    """Restore the server state if a round is interrupted before its row is written."""
+    t = server.round
+    names = "optimizer_state", "variate", "clients", "private_rounds", "last_finite"
+    before: dict[str, Any] = {name: getattr(server, name) for name in names}
+    try:
+        yield
+    except BaseException:
+        if server.round == t:
+            set_state(server.net, state)
+            vars(server).update(before)
+        raise
 
 
-def _row(
-    server: ServerState,
-    federation: Federation,
-    begun: PendingRound,
-    cohort: Cohort,
-    measured: dict[str, float],
-    trained: float,
-) -> dict[str, Any]:
-    """Return the round's row of the history; ``trained`` is when the training ended."""
-    order, returns = begun.order, begun.returns
-    return {
-        "round": server.round,
-        "objective": _objective(begun),
-        "train_loss": _train_loss(returns.losses, order.cohort, returns.good),
-        **measured,
-        "lr": _rate(server, order.training),
-        **begun.scheduled,
-        **begun.poll.ledger.totals(),
-        **_participation_columns(federation, begun, cohort),
-        "select_seconds": begun.selected - begun.started,
-        "train_seconds": trained - begun.selected,
-        "round_seconds": perf_counter() - begun.started,
-    }
-
-
-def _participation_columns(
-    federation: Federation, begun: PendingRound, cohort: Cohort
-) -> dict[str, Any]:
-    """Return the columns of the history that say who did what."""
-    silent = np.unique(begun.chosen.clients[~begun.answers])  # copies are silent together
-    causes, polled = begun.returns.failures.causes, begun.poll.ledger.polled
-    return {
-        "n_polled": len(polled),
-        "n_trained": int(begun.returns.sent.sum()),
-        "n_aggregated": len(cohort.clients),
-        "n_failed": len(silent) + len(causes),
-        "polled": federation.names(polled),
-        "cohort": federation.names(cohort.clients),
-        "failed": federation.names([*silent, *causes]),
-        "causes": (NO_ANSWER,) * len(silent) + tuple(map(in_words, causes.values())),
-    }
-
-
-def _view(
-    server: ServerState,
-    federation: Federation,
-    rules: RoundConfig,
-    reported: np.ndarray,
-    poll: Poll,
-) -> Round:
-    """Show the selector what it may know of the coming round."""
-    available = rules.availability.reachable(
-        federation,
-        server.round,
-        server.stream(Purpose.AVAILABILITY),
-        stream(server.seed, Purpose.FIXED_AVAILABILITY),
-    )
-    return Round(
-        index=server.round,
-        n_rounds=rules.n_rounds,
-        rng=server.stream(Purpose.SELECTION),
-        sizes=federation.sizes,
-        fractions=federation.fractions,
-        priority=federation.priority,
-        priority_weights=federation.priority_weights,
-        available=available,
-        reported=reported,
-        ends=federation.ends,
-        ask=poll,
-    )
-
-
-def _answers(
-    server: ServerState, federation: Federation, rules: RoundConfig, chosen: np.ndarray
-) -> np.ndarray:
-    """Return a mask of the chosen whose update arrives; copies of a client fail together."""
-    distinct, position = np.unique(chosen, return_inverse=True)
-    rng = server.stream(Purpose.ANSWERS)
-    return rules.availability.answers(federation, distinct, rng)[position]
+def _first_not_finite(new: State, old: State) -> str | None:
+    """Return the name of the first tensor that has changed to what is not finite."""
+    return next((n for n, w in old.items() if not finite_where_changed(new[n], w)), None)
 
 
 def _rate(server: ServerState, training: LocalTraining) -> float:
-    """Return the rate of the first local iteration: of who has the net's own, if anybody."""
+    """Return the rate of the first local iteration: of groups with the net's own, if any."""
     rates = server.rates if training.rates is None else training.rates[0]
     own = server.own_rate
     return rates[server.rates.index(own) if own in server.rates else 0]
 
 
-def _new_variates(federation: Federation, returns: Returns) -> dict[bytes, list[State]]:
-    """Return SCAFFOLD's new c_k of a cohort, one a copy of a client."""
-    new: dict[bytes, list[State]] = {}
-    for k, variate in zip(returns.clients, returns.variates, strict=True):
-        if variate is not None:
-            new.setdefault(federation.digest(k), []).append(variate)
-    return new
-
-
-def _train_loss(losses: np.ndarray, cohort: Cohort, good: np.ndarray) -> float:
+def _train_loss(losses: np.ndarray, cohort: Cohort, finite: np.ndarray) -> float:
     """Return the mean training loss of those that succeeded, weighted as their updates are."""
-    weights = cohort.weights[good]
-    return float(np.average(losses[good], weights=weights)) if weights.any() else float("nan")
+    weights = cohort.weights[finite]
+    return float(np.average(losses[finite], weights=weights)) if weights.any() else float("nan")

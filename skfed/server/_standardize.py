@@ -9,6 +9,7 @@ from skorch import NeuralNet
 from skfed._federation import Federation
 from skfed.modules import Standardize
 from skfed.nets import cast, to_tensors
+from skfed.server._exchange import statistics_exchange
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
 
@@ -64,7 +65,7 @@ def set_moments(
     """
     _check_first(server.net, shape)
     weights = (federation.priority_weights * federation.sizes)[federation.priority]
-    pooled, n_sent = _pool(moments, weights)
+    pooled, replied = _pool(moments, weights)
     if pooled is None:
         warn(
             "no priority client has sent the means and variances of its columns, so the net takes "
@@ -73,7 +74,8 @@ def set_moments(
         )
         return
     _set(server.net, pooled)
-    server.first_scalars = 2 * n_sent * len(pooled[0])
+    clients = np.flatnonzero(federation.priority)
+    server.first_exchanges.append(statistics_exchange(clients, replied, 2 * len(pooled[0])))
 
 
 def layers_of(net: NeuralNet) -> list[Standardize]:
@@ -91,23 +93,26 @@ def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
     return mean, squares / len(rows)
 
 
-def _pool(moments: Iterable[Moments | None], weights: np.ndarray) -> tuple[Moments | None, int]:
-    """Return the mean and variance over all rows of clients, and how many clients there were."""
+def _pool(
+    moments: Iterable[Moments | None], weights: np.ndarray
+) -> tuple[Moments | None, np.ndarray]:
+    """Return the mean and variance over all rows of clients, and a mask of those that sent them."""
     # Added up client by client, around the first one's mean: so columns far from zero lose no
     # digits, and a million clients need no memory.
-    pivot, shift, squares, total, n_clients = None, 0.0, 0.0, 0.0, 0
-    for one, weight in zip(moments, weights, strict=True):
+    pivot, shift, squares, total = None, 0.0, 0.0, 0.0
+    replied = np.zeros(len(weights), dtype=bool)
+    for i, (one, weight) in enumerate(zip(moments, weights, strict=True)):
         if one is None:
             continue
         mean, variance = one
         pivot = mean if pivot is None else pivot
         shift = shift + weight * (mean - pivot)
         squares = squares + weight * (variance + np.square(mean - pivot))
-        total, n_clients = total + weight, n_clients + 1
+        total, replied[i] = total + weight, True
     if pivot is None:
-        return None, 0
+        return None, replied
     shift, squares = shift / total, squares / total
-    return (pivot + shift, np.maximum(squares - np.square(shift), 0.0)), n_clients
+    return (pivot + shift, np.maximum(squares - np.square(shift), 0.0)), replied
 
 
 def _check_first(net: NeuralNet, shape: tuple[int, ...]) -> None:

@@ -1,60 +1,75 @@
-"""What the server remembers between rounds, and by what rules it runs them."""
+"""The state of the server between rounds."""
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from skorch import NeuralNet
 
-from skfed.aggregation._scaffold import Variates
 from skfed.callbacks._skorch import get_callback_state
 from skfed.nets import State
+from skfed.server._exchange import Exchange
 from skfed.utils._seeding import Purpose, stream
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRecord:
+    """What the server knows of one client."""
+
+    reported: float = float("inf")  # its last training loss; NaN after its training failed
+    # Messages that it sent under noise, by kind, "update" or "loss", and noise multiplier.
+    messages: Mapping[tuple[str, float], int] = field(default_factory=dict)
+    variate: State = field(default_factory=dict)  # SCAFFOLD's c_k
 
 
 @dataclass
 class ServerState:
-    """All that the server remembers between rounds."""
+    """All that the server keeps between rounds."""
 
     net: NeuralNet  # holds the global model
     seed: int
-    reported: dict[bytes, float] = field(default_factory=dict)  # by client digest
+    clients: dict[bytes, ClientRecord] = field(default_factory=dict)  # by client digest
     optimizer_state: dict[str, Any] | None = None
-    variates: Variates = field(default_factory=Variates)
+    variate: State = field(default_factory=dict)  # SCAFFOLD's c
     rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round
-    told: set[tuple] = field(default_factory=set)  # failures that were logged
-    # What clients have sent under noise: by digest, "update" or "loss", and noise multiplier.
-    messages: Counter[tuple[bytes, str, float]] = field(default_factory=Counter)
-    private_rounds: tuple[int, ...] = ()  # which these were
-    first_scalars: int = 0  # sent by clients before round 0, and charged to it
-    # The last model from which a client has trained to a finite loss and update.
-    proven: State | None = None
+    # Failures and warnings that were logged: the client's digest (b"" if none) and the text.
+    logged: set[tuple[bytes, str]] = field(default_factory=set)
+    private_rounds: tuple[int, ...] = ()  # rounds in which clients sent messages under noise
+    first_exchanges: list[Exchange] = field(default_factory=list)  # before round 0, charged to it
+    # The last state from which a client has trained to a finite loss and update.
+    last_finite: State | None = None
     stopped: int = 0  # the number of rounds that were planned when a callback stopped them
     succeeded: bool = False  # some client, in some round of this fit
-    reminder: dict[str, Any] | None = None  # of what the net's callbacks knew, read from a file
-    given: dict[str, Any] = field(default_factory=dict)  # what the estimator said, by its names
-    begun: set[str] = field(default_factory=set)  # callbacks that begin anew with the next fit
+    callback_state: dict[str, Any] | None = None  # of the net's callbacks, read from a file
+    settings: dict[str, Any] = field(default_factory=dict)  # the estimator's, by parameter name
+    restarted: set[str] = field(default_factory=set)  # callbacks that start anew in the next fit
 
     def __post_init__(self) -> None:
         self.rates = self.rates_now()  # of each parameter group, before any callback
 
     def __getstate__(self) -> dict[str, Any]:
         # skorch pickles a scheduler apart from the optimizer whose rates it sets.
-        return vars(self) | {"reminder": self.memory()}
+        return vars(self) | {"callback_state": self.current_callback_state()}
 
     def rates_now(self) -> tuple[float, ...]:
         """Return the learning rate of each parameter group, as callbacks have left it."""
         return tuple(float(group["lr"]) for group in self.net.optimizer_.param_groups)
 
+    def record(self, client: bytes) -> ClientRecord:
+        """Return the record of a client by its digest; a new one if nothing is known of it."""
+        return self.clients.get(client) or ClientRecord()
+
     @property
     def own_rate(self) -> float:
-        """The net's own learning rate, that of groups that say none."""
+        """The net's own learning rate, that of groups that have none."""
         return float(self.net.optimizer_.defaults["lr"])
 
-    def memory(self) -> dict[str, Any]:
-        """Return what the net's callbacks remember."""
-        return get_callback_state(self.net)[0] if self.reminder is None else self.reminder
+    def current_callback_state(self) -> dict[str, Any]:
+        """Return the state of the net's callbacks."""
+        return (
+            get_callback_state(self.net)[0] if self.callback_state is None else self.callback_state
+        )
 
     @property
     def round(self) -> int:

@@ -33,7 +33,7 @@ def _settings(estimator: Any) -> Settings:
 def new_state(problem: Problem, estimator: Any, X: np.ndarray, seed: int) -> ServerState:
     """Return the state before round 0 for the ``estimator`` parameter and data like X."""
     net = problem.make_net(estimator, X, seed)
-    return ServerState(net, seed, given=_settings(estimator))
+    return ServerState(net, seed, settings=_settings(estimator))
 
 
 def resumed_state(
@@ -52,15 +52,15 @@ def resumed_state(
     given = _settings(estimator)
     changed = [
         name
-        for name in sorted(server.given.keys() | given.keys())
-        if not _same(server.given.get(name, _ABSENT), given.get(name, _ABSENT), name)
+        for name in sorted(server.settings.keys() | given.keys())
+        if not _same(server.settings.get(name, _ABSENT), given.get(name, _ABSENT), name)
     ]
     if changed:
         _check(server, given, changed)
         new = problem.make_net(estimator, X, server.seed)
         _check_criteria(server.net, new, changed)
         _take(server, new, {name.removeprefix("estimator__") for name in changed})
-    server.given = given
+    server.settings = given
     server.succeeded = False
     return server
 
@@ -119,7 +119,7 @@ def _check_criteria(net: NeuralNet, new: NeuralNet, changed: list[str]) -> None:
 
 
 def _refuse(server: ServerState, given: Settings, name: str) -> None:
-    was, now = (shown(of[name]) if name in of else _ABSENT for of in (server.given, given))
+    was, now = (shown(of[name]) if name in of else _ABSENT for of in (server.settings, given))
     raise ValueError(
         f"{name} has changed since the last fit, from {was} to {now}, but warm_start=True and "
         f"partial_fit go on with the net of the {server.round} rounds so far: set it back, or fit "
@@ -166,9 +166,9 @@ def _take_optimizer(server: ServerState, new: NeuralNet, changed: set[str]) -> N
     elif not heads.isdisjoint(net._optimizers):
         _take_options(net, new)
     net.callbacks_ = [(k, one if k in begun else old[k]) for k, one in now.items()]
-    server.begun |= begun
-    if server.reminder is not None:
-        server.reminder = {k: v for k, v in server.reminder.items() if k not in begun}
+    server.restarted |= begun
+    if server.callback_state is not None:
+        server.callback_state = {k: v for k, v in server.callback_state.items() if k not in begun}
 
 
 def _is_of_rates(net: NeuralNet, name: str) -> bool:

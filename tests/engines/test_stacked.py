@@ -120,10 +120,10 @@ def test_scaffold(ragged, family):
     estimator = net(build(family, 21, 6), optimizer__weight_decay=0.01)
     loop, stacked = both(ragged, estimator, aggregator=Scaffold(), local_epochs=2)
     assert_same(loop, stacked)
-    mine, reference = stacked._server.variates, loop._server.variates
+    mine, reference = stacked._server, loop._server
     assert mine.clients.keys() == reference.clients.keys()
-    for name, c in reference.server.items():
-        torch.testing.assert_close(mine.server[name], c, rtol=0, atol=1e-9)
+    for name, c in reference.variate.items():
+        torch.testing.assert_close(mine.variate[name], c, rtol=0, atol=1e-9)
 
 
 SELECTORS = {

@@ -1,10 +1,18 @@
-"""Whether the rounds of a fit have diverged or come to nothing, and what users are told of it."""
+"""Warnings at the end of a fit: its rounds have diverged, or no client succeeded in them."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from skfed.server._poll import NO_ANSWER, NOT_FINITE
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from skfed._federation import Federation
+from skfed.nets import set_state
+from skfed.server._config import RoundConfig
+from skfed.server._exchange import NO_ANSWER, NOT_FINITE
+from skfed.server._state import ServerState
+from skfed.utils._warnings import warn
 
 # Losses of one model differ from cohort to cohort, and a rule that looks for the worst clients
 # raises the cohort's loss rightly: by factors, but not by thousands, and not for long.
@@ -20,10 +28,54 @@ _WAY_OUT = (
 Rows = Sequence[Mapping[str, Any]]
 
 
-def told_of_divergence(
+def conclude(
+    server: ServerState,
+    federation: Federation,
+    config: RoundConfig,
+    until: int,
+    overflows: Mapping[int, Exception],
+) -> None:
+    """Warn of what went wrong in the rounds up to ``until``, and keep the last finite state.
+
+    With partial_fit each round may be the last: it warns of divergence once, and of all else after
+    the last round that is planned. ``overflows`` are the errors of rounds whose aggregate was not
+    finite.
+    """
+    is_last = until >= config.n_rounds or server.stopped > 0
+    noisy = config.loss_privacy is not None
+    text = divergence_warning(server.rows, len(federation), overflows, noisy)
+    if text is not None and (is_last or (b"", "diverged") not in server.logged):
+        server.logged.add((b"", "diverged"))
+        warn(text, ConvergenceWarning)
+    if not is_last:
+        return
+    _keep_last_finite(server, len(federation), overflows)
+    # Losses that have diverged match nobody, and say nothing of what else would be better.
+    if text is None and (until == config.n_rounds or server.stopped):
+        free = federation.names(np.flatnonzero(~federation.priority))
+        text = config.selector.warning_after(server.rows, free, config.n_rounds)
+        if text is not None:
+            warn(text)
+
+
+def _keep_last_finite(
+    server: ServerState, n_clients: int, overflows: Mapping[int, Exception]
+) -> None:
+    """Restore the last state from which a client could train to a finite loss.
+
+    The aggregate of finite updates need not have a finite loss. The server sees that only in the
+    next round, when all clients that it asks fail.
+    """
+    idle = idle_rounds(server.rows, n_clients, overflows)
+    if loses_finiteness(idle) and server.last_finite is not None:
+        set_state(server.net, server.last_finite)
+    server.last_finite = None  # to free its memory
+
+
+def divergence_warning(
     rows: Rows, n_clients: int, overflows: Mapping[int, Exception], noisy: bool
 ) -> str | None:
-    """Return what a user is to be told of the rounds of a fit, or None.
+    """Return the warning about the rounds of a fit, or None.
 
     Parameters
     ----------
@@ -32,9 +84,9 @@ def told_of_divergence(
     n_clients : int
         Of the federation.
     overflows : mapping of int to exception
-        The rounds whose aggregate was not finite, and what is said of it.
+        The errors of rounds whose aggregate was not finite.
     noisy : bool
-        Whether the losses are noisy, and so tell nothing.
+        Whether the losses are noisy; then they are not looked at.
     """
     growth = None if noisy else _growth(rows)
     idle = idle_rounds(rows, n_clients, overflows)
@@ -52,16 +104,16 @@ def told_of_divergence(
 
 
 def idle_rounds(rows: Rows, n_clients: int, overflows: Collection[int]) -> Rows:
-    """Return the rounds at the end in which all that was asked of clients came to nothing.
+    """Return the last rounds in which no client that was asked succeeded.
 
-    None, unless there are several, or all clients failed in them: the client of one small cohort
-    may fail by itself.
+    Empty, unless there are several, or all clients failed in them: the client of one small cohort
+    may fail by chance.
     """
     idle: list[Mapping[str, Any]] = []
     for row in reversed(rows):
         if not row["models_down"]:  # nobody was asked
             continue
-        # A loss tells of an update that came to something, as where min_clients kept the model.
+        # Where there is a loss some update succeeded, though min_clients may have kept the model.
         failed = math.isnan(row["train_loss"]) and bool(_causes(row))
         if not failed and row["round"] not in overflows:
             break
@@ -84,18 +136,18 @@ def in_doubt(rows: Rows) -> bool:
 
 
 def _causes(row: Mapping[str, Any]) -> list[str]:
-    """Return why clients failed in a round; who merely did not answer may do so in the next."""
+    """Return the causes of failures but for clients that did not reply, who may do so later."""
     return [cause for cause in row["causes"] if cause != NO_ANSWER]
 
 
 def _growth(rows: Rows) -> str | None:
-    """Say which loss has grown by orders of magnitude for good, from what to what."""
+    """Return which loss has grown by orders of magnitude for good, from what to what."""
     for name in _LOSSES:
         losses = [(row["round"], row.get(name, math.nan)) for row in rows]
-        told = [(t, loss) for t, loss in losses if not math.isnan(loss)]
-        if len(told) < 2:
+        known = [(t, loss) for t, loss in losses if not math.isnan(loss)]
+        if len(known) < 2:
             continue
-        (t, first), *later = told
+        (t, first), *later = known
         bound = _TIMES * max(first, _LEAST)
         if all(loss >= bound for _, loss in later[-_LASTING:]):
             passed = next(t for t, loss in later if loss >= bound)

@@ -1,0 +1,104 @@
+"""The updates of one round: what clients report, and what the aggregator needs of their models."""
+
+from typing import Any
+
+import numpy as np
+
+from skfed.aggregation._tensors import settled
+from skfed.engines import TrainRequest, Updates, enumerate_copies
+from skfed.nets import State
+from skfed.selection import Cohort
+from skfed.server._exchange import Exchange, ModelHolders, Outcome
+from skfed.server._poll import FailureLog, LossPrivatizer
+
+
+class RoundUpdates:
+    """The updates of a cohort, in its order.
+
+    Parameters
+    ----------
+    request : TrainRequest
+        What the cohort was asked.
+    failures : FailureLog
+        Where failures are logged.
+    privatizer : LossPrivatizer
+        Adds noise to the training losses.
+    """
+
+    def __init__(self, request: TrainRequest, failures: FailureLog, privatizer: LossPrivatizer):
+        n_members = len(request.cohort.clients)
+        self.request, self.failures, self.privatizer = request, failures, privatizer
+        self.copies = list(enumerate_copies(request.cohort.clients.tolist()))
+        self.losses = np.full(n_members, np.nan)
+        self.n_samples = np.zeros(n_members, dtype=int)
+        self.sent = np.ones(n_members, dtype=bool)  # members that trained to the end
+        self.finite = np.ones(n_members, dtype=bool)  # members whose update is finite
+        self.causes: dict[int, Exception] = {}  # of failures, by member
+        self.variates: list[State | None] = [None] * n_members
+        self.changed: set[str] = set()  # names of tensors that a finite update has changed
+        self.parts: list[tuple[np.ndarray, Any]] = []  # what the aggregator has collected
+
+    def add(self, updates: Updates) -> None:
+        """Add the updates of some members; the models of those that failed are dropped."""
+        members = updates.members
+        self.n_samples[members] = updates.n_samples
+        self.sent[members] = updates.error is None
+        self.finite[members] = updates.finite
+        reports = zip(members, updates.losses, updates.variates, updates.finite, strict=True)
+        for i, loss, variate, finite in reports:
+            k, copy = self.copies[i]
+            if finite:
+                self.losses[i] = self.privatizer.of_training(k, copy, loss)
+                self.variates[i] = variate
+            else:
+                cause = updates.error or self.privatizer.not_finite("update", loss)
+                self.causes[int(i)] = cause
+                self.failures.add(k, cause)
+        if updates.finite.any():
+            self.changed |= set(updates.changed)
+            self.request.aggregator.accumulate(self.parts, members[updates.finite], updates.part)
+
+    def aggregate(self) -> State:
+        """Return the aggregate of the finite updates; tensors that none has changed stay."""
+        state, cohort = self.request.state, self.request.cohort
+        aggregate = self.request.aggregator.combine(
+            state, self.parts, cohort, self.request.parameters
+        )
+        return settled(state, aggregate, self.changed)
+
+    def exchange(self, chosen: Cohort, replies: np.ndarray, holders: ModelHolders) -> Exchange:
+        """Return the record of the training.
+
+        Parameters
+        ----------
+        chosen : Cohort
+            The clients that were to train.
+        replies : ndarray of bool
+            A mask of them: those that reply, which are the members of the request's cohort.
+        holders : ModelHolders
+            The clients that hold the model already.
+        """
+        models_down, models_up = holders.send(chosen.clients), replies.astype(int)
+        outcomes = np.where(replies, Outcome.OK, Outcome.AWAY)
+        rows, answers = np.zeros(len(replies), dtype=int), np.full(len(replies), np.nan)
+        positions = np.flatnonzero(replies)
+        if len(self.copies):  # else those that reply have no weight, and none of them trains
+            outcomes[positions[~self.finite]] = Outcome.FAILED
+            models_up[positions] = self.sent
+            rows[positions], answers[positions] = self.n_samples, self.losses
+        if self.request.aggregator.uses_variates:  # one more model each way
+            _, first = np.unique(chosen.clients, return_index=True)
+            models_down[first] += 1
+            models_up *= 2
+        return Exchange(
+            kind="training",
+            clients=chosen.clients,
+            outcomes=outcomes,
+            rows=rows,
+            models_down=models_down,
+            models_up=models_up,
+            scalars_down=np.zeros_like(rows),
+            scalars_up=np.zeros_like(rows),
+            answers=answers,
+            causes={int(positions[i]): cause for i, cause in self.causes.items()},
+        )
