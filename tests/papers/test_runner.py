@@ -18,6 +18,8 @@ from benchmarks.papers.settings import Setting
 from skfed import RandomSelector
 from skfed.modules import SoftmaxRegression
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of short runs
+
 
 def net() -> NeuralNetClassifier:
     return NeuralNetClassifier(
@@ -75,7 +77,7 @@ def test_a_table_has_a_row_for_each_round_strategy_and_seed(finished):
     assert table["test_accuracy"].between(0, 1).all()
 
 
-def test_only_unfinished_runs_are_made(filled):
+def test_only_unfinished_runs_are_made(filled, in_this_process):
     whole = filled.read(SETTING)
     kept = whole.iloc[:8]  # two finished runs
     kept.to_csv(filled.folder / "small.csv", index=False)
@@ -107,7 +109,7 @@ with FileLock(sys.argv[1]):
 """
 
 
-def test_one_process_at_a_time_fills_the_tables(tables):
+def test_one_process_at_a_time_fills_the_tables(tables, in_this_process):
     tables.folder.mkdir()
     command = [sys.executable, "-c", HOLD, str(tables.folder / "lock")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
@@ -146,7 +148,7 @@ def failing(seed: int) -> Problem:
     raise RuntimeError(f"no data for seed {seed}")
 
 
-def test_a_run_that_fails_raises_and_the_others_are_kept(tables):
+def test_a_run_that_fails_raises_and_the_others_are_kept(tables, in_this_process):
     bad = replace(SETTING, name="bad", problem=failing)
     with pytest.raises(RuntimeError, match="no data for seed 7") as caught:
         run_missing(tables, [(bad, "one", 7), *RUNS[:2]], jobs=1)
