@@ -1,4 +1,4 @@
-"""Kill a training process at random moments and let others go on; test_checkpoint.py runs this.
+"""Kill a training process at random moments and resume it in another; test_checkpoint.py runs this.
 
 ``python tests/killing.py FOLDER N SEED`` prints, for each of N kills, the rounds that were on disk
 and whether the run then ended as one that was never stopped.
@@ -52,14 +52,14 @@ MODELS = (
 
 
 def train(which: int, directory: Path) -> None:
-    """Fit, and leave what came of it, but for the times."""
+    """Fit, and write history and model to a file, without the times."""
     X, y = load_digits(return_X_y=True)
     model = MODELS[which].set_params(checkpoint=directory)
     model.fit(X[:300] / 16, y[:300], clients=np.arange(300) % 12)
-    told = repr(model.history_.drop(columns=TIMES).to_dict("records"))
+    history = repr(model.history_.drop(columns=TIMES).to_dict("records"))
     state = model.net_.module_.state_dict()
     tensors = [f"{name} {tensor.numpy().tobytes().hex()}" for name, tensor in state.items()]
-    (directory / RESULT).write_text("\n".join([told, *tensors]))
+    (directory / RESULT).write_text("\n".join([history, *tensors]))
 
 
 def start(which: int, directory: Path) -> int:

@@ -1,4 +1,4 @@
-"""A fit that is stopped goes on as if it had not been."""
+"""A fit that was stopped is resumed, with the results of one that was not."""
 
 import functools
 import os
@@ -47,7 +47,7 @@ def fit(blobs, directory=None, **params):
 
 
 def stop_after(n_rounds, monkeypatch, fitting):
-    """Press Ctrl-C once a number of rounds has been kept."""
+    """Interrupt a fit after the checkpoint of a round."""
     real = Run.keep
 
     def keep(self, server, last):
@@ -78,10 +78,10 @@ def test_killed_processes_go_on_bit_for_bit(tmp_path):
     n_kills = int(os.environ.get("SKFED_KILLS", 5))
     script = Path(__file__).with_name("killing.py")
     command = [sys.executable, script, tmp_path, str(n_kills), "0"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = [line.split() for line in told.stdout.splitlines()]
-    assert [verdict for _, verdict in lines] == ["same"] * n_kills, told.stdout + told.stderr
-    assert any(0 < int(done) < 30 for done, _ in lines)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [verdict for _, verdict in lines] == ["same"] * n_kills, done.stdout + done.stderr
+    assert any(0 < int(n_rounds) < 30 for n_rounds, _ in lines)
 
 
 def test_callbacks_schedules_and_validation_go_on(blobs, tmp_path, monkeypatch):
@@ -140,7 +140,7 @@ def test_bfloat16_goes_on(blobs, tmp_path, monkeypatch):
 def test_every_n_rounds(blobs, tmp_path, monkeypatch, capsys):
     stop_after(6, monkeypatch, lambda: fit(blobs, tmp_path, checkpoint_every=4))
     again = fit(blobs, tmp_path, checkpoint_every=4, verbose=1)
-    assert "goes on after round 4 of the run in" in capsys.readouterr().out
+    assert "resumes after round 4 of the run in" in capsys.readouterr().out
     assert same_run(again, fit(blobs))
     fit(blobs, tmp_path, checkpoint_every=5, verbose=1)
     assert "after round 8" in capsys.readouterr().out  # the last one is always written
@@ -151,8 +151,8 @@ def test_it_says_what_differs_and_keeps_runs_apart(blobs, tmp_path, capsys):
     fit(blobs, tmp_path, verbose=1)
     assert "a new run in" in capsys.readouterr().out
     fit(blobs, tmp_path, verbose=1, selector=RandomSelector(2))
-    told = capsys.readouterr().out
-    assert "nearest there differs in selector" in told and "now skfed.selection" in told
+    printed = capsys.readouterr().out
+    assert "most similar run differs in selector" in printed and "now skfed.selection" in printed
     fit(blobs, tmp_path, selector=RandomSelector(3), verbose=1)
     assert "selector__clients_per_round (2, now 3)" in capsys.readouterr().out
     fit((X + 1, y, clients), tmp_path, verbose=1)
@@ -163,7 +163,7 @@ def test_it_says_what_differs_and_keeps_runs_apart(blobs, tmp_path, capsys):
     fit(blobs, tmp_path, lr_schedule=lambda t: 0.2, verbose=1)
     assert capsys.readouterr().out.count("a new run in") == 2
     fit(blobs, tmp_path, lr_schedule=lambda t: 0.2, verbose=2, n_jobs=2, checkpoint_every=3)
-    assert "goes on after round 8" in capsys.readouterr().out
+    assert "resumes after round 8" in capsys.readouterr().out
     assert len(folders(tmp_path)) == 7
 
 
@@ -270,7 +270,7 @@ def test_what_lies_behind_the_last_checkpoint_is_cut_off(blobs, tmp_path, monkey
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "history-0.jsonl"])
-def test_damage_is_told(blobs, tmp_path, monkeypatch, name):
+def test_damage_is_an_error(blobs, tmp_path, monkeypatch, name):
     stop_after(3, monkeypatch, lambda: fit(blobs, tmp_path))
     path = folders(tmp_path)[0] / name
     data = bytearray(path.read_bytes())
@@ -316,7 +316,7 @@ def test_two_fits_do_not_write_one_run(blobs, tmp_path):
     fit(blobs, tmp_path)
     with (
         FileLock(folders(tmp_path)[0] / "lock"),
-        pytest.raises(BlockingIOError, match="at this very run"),
+        pytest.raises(BlockingIOError, match="has the run in .* open"),
     ):
         fit(blobs, tmp_path)
 
@@ -422,7 +422,7 @@ class Tensors:
         *("recursion", "tensor", "partial", "bound builtin", "schedule", "mapping", "random state"),
     ],
 )
-def test_runs_are_told_apart_by_all_that_matters(blobs, tmp_path, made):
+def test_runs_differ_by_all_that_matters(blobs, tmp_path, made):
     first = fit(blobs, tmp_path, n_rounds=2, **made(1))
     other = fit(blobs, tmp_path, n_rounds=2, **made(2))
     assert len(folders(tmp_path)) == 2
@@ -438,9 +438,9 @@ def test_modules_that_are_lazy_or_in_a_loop_are_described(blobs, tmp_path):
     assert len(folders(tmp_path)) == 1
 
 
-def test_without_a_seed_the_runs_seed_is_taken_and_told(blobs, tmp_path):
+def test_without_a_seed_the_runs_seed_is_taken_with_a_warning(blobs, tmp_path):
     one = fit(blobs, tmp_path, random_state=None)
-    with pytest.warns(UserWarning, match="random_state=None, so this fit goes on with the seed"):
+    with pytest.warns(UserWarning, match="random_state=None, so this fit resumes with the seed"):
         assert same_run(fit(blobs, tmp_path, random_state=None), one)
 
 

@@ -1,4 +1,4 @@
-"""What tells one run of a checkpoint directory from another."""
+"""Fingerprints of parameters and data."""
 
 import copy
 import ctypes
@@ -46,13 +46,13 @@ def description(model):
     return describe_parameters(type(model), model.get_params())
 
 
-def told(**params):
+def fingerprint_of(**params):
     return fingerprint(description(FederatedClassifier(**params)))
 
 
 def rate(value):
     """Describe a value as the lr_schedule."""
-    return told(lr_schedule=value)
+    return fingerprint_of(lr_schedule=value)
 
 
 def net(**params):
@@ -78,7 +78,7 @@ def net(**params):
     ids=["estimator", "schedule", "selector", "net", "callback", "inside a value"],
 )
 def test_a_default_that_is_given_makes_no_other_run(plain, explicit):
-    assert told(**plain) == told(**explicit)
+    assert fingerprint_of(**plain) == fingerprint_of(**explicit)
 
 
 def test_parameters_at_their_defaults_are_left_out():
@@ -245,7 +245,7 @@ def partial_with(scale):
         lambda k: [(lambda t, *u: 0.1), (lambda t, u=1: 0.1)][k - 1],
     ],
 )
-def test_values_are_told_apart_by_all_that_they_hold(made):
+def test_values_differ_by_all_that_they_hold(made):
     assert rate(made(1)) == rate(made(1))
     assert rate(made(1)) != rate(made(2))
 
@@ -319,7 +319,7 @@ def test_submodules_and_helpers_of_a_net_belong_to_the_fingerprint(monkeypatch, 
     def made(scale=1, width=4, unused=0):
         torch.manual_seed(0)
         source = NET.format(scale=scale, width=width, unused=unused)
-        return told(estimator=way(helpers(monkeypatch, source).Net))
+        return fingerprint_of(estimator=way(helpers(monkeypatch, source).Net))
 
     assert made() == made(unused=9)
     assert len({made(), made(scale=2), made(width=5)}) == 3
@@ -385,7 +385,7 @@ def test_code_outside_a_package_cannot_import_beside_itself():
     assert rate(scope["schedule"]) == rate(scope["schedule"])
 
 
-def test_tied_weights_are_told_from_equal_ones():
+def test_tied_weights_differ_from_equal_ones():
     def made(*ties):
         layers = [nn.Linear(3, 3) for _ in range(3)]
         for layer in layers:
@@ -393,12 +393,12 @@ def test_tied_weights_are_told_from_equal_ones():
             nn.init.zeros_(layer.bias)
         for one, other in ties:
             layers[one].weight = layers[other].weight
-        return told(estimator=nn.Sequential(*layers))
+        return fingerprint_of(estimator=nn.Sequential(*layers))
 
     assert len({made(), made((1, 0)), made((2, 0)), made((2, 1))}) == 4
 
 
-def test_subclasses_of_the_estimator_are_told_by_their_code():
+def test_subclasses_of_the_estimator_differ_by_their_code():
     def made(k):
         class Mine(FederatedClassifier):
             def predict(self, X):
@@ -411,9 +411,9 @@ def test_subclasses_of_the_estimator_are_told_by_their_code():
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
-def test_frames_are_told_apart_by_columns_and_index(frame):
+def test_frames_differ_by_columns_and_index(frame):
     def made(**columns):
-        return told(availability=TraceAvailability(frame(columns)))
+        return fingerprint_of(availability=TraceAvailability(frame(columns)))
 
     permuted = made(a=TRACE["b"], b=TRACE["a"])
     renamed = made(a=TRACE["a"], c=TRACE["b"])
@@ -421,7 +421,7 @@ def test_frames_are_told_apart_by_columns_and_index(frame):
     assert len({made(**TRACE), permuted, renamed}) == 3
     if frame is pd.DataFrame:
         indexed = TraceAvailability(pd.DataFrame(TRACE, index=[1, 2]))
-        assert told(availability=indexed) != made(**TRACE)
+        assert fingerprint_of(availability=indexed) != made(**TRACE)
 
 
 def generator():
@@ -442,7 +442,7 @@ def generator():
 def test_what_cannot_be_described_is_refused_by_name(blobs, tmp_path, made):
     X, y, clients = blobs
     model = FederatedClassifier(lr_schedule=made(), n_rounds=1, checkpoint=tmp_path)
-    with pytest.raises(TypeError, match="checkpoint cannot tell lr_schedule=.* from another: of"):
+    with pytest.raises(TypeError, match="cannot describe lr_schedule=.*: neither the code"):
         model.fit(X, y, clients=clients)
     assert not list(tmp_path.iterdir())
 
@@ -451,14 +451,14 @@ FACTOR = np.frompyfunc(lambda t: 0.1, 1, 1)
 
 
 def test_a_refusal_names_what_the_code_uses():
-    match = r"cannot tell selector=.*of <ufunc '<lambda> \(vectorized\)'>"
+    match = r"cannot describe selector=.*parts of <ufunc '<lambda> \(vectorized\)'>"
 
     class Mine(RandomSelector):
         def _select(self, round):
             return FACTOR(round)
 
     with pytest.raises(TypeError, match=match):
-        told(selector=Mine())
+        fingerprint_of(selector=Mine())
 
 
 class Writer:
@@ -472,14 +472,14 @@ def test_writers_of_callbacks_and_locks_are_no_settings():
     def made(k):
         writer = Writer(k)
         net = NeuralNetClassifier(nn.ReLU, callbacks=[TensorBoard(writer), EpochScoring("r2")])
-        text = told(estimator=net)
+        text = fingerprint_of(estimator=net)
         writer.file.close()
         return text
 
     assert made(1) == made(2)
     assert rate(Holder(threading.Lock()).rate) == rate(Holder(threading.Lock()).rate)
     net = NeuralNetClassifier(nn.ReLU, callbacks=[TensorBoard(None), EpochScoring("accuracy")])
-    assert told(estimator=net) != made(1)
+    assert fingerprint_of(estimator=net) != made(1)
 
 
 LOG = logging.getLogger("test")
@@ -532,7 +532,7 @@ def test_what_is_usual_is_described(value, monkeypatch):
     ids=lambda module: type(module).__name__,
 )
 def test_usual_modules_are_described(module):
-    assert told(estimator=module) == told(estimator=copy.deepcopy(module))
+    assert fingerprint_of(estimator=module) == fingerprint_of(estimator=copy.deepcopy(module))
 
 
 PROCESS = """
@@ -576,7 +576,7 @@ def test_code_that_calls_itself_in_many_ways_is_described_once(monkeypatch):
     assert rate(module.h1999) != rate(module.h1998)
 
 
-def test_installed_code_is_told_by_name_and_the_users_by_what_it_is():
+def test_installed_code_is_described_by_name_and_the_users_by_what_it_is():
     from skfed.checkpoint._describe_code import is_library
 
     assert all(map(is_library, ["numpy.linalg", "os", "builtins", "skfed.selection", "torch._C"]))

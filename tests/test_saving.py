@@ -100,7 +100,7 @@ def test_images_keep_their_shape(tmp_path):
         loaded.predict(X[..., :3])
 
 
-def test_another_net_or_kind_is_told_and_changes_nothing(saved, blobs):
+def test_another_net_or_kind_is_refused_and_changes_nothing(saved, blobs):
     _, path, _ = saved
     wide = NeuralNetClassifier(nn.Linear(5, 3, bias=False), criterion=nn.CrossEntropyLoss)
     other = classifier(estimator=wide)
@@ -114,7 +114,7 @@ def test_another_net_or_kind_is_told_and_changes_nothing(saved, blobs):
         FederatedRegressor().load(path)
 
 
-def test_files_that_are_none(saved, tmp_path):
+def test_invalid_files(saved, tmp_path):
     model, path, frame = saved
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -158,7 +158,7 @@ def test_callbacks_go_on_from_a_copy(blobs, tmp_path, way, policy):
     np.testing.assert_array_equal(copied.predict_proba(X), whole.predict_proba(X))
 
 
-def test_nothing_of_an_earlier_fit_is_left(saved, blobs, tmp_path):
+def test_load_removes_attributes_of_an_earlier_fit(saved, blobs, tmp_path):
     model, _, _ = saved
     X, y, clients = blobs
     classifier().fit(X, y, clients).save(tmp_path / "plain")

@@ -1,12 +1,12 @@
-"""A directory of runs, each written after every n rounds, so that a killed fit can go on.
+"""A directory of runs, each written after every n rounds, so that a killed fit can be resumed.
 
-The directory has one folder a run, named by the fingerprint of its parameters and data; the
-candidates of a search may share it. In it are
+Each run has a folder, whose name is the fingerprint of its parameters and data; the candidates of a
+search may share a directory. A folder has the files
 
-- ``about.json``: the parameters and the data, described, to say what differs;
-- ``history-N.jsonl``: the rows of the history, a line each, appended to;
-- ``state.safetensors``: all else that the server remembers, and how far the history goes.
+- ``about.json``: the description of the parameters and the data;
+- ``history-N.jsonl``: the rows of the history, one a line, to which rows are appended;
+- ``state.safetensors``: the rest of the server's state, and the length of the history.
 
-The state is written last and replaced as a whole. What the history has beyond it, after a crash,
-is cut off. Nothing in these files is executed.
+The state is written last and replaced as a whole. After a crash, longer histories are cut to the
+length in the state. Nothing in these files is executed.
 """

@@ -53,7 +53,7 @@ class Indescribable(TypeError):
 
     def __init__(self, value: Any):
         kind = full_name(type(value))
-        super().__init__(f"of {shown(value)}, a {kind}, neither the code nor the parts can be read")
+        super().__init__(f"neither the code nor the parts of {shown(value)}, a {kind}, can be read")
 
 
 def shown(value: Any) -> str:

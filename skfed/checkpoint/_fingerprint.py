@@ -9,7 +9,7 @@ from skfed._federation import Federation
 from skfed.checkpoint._describe import defaults_of, describe, digest_of
 from skfed.checkpoint._describe_code import Indescribable, hex_of, shown
 
-# Of descriptions. It changes with a default of skfed's own, since descriptions leave defaults out.
+# The format of descriptions. Raise it when a default of skfed changes, since they omit defaults.
 FORMAT = 2
 
 # These change how a fit runs, but not its result.
@@ -43,10 +43,10 @@ def describe_parameters(
     """
     left_out = _WITHOUT_EFFECT | ({"n_rounds"} if params["warm_start"] else set())
     described = {"type": describe(kind)}
-    at_default: set[str] = set()  # components, whose own parameters are left out with them
+    at_default: set[str] = set()  # their own parameters are left out with them
     for name in sorted(params.keys() - left_out):
         owner, _, own = name.rpartition("__")
-        if owner in at_default or ("___" in name and not with_defaults):  # an attribute of skorch's
+        if owner in at_default or ("___" in name and not with_defaults):  # skorch's own
             at_default.add(name)
             continue
         defaults = _defaults(params.get(owner)) if owner else defaults_of(kind)
@@ -69,7 +69,7 @@ def _describe(name: str, value: Any, default: Any) -> tuple[str, bool]:
         return describe(type(value) if _has_params(value) else value, of_callback), is_default
     except Indescribable as error:
         raise TypeError(
-            f"checkpoint cannot tell {name}={shown(value)} from another: {error}. Pass what is "
+            f"checkpoint cannot describe {name}={shown(value)}: {error}. Pass a value that is "
             "written in Python or can be pickled: a function, a schedule, a class with attributes. "
             "Or fit without checkpoint."
         ) from error

@@ -1,4 +1,4 @@
-"""One run of a checkpoint directory: found, opened, written, resumed."""
+"""Finds, writes and resumes the runs of a checkpoint directory."""
 
 import itertools
 import json
@@ -38,7 +38,7 @@ Saved = tuple[dict[str, Any], list[dict[str, Any]]]  # the state, and the rows o
 
 
 class Run:
-    """One run of a checkpoint directory, locked by who has it open.
+    """Reads and writes the files of one run.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ class Run:
     def __init__(self, folder: Path, every: int):
         self.folder, self.every = folder, every
         self._log: Path | None = None
-        self._n_rows = 0  # in the log
-        self._told = False
+        self._n_rows = 0  # in the history's file
+        self._warned = False
 
     @property
     def _state_path(self) -> Path:
@@ -72,12 +72,12 @@ class Run:
         try:
             state, (name, n_bytes, checksum) = saved["state"], saved["log"]
             position(state["model"], state["seed"], 0)
-            if not _LOG.fullmatch(name):  # it is written to: it must not lead elsewhere
+            if not _LOG.fullmatch(name):  # it is written to, so it must be in the folder
                 raise ValueError(f"it names {name!r} as its history")
             data = (self.folder / name).read_bytes()[: index(n_bytes)]
         except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
             raise ValueError(f"{self.folder} is damaged: {error!r}; delete it.") from error
-        if sha256(data).hexdigest() != str(checksum):  # which may have become anything
+        if sha256(data).hexdigest() != str(checksum):  # of any type, in a damaged file
             raise ValueError(
                 f"{self.folder / name} is damaged: its checksum does not fit; delete "
                 f"{self.folder} to start this run anew."
@@ -100,8 +100,8 @@ class Run:
         """
         if server.round % self.every and not last:
             return
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             warn_of_lost_state(server)
         self._append(server.rows)
         assert self._log is not None
@@ -112,7 +112,7 @@ class Run:
                 old.unlink()
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
-        """Add what the log lacks to it, behind what its last checkpoint knows of."""
+        """Append new rows to the history's file, after those of the last checkpoint."""
         if self._log is None:
             found = map(_LOG.fullmatch, os.listdir(self.folder))
             taken = [int(match[1]) for match in found if match]
@@ -138,20 +138,22 @@ def open_run(
     federation: Federation,
     data: Mapping[str, Any],
 ) -> Iterator[Run | None]:
-    """Open the run of a fit, if there is ``checkpoint``, and restore its last state.
+    """Context manager for the run of a fit; restores the run's last state.
 
-    A run that has more than ``n_rounds`` (``warm_start``) is left as it is, and the new one has
-    ``n_rounds`` in its fingerprint. A server that has finished rounds before (``warm_start`` too)
-    resumes the run that begins with these rounds; else its position is part of the fingerprint.
+    With ``warm_start``, a run that has more than ``n_rounds`` is not changed, and the new run has
+    ``n_rounds`` in its fingerprint. A server that has finished rounds resumes the run that begins
+    with these rounds; without one, the new run has the server's position in its fingerprint.
+
+    Yields None without ``checkpoint``.
 
     Parameters
     ----------
     kind : type
         The class of the estimator.
     params : mapping
-        All of its parameters, nested ones included.
+        The estimator's parameters, nested ones included.
     server : ServerState
-        Is set to the run's last state.
+        Its state is set to the run's last one.
     federation : Federation
         The clients.
     data : mapping
@@ -166,35 +168,38 @@ def open_run(
     ValueError
         If the run's files have been damaged.
     """
-    checkpoint, n_rounds = params["checkpoint"], params["n_rounds"]
+    checkpoint = params["checkpoint"]
     if checkpoint is None:
         yield None
         return
     if not os.fspath(checkpoint) or "\0" in str(checkpoint):
         raise ValueError(f"checkpoint={checkpoint!r} names no directory: name one, or pass None.")
     _check_ids(federation.ids)
-    about = describe_parameters(kind, params) | describe_data(data, federation)
-    folders = _Folders(Path(checkpoint), describe_parameters(kind, params, with_defaults=True))
-    about = _choose(folders, about, server, n_rounds)
-    run = Run(folders.find(about), params["checkpoint_every"])
+    folders = _Folders(Path(checkpoint), kind, params)
+    description = describe_parameters(kind, params) | describe_data(data, federation)
+    description = _choose(folders, description, server, params["n_rounds"])
+    run = Run(folders.find(description), params["checkpoint_every"])
     if not run.folder.exists():
-        folders.warn_of_old_runs(about)
+        folders.warn_of_format_1(description)
     run.folder.mkdir(parents=True, exist_ok=True)
     with _locked(run.folder):
-        _resume(run, about, server, params["verbose"])
+        _resume(run, description, server, params["verbose"])
         yield run
 
 
-def _resume(run: Run, about: Description, server: ServerState, verbose: int) -> None:
-    """Bring the server to where a run has come, or begin the run."""
+def _resume(run: Run, description: Description, server: ServerState, verbose: int) -> None:
+    """Restore a run's last state, or begin the run."""
     found = run.read()
     if verbose:
-        _tell(run.folder, about, found)
+        _print_found(run.folder, description, found)
     if found is None:
-        _files.replace(run.folder / "about.json", json.dumps(about, indent=1).encode())
+        _files.replace(run.folder / "about.json", json.dumps(description, indent=1).encode())
     elif len(found[1]) != server.round:
-        _warn_of_seeds(run.folder, about)
-        _restore(run.folder, server, found)
+        _warn_of_seeds(run.folder, description)
+        try:
+            restore(server, *found)
+        except ValueError as error:
+            raise ValueError(f"{run.folder} cannot be resumed: {error}") from error
 
 
 def _check_ids(ids: np.ndarray) -> None:
@@ -209,54 +214,57 @@ def _check_ids(ids: np.ndarray) -> None:
 
 
 class _Folders:
-    """The folders of a checkpoint directory, those of format 1 too."""
+    """Finds the folder of a run, also of one that was described in format 1."""
 
-    def __init__(self, root: Path, params: Description):
-        self.root, self.params = root, params
-        self.old = dict(_descriptions(root, _FORMAT_1))
+    def __init__(self, root: Path, kind: type, params: Mapping[str, Any]):
+        self.root = root
+        self.format_1 = dict(_descriptions(root, _FORMAT_1))
+        self.params: Description = {}
+        if self.format_1:  # which has defaults
+            self.params = describe_parameters(kind, params, with_defaults=True)
 
-    def find(self, about: Description) -> Path:
-        """Return the folder of the run of a description, which may be new."""
-        folder = self.root / fingerprint(about)
-        same = [one for one, differing in self.differing(about) if not differing]
+    def find(self, description: Description) -> Path:
+        """Return the folder of a run, which may be new."""
+        folder = self.root / fingerprint(description)
+        same = [one for one, differing in self._differing(description) if not differing]
         return same[0] if same and not folder.exists() else folder
 
-    def differing(self, about: Description) -> Iterator[tuple[Path, dict[str, str | None]]]:
-        for folder, old in self.old.items():
-            yield folder, differences_from_format_1(old, about, self.params)
+    def _differing(self, description: Description) -> Iterator[tuple[Path, dict[str, str | None]]]:
+        for folder, old in self.format_1.items():
+            yield folder, differences_from_format_1(old, description, self.params)
 
-    def warn_of_old_runs(self, about: Description) -> None:
-        """Warn of runs in format 1 that may be of the same parameters."""
-        for folder, differing in self.differing(about):
+    def warn_of_format_1(self, description: Description) -> None:
+        """Warn of runs that may have the same parameters, described in format 1."""
+        for folder, differing in self._differing(description):
             if may_be_same(differing, self.params):
                 warn(
                     f"checkpoint: an earlier version of skfed wrote the run in {folder}, and "
-                    f"described {', '.join(sorted(differing))} in another way. If the parameters "
-                    "are the same, this run begins anew nevertheless."
+                    f"described {', '.join(sorted(differing))} in another way, so this fit begins "
+                    "a new run, whether or not the parameters are the same."
                 )
 
 
 def _choose(
-    folders: _Folders, about: Description, server: ServerState, n_rounds: int
+    folders: _Folders, description: Description, server: ServerState, n_rounds: int
 ) -> Description:
-    """Return the description of the run that a server is to go on with, or to begin."""
+    """Return the description of the run to resume or to begin."""
     starts: list[Description] = [{}]
     if server.round:
         here = position(get_state(server.net), server.seed, server.round)
         starts.append({"start": here})
     for start, limit in itertools.product(starts, ({}, {"n_rounds": str(n_rounds)})):
-        told = about | start | limit
-        found = Run(folders.find(told), 1).read()
+        candidate = description | start | limit
+        found = Run(folders.find(candidate), 1).read()
         is_own = bool(start) or not server.round
         if found is None and is_own:
             break
         if found and len(found[1]) <= n_rounds and (is_own or _continues(found, server)):
             break
-    return told
+    return candidate
 
 
 def _continues(found: Saved, server: ServerState) -> bool:
-    """Tell whether a run has begun with all rounds of a server."""
+    """Tell whether a run begins with all rounds of a server."""
     state, rows = found
     pairs = zip(server.rows, rows[: server.round], strict=True)
     return (
@@ -272,24 +280,17 @@ def _timeless(row: dict[str, Any]) -> str:
     )
 
 
-def _warn_of_seeds(folder: Path, about: Description) -> None:
-    if about.get("random_state", "None") == "None":
+def _warn_of_seeds(folder: Path, description: Description) -> None:
+    if description.get("random_state", "None") == "None":
         warn(
-            f"random_state=None, so this fit goes on with the seed of the run in {folder}: set "
+            f"random_state=None, so this fit resumes with the seed of the run in {folder}: set "
             "random_state, or give each repeat a checkpoint directory of its own."
         )
 
 
-def _restore(folder: Path, server: ServerState, found: Saved) -> None:
-    try:
-        restore(server, *found)
-    except ValueError as error:
-        raise ValueError(f"{folder} cannot be resumed: {error}") from error
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a run for this process alone; the lock of a killed process is free."""
+    """Context manager for a run's lock, which a killed process releases."""
     try:
         with FileLock(folder / "lock", timeout=0):
             for name in ("state.safetensors", "about.json"):
@@ -298,23 +299,23 @@ def _locked(folder: Path) -> Iterator[None]:
             yield
     except Timeout:
         raise BlockingIOError(
-            f"checkpoint: another process or thread is at this very run, {folder}: wait for it, "
-            "or give this fit a directory of its own."
+            f"checkpoint: another process or thread has the run in {folder} open: wait for it, or "
+            "pass another directory."
         ) from None
 
 
-def _tell(folder: Path, about: Description, found: Saved | None) -> None:
-    """Print which run was found, or what differs from the nearest one."""
+def _print_found(folder: Path, description: Description, found: Saved | None) -> None:
+    """Print which run was found, or how the most similar one differs."""
     if found is not None:
-        print(f"checkpoint: goes on after round {len(found[1])} of the run in {folder}")
+        print(f"checkpoint: resumes after round {len(found[1])} of the run in {folder}")
         return
     text = f"checkpoint: a new run in {folder}"
-    found_here = _descriptions(folder.parent, _FORMAT_2)
-    others = [differences(about, other) for one, other in found_here if one != folder]
+    runs = _descriptions(folder.parent, _FORMAT_2)
+    others = [differences(description, other) for one, other in runs if one != folder]
     if others:
         nearest = min(others, key=len)
         more = f" and {len(nearest) - _SHOWN} more" if len(nearest) > _SHOWN else ""
-        text += f"; the nearest there differs in {', '.join(nearest[:_SHOWN])}{more}"
+        text += f"; the most similar run differs in {', '.join(nearest[:_SHOWN])}{more}"
     print(text)
 
 
@@ -323,6 +324,6 @@ def _descriptions(root: Path, name: re.Pattern[str]) -> Iterator[tuple[Path, Des
     for path in sorted(root.glob("*/about.json")):
         if name.fullmatch(path.parent.name):
             with suppress(OSError, ValueError, RecursionError):
-                about = json.loads(path.read_text())
-                if isinstance(about, dict) and {*map(type, about.values())} == {str}:
-                    yield path.parent, about
+                description = json.loads(path.read_text())
+                if isinstance(description, dict) and {*map(type, description.values())} == {str}:
+                    yield path.parent, description

@@ -1,6 +1,6 @@
-"""Values in files: JSON and tensors in one safetensors file, checksummed; reading executes nothing.
+"""Values as JSON and tensors in a safetensors file with a checksum; reading executes nothing.
 
-A file is replaced as a whole, so that a crash at any instant leaves the one before.
+A file is replaced as a whole, so that a crash at any instant leaves the previous one.
 """
 
 import json
@@ -27,12 +27,12 @@ Tensors = dict[str, torch.Tensor]
 
 
 def write(path: Path, value: Any) -> None:
-    """Write a value in place of what the file holds.
+    """Write a value to a file, which is replaced as a whole.
 
     Raises
     ------
     OSError
-        If the folder cannot be written to, or the disk is full; the file is then as before.
+        If the folder cannot be written to, or the disk is full; the file then is unchanged.
     TypeError
         If the value holds what is neither plain nor a tensor.
     """
@@ -73,7 +73,7 @@ def read(path: Path) -> Any:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Put bytes in the place of a file: written aside, flushed to disk, then renamed."""
+    """Replace a file: write a temporary one, flush it to disk, then rename it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(aside, "wb") as file:
@@ -88,7 +88,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make names in a folder last through a power cut, where the system lets one."""
+    """Flush a folder's entries to disk, where the system allows it."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -98,9 +98,9 @@ def flush_folder(folder: Path) -> None:
 
 
 def to_json(value: Any, tensors: Tensors) -> Any:
-    """Return a value as JSON has it, its tensors put into ``tensors`` under new names.
+    """Return a value as JSON, and add its tensors to ``tensors`` under new names.
 
-    Objects are ``{"kind": content}``, so that types come back: tuples, bytes, keys of any type.
+    Objects are ``{"kind": content}``, so that types are kept: tuples, bytes, keys of any type.
     """
     if isinstance(value, np.generic):
         value = pd.Timestamp(value) if isinstance(value, np.datetime64) else value.item()
@@ -132,7 +132,7 @@ def to_json(value: Any, tensors: Tensors) -> Any:
 
 
 def from_json(value: Any, tensors: Tensors) -> Any:
-    """Return what ``to_json`` was given.
+    """Return the value that ``to_json`` was given.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def _timestamp(text: str, unit: Any, zone: str | None) -> pd.Timestamp:
 
 
 def _zone_of(value: pd.Timestamp) -> str | None:
-    """Return the name by which pandas finds a timestamp's zone again, as pandas shows it."""
+    """Return the name by which pandas finds a timestamp's zone."""
     if value.tz is None:
         return None
     zone = repr(value).partition(", tz='")[2].removesuffix("')")
@@ -224,7 +224,7 @@ def _to_bytes(value: Any) -> bytes:
 
 
 def checksum(text: str, tensors: Tensors) -> str:
-    """Return 64 hexadecimal digits that stand for a text and named tensors."""
+    """Return the SHA-256 of a text and of named tensors, in hexadecimal digits."""
     digest = sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -1,4 +1,4 @@
-"""Files that were cut, changed or never skfed's: told by their name, and nothing is executed."""
+"""Files that were cut, changed or not written by skfed: errors name them, nothing is executed."""
 
 import os
 import pickle
