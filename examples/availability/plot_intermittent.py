@@ -1,11 +1,11 @@
 """
-Clients that come and go
-========================
+Intermittent availability
+=========================
 
-Phones train when they charge: half of them at night here, half at night there, and some never
-answer. An availability says who can be reached in a round and who answers; any selector works with
-any of them. Power-of-choice still gains on random selection when two halves of the clients take
-turns (its appendix G.3).
+Phones train while they charge at night. Those of two time zones are available alternately, and some
+never reply. An availability determines the available clients of a round and the clients that reply;
+any selector works with any availability. Power-of-choice is still better than random selection when
+two halves of the clients alternate (its appendix G.3).
 """
 
 import matplotlib.pyplot as plt
@@ -25,8 +25,8 @@ phones = partition_dirichlet(y, 40, alpha=0.3, min_size=5, random_state=0)
 SELECTORS = {"random": RandomSelector(3), "power-of-choice": PowerOfChoice(12, 3)}
 AVAILABILITIES = {
     "always": None,
-    "halves by turns": AlternatingHalves(removed=0.1),
-    "halves by turns, a fifth never answers": Dropout(0.2, availability=AlternatingHalves(0.1)),
+    "alternating halves": AlternatingHalves(removed=0.1),
+    "alternating halves, a fifth drops out": Dropout(0.2, availability=AlternatingHalves(0.1)),
 }
 models = {
     f"{selection}, {name}": FederatedClassifier(
@@ -42,7 +42,7 @@ models = {
 }
 
 # %%
-# What it comes to, and how many chosen clients did not answer.
+# The final accuracies, and the number of chosen clients that did not reply.
 table = pd.DataFrame(
     {
         name: {
@@ -56,6 +56,6 @@ print(table.to_string(float_format="{:.3f}".format))
 ConvergenceDisplay.from_estimators(models)
 
 # %%
-# The turns show in the rounds in which each phone was selected.
-SelectionDisplay.from_estimator(models["power-of-choice, halves by turns"], kind="rounds")
+# The rounds in which each phone was selected show the two halves.
+SelectionDisplay.from_estimator(models["power-of-choice, alternating halves"], kind="rounds")
 plt.show()

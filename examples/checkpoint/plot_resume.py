@@ -1,11 +1,11 @@
 """
-A fit that is killed goes on
-============================
+Resuming a fit that was killed
+==============================
 
-With ``checkpoint=`` a fit writes after every round, or every few, all that it needs to go on. Here
-a training script is killed, as by a power cut or a cluster's scheduler. Run again as it is, it
-picks up its run, and the result is that of a script that nobody killed, bit for bit. ``save`` and
-``load`` keep what a fit has learned.
+With ``checkpoint=`` a fit writes after every round, or every few, all that it needs to continue.
+Here a training script is killed, as by a power cut or a cluster's scheduler. The same script is run
+again and continues its run, and the result is that of an uninterrupted script, bit for bit.
+``save`` and ``load`` keep the fitted estimator.
 """
 
 import subprocess
@@ -21,8 +21,8 @@ from sklearn.datasets import load_digits
 from skfed import FederatedClassifier, PowerOfChoice
 
 # %%
-# The script. It knows nothing of being killed: the run in the directory is found by its
-# parameters and data. ``verbose=1`` says what was found, and shows a bar.
+# The script. It is the same before and after the kill: ``fit`` finds the run in the directory by
+# its parameters and data. ``verbose=1`` prints what was found, and shows a progress bar.
 
 SCRIPT = """
 import numpy as np
@@ -53,16 +53,15 @@ victim.kill()
 print("killed with exit code", victim.wait())
 
 # %%
-# Once more:
+# Run it again:
 
 again = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
 print(again.stdout)
 n_before = int(again.stdout.split("after round ")[1].split()[0])
 
 # %%
-# What it learned is loaded into an estimator with the same parameters: nothing in the file is
-# executed, so the code brings the parameters and the file the rest. The model is that of a fit in
-# one piece.
+# The file is loaded into an estimator with the same parameters: nothing in a file is executed, so
+# the parameters come from the code. The model is that of an uninterrupted fit.
 
 X, y = load_digits(return_X_y=True)
 X, users = X / 16, y * 2 + np.arange(len(y)) % 2
@@ -78,7 +77,7 @@ assert np.array_equal(resumed.predict_proba(X), whole.predict_proba(X))
 assert list(resumed.history_["cohort"]) == list(whole.history_["cohort"])
 
 # %%
-# The history has the rounds of both processes, as one.
+# The history has the rounds of both processes.
 
 fig, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
 before = resumed.history_["round"] < n_before

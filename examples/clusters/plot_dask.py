@@ -2,11 +2,11 @@
 Clients that train on a Dask cluster
 ====================================
 
-joblib's backend says where clients train; here it is a Dask cluster of two workers on this machine.
-Another would be the address of its scheduler. The model is that of one process, bit for bit. Needs
-``pip install "dask[distributed]>=2025.1"``.
+joblib's backend determines where clients train; here it is a Dask cluster of two workers on this
+machine. For another cluster, give ``Client`` the address of its scheduler. The model is that of one
+process, bit for bit. This example needs ``pip install "dask[distributed]>=2025.1"``.
 
-Dask's workers import the script that starts them, so what it does is in a function.
+Dask's workers import the script that starts them, so its code is in functions.
 """
 
 import joblib
@@ -26,7 +26,7 @@ def federation(**params):
         selector=PowerOfChoice(d=20, clients_per_round=8),
         n_rounds=20,
         lr_schedule=0.1,
-        engine="loop",  # a job a client; stacked clients of this size would be one job
+        engine="loop",  # one job a client; with the stacked engine all clients would be one job
         random_state=0,
         **params,
     )
@@ -39,7 +39,7 @@ def main():
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
     with cluster, Client(cluster), joblib.parallel_config(backend="dask"):
         there = federation().fit(X, y, clients=users)
-        # Here the candidates are side by side: n_jobs=1 keeps each fit in one worker.
+        # The candidates run in parallel: n_jobs=1 keeps each fit in one worker.
         search = GridSearchCV(federation(n_jobs=1), {"selector__d": [8, 14, 20]}, cv=2)
         search.fit(X, y, clients=users)
     assert np.array_equal(here.predict_proba(X), there.predict_proba(X))

@@ -2,8 +2,8 @@
 Clients that train on Ray
 =========================
 
-The same on Ray: two processes on this machine, or those of the cluster whose address ``ray.init``
-is given. ``n_jobs`` says how many. Needs ``pip install "ray>=2.49"``.
+``n_jobs`` processes of Ray train the clients: here two on this machine. For another cluster, give
+``ray.init`` its address. This example needs ``pip install "ray>=2.49"``.
 """
 
 import joblib
@@ -23,13 +23,13 @@ federation = {
     "priority": [0, 1, 2],
     "n_rounds": 20,
     "lr_schedule": 0.1,
-    "engine": "loop",  # a job a client; stacked clients of this size would be one job
+    "engine": "loop",  # one job a client; with the stacked engine all clients would be one job
     "random_state": 0,
 }
 here = FederatedClassifier(**federation).fit(X, y, clients=users)
 
 # %%
-# The processes are started once a fit, and keep the users' rows until it ends.
+# Ray starts the processes once a fit; they cache the users' rows until it ends.
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
 with joblib.parallel_config(backend="ray", n_jobs=2):
@@ -37,7 +37,7 @@ with joblib.parallel_config(backend="ray", n_jobs=2):
 ray.shutdown()
 
 # %%
-# Who was taken is the same, and so is the model, bit for bit.
+# The cohorts are the same, and so is the model, bit for bit.
 
 assert np.array_equal(here.predict_proba(X), there.predict_proba(X))
 assert list(here.history_["cohort"]) == list(there.history_["cohort"])

@@ -2,10 +2,10 @@
 Accuracy per byte
 =================
 
-Power-of-choice converges in fewer rounds, but every poll sends the model to d candidates. Its
-cheaper forms poll less: cpow-d lets candidates look at one batch only, rpow-d looks up the losses
-that clients reported with their last update and polls nobody. The ledger charges each of them, so
-that the question is not which needs fewer rounds but which needs fewer bytes.
+Power-of-choice converges in fewer rounds, but every poll sends the model to d candidates. Two
+variants are cheaper: with cpow-d candidates evaluate one batch only, and rpow-d uses the losses
+that clients reported with their last update, without a poll. The ledger counts what each of them
+sends, so they can be compared by bytes as well as by rounds.
 """
 
 import matplotlib.pyplot as plt
@@ -47,7 +47,7 @@ models = {
 }
 
 # %%
-# What a round costs, and what it takes to reach 80%.
+# The cost of a round, and the rounds and megabytes to an accuracy of 80%.
 rows = {}
 for name, model in models.items():
     history = model.history_

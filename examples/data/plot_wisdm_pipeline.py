@@ -2,11 +2,12 @@
 Phones: pandas and a Pipeline on WISDM
 ======================================
 
-Thirty-six people carried a phone; what they did is to be told from its accelerometer. Each person
-is a client. The data are a DataFrame with missing values, so a Pipeline fills and scales them; the
-federation is its last step, and the only one that takes the users' names.
+Thirty-six people carried a phone; the task is to predict their activity from its accelerometer.
+Each person is a client. The data are a DataFrame with missing values, so a Pipeline imputes and
+scales them; the federated estimator is its last step, and the only one that takes ``clients``.
 
-The data are looked for in ``$SKFED_DATA``; ``load_wisdm`` says which files it wants.
+The data are read from ``$SKFED_DATA``; the docstring of ``load_wisdm`` lists the files that it
+needs.
 """
 
 import matplotlib.pyplot as plt
@@ -28,7 +29,7 @@ print(wisdm.X.iloc[:3, :6].to_string())
 ClientsDisplay.from_data(wisdm.y, wisdm.clients)
 
 # %%
-# A quarter of everybody's rows is held out.
+# A quarter of each user's rows are test rows.
 train, test = next(WithinClientKFold(4, random_state=0).split(wisdm.X, groups=wisdm.clients))
 net = NeuralNetClassifier(
     MLP,
@@ -58,6 +59,6 @@ worst = worst_client_accuracy(model, *held_out, clients=wisdm.clients[test])
 print(f"of the worst user: {worst:.3f}")
 
 # %%
-# Whom power-of-choice trained: not those with most data, but those it does worst for.
+# Power-of-choice selected not the users with most data, but those with the highest loss.
 SelectionDisplay.from_estimator(model[-1])
 plt.show()

@@ -2,10 +2,11 @@
 For whom is the model good?
 ===========================
 
-The mean accuracy hides who is left behind. ``client_scores`` looks at each client, and
-``usefulness`` asks for how many the common model beats what they could train alone, which is the
-reason to take part (FedALIGN's notion of fairness). Does power-of-choice, which trains those it
-does worst for, lift the worst?
+The mean accuracy hides clients for which the model is bad. ``client_scores`` returns the scores of
+each client, and ``usefulness`` compares the common model with the best that each client could train
+alone; a client gains from taking part if the common model is better (FedALIGN's notion of
+fairness). Power-of-choice trains the clients with the highest loss. Does this raise the lowest
+accuracy?
 """
 
 import matplotlib.pyplot as plt
@@ -34,7 +35,7 @@ models = {
 }
 
 # %%
-# The spread over clinics: the worst, quartiles, the best.
+# The spread over clinics: the lowest accuracy, quartiles, the highest.
 spread = {}
 for name, model in models.items():
     scores = client_scores(model, X[test], y[test], clinics[test])
@@ -42,14 +43,14 @@ for name, model in models.items():
 print(pd.DataFrame(spread).T.to_string(float_format="{:.3f}".format))
 
 # %%
-# Clinic by clinic.
+# The accuracy of each clinic.
 figure, axes = plt.subplots(2, 1, figsize=(8, 6), layout="constrained", sharey=True)
 for ax, (name, model) in zip(axes, models.items(), strict=True):
     ClientsDisplay.from_estimator(model, X[test], y[test], clinics[test], ax=ax)
     ax.set_title(name)
 
 # %%
-# For how many the common model beats the best they could train alone.
+# The share of clinics for which the common model is better than the best they could train alone.
 alone = usefulness(
     models["power-of-choice"], X[train], y[train], clinics[train], X[test], y[test], clinics[test]
 )

@@ -2,13 +2,13 @@
 FedALIGN on paying and free users
 =================================
 
-The quickstart shows that FedALIGN gains on training with the paying users only, and with all. Here
-each of its settings is turned by itself: the warm-up, eps, what is matched, and the weights of
+The quickstart compares FedALIGN with training on the paying users only, and on all. This example
+varies each of its settings: the warm-up, eps, the metric that is matched, and the weights of
 priority.
 
 Two users pay and write the digits 0 to 4. Fourteen free users write the same digits, and some of
 their labels are wrong: the digit after the right one, for no label of the first user and all labels
-of the last. Four users are on trial; they write 5 to 9. The labels of the test data are right.
+of the last. Four trial users write 5 to 9. The labels of the test data are right.
 """
 
 import matplotlib.pyplot as plt
@@ -40,7 +40,7 @@ of_paying = y_test < 5
 
 
 def train(selector, priority=PAYING):
-    """Train a federation; its validation data are what paying users write."""
+    """Return a fitted model, validated on the digits that paying users write."""
     model = FederatedClassifier(
         selector=selector,
         priority=priority,
@@ -55,10 +55,10 @@ def train(selector, priority=PAYING):
 # %%
 # The warm-up
 # -----------
-# The first model knows nothing, so its loss is the same everywhere and everybody matches. Whom it
-# then learns from decides what matches next: with wrong labels in the mean, the paying users' loss
-# stays high, and wrong labels go on to match it. After a warm-up, in which only paying users train,
-# the model is theirs, and the same eps takes in those who agree with it.
+# The loss of the first model is the same for all users, so all of them match. If wrong labels enter
+# the mean, the paying users' loss stays high, and users with wrong labels match in later rounds
+# too. After a warm-up, in which only paying users train, the model fits the paying users, and the
+# same eps includes users whose labels agree with it.
 warmups = {f"warmup={share}": train(FedAlignSelector(eps=0.4, warmup=share)) for share in (0, 0.2)}
 figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
 ConvergenceDisplay.from_estimators(warmups, ax=axes[0])
@@ -68,25 +68,25 @@ ConvergenceDisplay.from_estimators(warmups, y="n_aggregated", ax=axes[1])
 axes[1].set(ylabel="users that train, of 20", yticks=range(0, 21, 5))
 
 # %%
-# eps, and who is taken in
-# ------------------------
-# eps is how far a user's loss may be from that of the paying users. At 0 nobody is taken in; the
-# larger it is, the more wrong labels come along; without bound it is training on all.
+# eps, and the included users
+# ---------------------------
+# eps bounds the distance of a user's loss from that of the paying users. With 0 no free user is
+# included; a larger eps includes more wrong labels; an infinite one trains on all users.
 EPS = (0, 0.2, 0.4, 0.8, 1.2, np.inf)
 by_eps = {eps: train(FedAlignSelector(eps=eps, warmup=0.2)) for eps in EPS}
 
 
-def taken_in(model):
-    """Return the users besides those who pay in the last round's cohort."""
+def included(model):
+    """Return the users in the last round's cohort that do not pay."""
     return [user for user in model.history_["cohort"].iloc[-1] if user not in PAYING]
 
 
 def summarise(model):
     """Return a row of the table."""
-    worst = [WRONG[user] for user in taken_in(model) if user in WRONG]
+    worst = [WRONG[user] for user in included(model) if user in WRONG]
     return {
         "accuracy for paying": model.history_["val_score"].iloc[-1],
-        "taken in at the end": len(taken_in(model)),
+        "included in the last round": len(included(model)),
         "largest share of wrong labels": max(worst, default=np.nan),
     }
 
@@ -95,7 +95,7 @@ table = pd.DataFrame({f"eps={eps}": summarise(model) for eps, model in by_eps.it
 print(table.to_string(float_format="{:.2g}".format))
 
 # %%
-# Round by round, black is who trained. Free users are in the order of their wrong labels.
+# The users that trained in each round are black. Free users are sorted by their wrong labels.
 figure, axes = plt.subplots(1, 2, figsize=(11, 5), layout="constrained", sharey=True)
 for ax, eps in zip(axes, (0.4, 1.2), strict=True):
     SelectionDisplay.from_estimator(by_eps[eps], kind="rounds", ax=ax)
@@ -105,9 +105,9 @@ axes[0].get_legend().remove()
 # %%
 # Losses or accuracies
 # --------------------
-# ``match="accuracy"`` compares how often the model is right instead. Then eps is a share of the
-# rows, so its values are smaller, and a value means the same whatever the loss. Here both take in
-# users with few wrong labels.
+# ``match="accuracy"`` compares accuracies instead. Then eps is a share of the rows, so its values
+# are smaller and do not depend on the scale of the loss. Here both include users with few wrong
+# labels.
 both = {
     "paying users only": by_eps[0],
     "loss, eps=0.4": by_eps[0.4],
@@ -115,17 +115,17 @@ both = {
     "all users": by_eps[np.inf],
 }
 for name, model in both.items():
-    print(f"{name}: {len(taken_in(model))} taken in")
+    print(f"{name}: {len(included(model))} included")
 display = ConvergenceDisplay.from_estimators(both)
 display.ax_.set(ylabel="accuracy for paying users", ylim=(0.7, 1.0))
 
 # %%
 # Priority by weight
 # ------------------
-# Priority need not be all or nothing: a mapping gives each user a weight in [0, 1], by which its
-# loss counts in the objective. Here the trial users go from free to fully paying; with eps=0, only
-# the weights matter. They hold most of the data, so a small weight is enough for the model to learn
-# their digits too, and a full one drowns the paying users.
+# ``priority`` may be a mapping that gives each user a weight in [0, 1] in the objective. Here the
+# weight of the trial users varies from 0 (free) to 1 (paying); with eps=0, only the weights matter.
+# They hold most of the data, so a small weight is enough for the model to learn their digits too,
+# and with a weight of 1 they dominate the paying users.
 weights = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 scores = []
 for weight in weights:

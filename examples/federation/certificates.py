@@ -20,17 +20,17 @@ _LOCAL = "localhost", "127.0.0.1"
 
 
 class Certificates:
-    """The files of a federation whose traffic is encrypted and whose nodes are known.
+    """The files of a federation with encrypted traffic and registered nodes.
 
     The certificates are valid for 30 days.
 
     Parameters
     ----------
     folder : path
-        Where the files go. Private keys in it are for their holders alone.
+        Folder for the files. Give private keys in it to their holders only.
     hosts : sequence of str, default=()
-        Under which names and addresses nodes reach the SuperLink. localhost and 127.0.0.1 are
-        added, by which the SuperLink's own processes reach it.
+        Names and addresses at which nodes reach the SuperLink. localhost and 127.0.0.1 are added,
+        at which the SuperLink's own processes reach it.
     """
 
     def __init__(self, folder, hosts=()):
@@ -45,7 +45,7 @@ class Certificates:
         _write(self.server_key, _private(key))
 
     def of_superlink(self) -> list[str]:
-        """Return the options with which the SuperLink is started."""
+        """Return the SuperLink's command-line options."""
         files = {"ca-certfile": self.ca, "certfile": self.server, "keyfile": self.server_key}
         options = [text for name, path in files.items() for text in (f"--ssl-{name}", str(path))]
         return [*options, "--enable-supernode-auth"]
@@ -60,7 +60,7 @@ class Certificates:
 
 
 def _certificate(name, key, authority, hosts) -> bytes:
-    """Return a certificate of a key, signed by the authority; without hosts, its own."""
+    """Return a key's certificate, signed by the authority; without hosts, the authority's own."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "skfed example CA")])
     now = datetime.now(UTC)

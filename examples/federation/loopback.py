@@ -17,14 +17,14 @@ _BIN = Path(sys.executable).parent
 
 
 class Loopback:
-    """A federation of processes; a context manager that stops them all.
+    """A federation of processes, as a context manager that stops them at its end.
 
     Parameters
     ----------
     folder : path
-        For logs, and for what Flower keeps.
+        Folder for logs and Flower's files.
     certificates : Certificates, default=None
-        Encrypts all traffic, and admits registered nodes only; None is for loopback alone.
+        Encrypt all traffic, and admit registered nodes only; None is safe on loopback alone.
     """
 
     def __init__(self, folder, certificates=None):
@@ -59,7 +59,7 @@ class Loopback:
                 ends.callback(self.stop, name)
 
     def node(self, name: str, data, key=None, insecure=None):
-        """Start a SuperNode that serves a client's data; one of this name is replaced."""
+        """Start a SuperNode with a client's data; it replaces a node of the same name."""
         insecure = self.certificates is None if insecure is None else insecure
         options = ["--superlink", self.address, "--port", str(_free_port())]
         options += ["--node-config", f'client-name="{name}" data="{data}"']
@@ -85,11 +85,10 @@ class Loopback:
     def submit(self, app, **settings) -> str:
         """Submit a Flower project; return the id of its run."""
         text = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
-        told = self._json("run", str(app), "loop", "--run-config", text)
-        return str(told["run-id"])
+        return str(self._json("run", str(app), "loop", "--run-config", text)["run-id"])
 
     def status(self, run: str) -> str:
-        """Return where a run stands: pending, starting, running or finished:..."""
+        """Return the status of a run: pending, starting, running or finished:..."""
         return self._json("list", "loop", "--run-id", run)["runs"][0]["status"]
 
     def wait(self, run: str, timeout: float, show: Callable[[str], None] | None = None) -> str:
@@ -98,7 +97,7 @@ class Loopback:
         Raises
         ------
         RuntimeError
-            If the ServerApp raised: Flower's own command would end as if all were well.
+            If the ServerApp raised, which Flower's own command does not report.
         TimeoutError
             If it takes longer.
         """
@@ -121,14 +120,14 @@ class Loopback:
         return log.read_text()
 
     def _json(self, *arguments: str) -> dict:
-        """Run Flower's command line; return what it says."""
-        told = json.loads(self.flwr(*arguments, "--format", "json"))
-        if not told["success"]:  # though it ends as if all were well
-            raise RuntimeError(f"flwr {' '.join(arguments)}: {told['error-message']}")
-        return told
+        """Run Flower's command line; return its parsed output."""
+        output = json.loads(self.flwr(*arguments, "--format", "json"))
+        if not output["success"]:  # its exit status is 0 all the same
+            raise RuntimeError(f"flwr {' '.join(arguments)}: {output['error-message']}")
+        return output
 
     def flwr(self, *arguments: str) -> str:
-        """Run Flower's command line; return what it prints."""
+        """Run Flower's command line; return its output."""
         done = self._popen(
             "flwr", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -138,7 +137,7 @@ class Loopback:
         return out
 
     def log(self, name: str) -> str:
-        """Return what a process has printed."""
+        """Return the output of a process so far."""
         return (self.folder / f"{name}.log").read_text()
 
     def _write_config(self):
@@ -184,7 +183,7 @@ def wait_until(ready: Callable[[], bool], timeout: float, message: str):
 
 
 def _family(pid: int) -> list[int]:
-    """Return a process and all that it has started, children first."""
+    """Return a process and all of its descendants, children first."""
     parents = _parents()
     found = [pid]
     for one in found:
@@ -193,11 +192,11 @@ def _family(pid: int) -> list[int]:
 
 
 def _parents() -> list[tuple[int, int]]:
-    """Return each process with its parent; Linux may lack ps, other systems /proc."""
+    """Return each process with its parent, from /proc or, where there is none, from ps."""
     if not Path("/proc/self/stat").exists():
         command = ["ps", "-eo", "pid=,ppid="]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return [(int(pid), int(parent)) for pid, parent in map(str.split, told.splitlines())]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return [(int(pid), int(parent)) for pid, parent in map(str.split, output.splitlines())]
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
@@ -207,7 +206,7 @@ def _parents() -> list[tuple[int, int]]:
 
 
 def _end(process: subprocess.Popen):
-    """Ask a process to end, and end what it leaves behind."""
+    """Terminate a process, and kill its remaining descendants."""
     family = _family(process.pid)
     process.terminate()
     try:
@@ -221,7 +220,7 @@ def _end(process: subprocess.Popen):
 
 
 def _show(log: Path, start: int, show: Callable[[str], None] | None) -> int:
-    """Pass on what a log has gained; return how far it goes."""
+    """Pass new lines of a log to ``show``; return the end of the last whole line."""
     text = log.read_text()
     whole = text.rfind("\n") + 1
     if show is not None:

@@ -1,15 +1,15 @@
 """
-FedALIGN over five sites on this machine, as processes that talk through Flower
-===============================================================================
+FedALIGN over five sites on this machine, as processes of Flower
+================================================================
 
-One SuperLink and five SuperNodes on loopback, each node with the files of its own WISDM users.
-Then the same in one process, for the same seed: the tables are the same.
+One SuperLink and five SuperNodes on loopback, each node with the files of its own WISDM users, and
+then a simulation in one process with the same seed. The two histories are equal.
 
     python examples/federation/run.py [--rounds 5]
 
-It needs ``pip install "flwr>=1.41,<1.42"`` and WISDM in the folder that ``SKFED_DATA`` names.
-Every message starts a Python process at its node, so on one machine a round takes some 10 seconds
-or more, most of them imports and Flower's waiting.
+It needs ``pip install "flwr>=1.41,<1.42"`` and WISDM in the folder that ``SKFED_DATA`` names. Every
+message starts a Python process at its node, so on one machine a round takes 10 seconds or more,
+mostly for imports and Flower's waiting.
 """
 
 import argparse
@@ -27,8 +27,8 @@ HERE = Path(__file__).resolve().parent
 COLUMNS = ["round", "objective", "models_down", "models_up", "scalars_up", "cohort"]
 
 
-def deal_files(folder: Path) -> dict[str, Path]:
-    """Write each user's rows to a file of its own, in the folder of one of five sites."""
+def write_sites(folder: Path) -> dict[str, Path]:
+    """Write each user's rows to a file, in the folder of one of five sites; return the folders."""
     wisdm = load_wisdm()
     for i, user in enumerate(np.unique(wisdm.clients)):
         site = folder / SITES[i % len(SITES)]
@@ -52,10 +52,10 @@ def run_federation(folder: Path, sites: dict[str, Path], rounds: int) -> pd.Data
 
 def simulate(sites: dict[str, Path], rounds: int) -> pd.DataFrame:
     """Run the rounds in this process; return the history."""
-    held = {site: read_site(data) for site, data in sites.items()}
-    X = pd.concat([X for X, _ in held.values()], ignore_index=True)
-    y = np.concatenate([y for _, y in held.values()])
-    clients = np.repeat(list(held), [len(y) for _, y in held.values()])
+    rows = {site: read_site(data) for site, data in sites.items()}
+    X = pd.concat([X for X, _ in rows.values()], ignore_index=True)
+    y = np.concatenate([y for _, y in rows.values()])
+    clients = np.repeat(list(rows), [len(y) for _, y in rows.values()])
     assert set(ACTIVITIES) == set(y)
     return make_estimator(rounds).fit(X, y, clients=clients).history_
 
@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
-        sites = deal_files(Path(folder) / "sites")
+        sites = write_sites(Path(folder) / "sites")
         federation = run_federation(Path(folder), sites, rounds)
         simulation = simulate(sites, rounds)
     print("\nfive processes")

@@ -2,13 +2,13 @@
 Quickstart: paying and free users
 =================================
 
-Forty users hold handwritten digits. Four of them pay: the model is to be good for them, and they
-write the digits 0 to 4. Of the 36 free users, some write the same digits, some write the digits 5
-to 9, and some write the same digits but label them at random. Who of them helps?
+Forty users hold handwritten digits. Four of them pay and write the digits 0 to 4; the model is for
+them. Of the 36 free users, a third write the same digits, a third write the digits 5 to 9, and a
+third write the same digits with random labels. Which of them improve the model?
 
-FedALIGN takes a free user's update only in rounds in which the loss of the current model on that
-user's data is within eps of the paying users' loss. It is compared with the two obvious answers:
-train on the paying users only, and train on all.
+FedALIGN uses a free user's update only in rounds in which the loss of the current model on that
+user's data is within eps of the paying users' loss. It is compared with training on the paying
+users only, and on all users.
 """
 
 import matplotlib.pyplot as plt
@@ -29,9 +29,9 @@ NOISY = [f"free, random labels {i}" for i in range(12)]
 OTHER = [f"free, other digits {i}" for i in range(12)]
 
 SELECTORS = {
-    # All rounds are warm-up, in which only priority clients train.
+    # In the warm-up, here all rounds, only priority clients train.
     "paying users only": FedAlignSelector(warmup=1.0),
-    # Whoever pays: that is meant, so there is to be no warning.
+    # Random selection ignores priority; ignore_priority=True turns off the warning.
     "all users": RandomSelector(
         clients_per_round=1.0, probability="uniform", replace=False, ignore_priority=True
     ),
@@ -39,8 +39,8 @@ SELECTORS = {
 }
 
 
-def deal_digits(seed):
-    """Split the digits over the users; the test set is what paying users write."""
+def split_digits(seed):
+    """Split the digits over the users; return test data with the paying users' digits."""
     X, y = load_digits(return_X_y=True)
     X, X_test, y, y_test = train_test_split(X / 16, y, test_size=0.3, stratify=y, random_state=seed)
     rng = np.random.default_rng(seed)
@@ -55,9 +55,9 @@ def deal_digits(seed):
 
 
 def train(selector, seed):
-    """Train one federation and return the fitted model."""
-    X, y, clients, X_test, y_test = deal_digits(seed)
-    # As a class, not an instance, so that its initial weights come from random_state.
+    """Return a model fitted on one split of the digits."""
+    X, y, clients, X_test, y_test = split_digits(seed)
+    # The module is a class, not an instance, so that random_state sets its initial weights.
     net = NeuralNetClassifier(
         nn.Linear,
         module__in_features=64,

@@ -1,10 +1,10 @@
 """
-Clients that lie, and clients that keep secrets
-===============================================
+Hostile clients, and differential privacy
+=========================================
 
-A mean lets one client write the model. Here some of 20 users send the opposite of what they have
-learned, ten times over, and the server's rule decides what that does. ``update_privacy`` shows the
-price of the other wish: that an update tells little about who sent it.
+With a mean, one client can control the model. Here some of 20 users send their update reversed and
+multiplied by ten, under several rules of aggregation. The second part shows the cost in accuracy of
+``update_privacy``, which limits the information that an update has about its client.
 """
 
 import matplotlib.pyplot as plt
@@ -30,8 +30,8 @@ X, X_test, y, y_test = train_test_split(X / 16, y, test_size=0.3, stratify=y, ra
 users = np.random.default_rng(0).integers(0, 20, len(y))
 
 # %%
-# An attack is a rule of aggregation that changes what some clients sent, and then lets another
-# rule do its work.
+# The attack is simulated by an aggregator that changes the updates of some clients and then calls
+# another aggregator.
 
 
 class Attacked(BaseAggregator):
@@ -80,10 +80,10 @@ table = pd.DataFrame(
 print(table.round(3))
 
 # %%
-# Now honest clients that clip their updates and add noise. Epsilon is what all 40 messages of a
-# client give away; it needs Opacus (``pip install "opacus>=1.5.4"``). With 20 clients who each
-# make noise of their own, privacy that deserves the name is out of reach: the noise that a
-# guarantee takes is averaged over too few.
+# Honest clients clip their updates and add noise. Epsilon bounds the information in all 40 messages
+# of a client; computing it needs Opacus (``pip install "opacus>=1.5.4"``). With 20 clients that
+# each add noise of their own, a strong guarantee costs too much accuracy: the noise is averaged
+# over too few.
 
 noises = [0.0, 0.5, 1.0, 2.0, 4.0, 8.0]
 private = [

@@ -1,10 +1,11 @@
 """
-Bringing a net, and a GPU
-=========================
+A skorch net, and a GPU
+=======================
 
-A skorch net says what is trained: module, criterion, optimizer, learning rate, batch size, device.
-skfed says how it is federated. Here it is a small convolutional network on the digits' images, with
-Adam on every client, an early stop on validation loss, and a GPU where there is one.
+A skorch net defines what is trained: module, criterion, optimizer, learning rate, batch size,
+device. The parameters of skfed define how it is federated. Here it is a small convolutional network
+on the digits' images, with Adam on every client, early stopping by validation loss, and a GPU if
+there is one.
 """
 
 import matplotlib.pyplot as plt
@@ -51,7 +52,7 @@ net = NeuralNetClassifier(
     lr=0.003,
     batch_size=16,
     device="cuda" if torch.cuda.is_available() else "cpu",
-    callbacks=[EarlyStopping(patience=8)],  # counts rounds, and stops the federation
+    callbacks=[EarlyStopping(patience=8)],  # counts rounds, and stops the fit
 )
 model = FederatedClassifier(net, selector=RandomSelector(5), n_rounds=20, random_state=0)
 model.fit(images, y, clients=phones, X_val=images_val, y_val=y_val)
@@ -59,7 +60,7 @@ print(f"{model.n_rounds_} rounds by the {model.engine_} engine on {model.net_.de
 print(f"accuracy: {model.score(images_val, y_val):.3f}")
 
 # %%
-# ``net_`` is a plain skorch net with the global model, and its history has a row a round.
+# ``net_`` is a plain skorch net with the global model; its history has a row for each round.
 print(model.net_.history[-1, ("epoch", "train_loss", "valid_loss", "valid_acc")])
 ConvergenceDisplay.from_estimator(model)
 plt.show()

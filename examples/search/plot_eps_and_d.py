@@ -2,13 +2,13 @@
 Choosing eps and d with a grid search
 =====================================
 
-eps decides whose update FedALIGN takes, d how many candidates power-of-choice polls. Both are
-parameters like any other: one search compares them, and the selectors with each other, by the
-accuracy on the clients that have priority.
+eps sets which updates FedALIGN uses, d how many candidates power-of-choice polls. Both are
+parameters like any other: one search compares their values, and the two selectors, by the accuracy
+on the priority clients.
 
-Ten hospitals hold digits; the first two have priority. Folds are cut within each hospital, so that
-all of them are in every training set. One array of hospitals serves the splitter, the federation
-and the scorer: that needs scikit-learn's metadata routing.
+Ten hospitals hold digits; the first two have priority. Folds are split within each hospital, so
+that all of them are in every training set. The splitter, the estimator and the scorer use the same
+array of hospitals, which needs scikit-learn's metadata routing.
 """
 
 import matplotlib.pyplot as plt
@@ -33,8 +33,8 @@ PRIORITY = [0, 1]
 ClientsDisplay.from_data(y, hospitals, priority=PRIORITY)
 
 # %%
-# A mixed grid: each selector with a parameter of its own. Power-of-choice trains whoever has the
-# highest loss; ``ignore_priority=True`` says that this is meant.
+# A grid of two selectors, each with a parameter of its own. Power-of-choice ignores priority;
+# ``ignore_priority=True`` turns off the warning.
 federation = FederatedClassifier(
     priority=PRIORITY, n_rounds=40, local_epochs=2, lr_schedule=0.2, random_state=0
 )
@@ -58,7 +58,7 @@ print(shown.rename(columns=lambda name: name.rpartition("__")[2]).to_string())
 print("best:", search.best_params_)
 
 # %%
-# What each parameter trades.
+# The score by each parameter.
 figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
 TradeoffDisplay.from_search(search, "eps", ax=axes[0])
 TradeoffDisplay.from_search(search, "d", ax=axes[1])

@@ -2,12 +2,12 @@
 A selector of your own
 ======================
 
-A selector is one method on one view of the round. This one polls a few clients, like
-power-of-choice, and trains those whose loss is above the average of what it heard: many when the
-clients are alike, few when some stand out.
+A selector has one method, which takes a view of the round. This one polls a few clients, like
+power-of-choice, and trains those whose loss is not below the mean: many if the losses are similar,
+few if some are much higher.
 
-It asks through ``round.poll``, so that its questions are charged, and draws from ``round.rng``, so
-that it repeats. ``check_selector`` says whether it keeps the rules.
+It gets losses from ``round.poll``, so that its polls are charged, and draws from ``round.rng``, so
+that the same seed repeats them. ``check_selector`` checks that it follows the rules.
 """
 
 import matplotlib.pyplot as plt
@@ -30,10 +30,10 @@ class AboveAverage(BaseSelector):
         available = np.flatnonzero(round.available)
         candidates = round.rng.choice(available, min(self.d, len(available)), replace=False)
         losses = round.poll(candidates)
-        told = np.isfinite(losses)
-        if not told.any():
+        known = np.isfinite(losses)  # NaN where a client failed
+        if not known.any():
             return Cohort.by_size(candidates, round.sizes)
-        chosen = candidates[told & (losses >= losses[told].mean())]
+        chosen = candidates[known & (losses >= losses[known].mean())]
         return Cohort.by_size(chosen, round.sizes)
 
 

@@ -1,1 +1,1 @@
-"""A Flower project: what the sites train, and what each of them holds."""
+"""A Flower project: the estimator, the ServerApp and the ClientApp."""

@@ -1,4 +1,4 @@
-"""What runs at the server: it waits for the sites, runs the rounds and writes the model."""
+"""The ServerApp, which waits for the sites, runs the rounds and writes the model."""
 
 from flwr.serverapp import ServerApp
 

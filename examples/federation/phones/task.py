@@ -1,4 +1,4 @@
-"""What server and sites agree on before the first message: the estimator, and what a row is."""
+"""The estimator and the format of rows, which the server and the sites share."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ SITES = ["site 1", "site 2", "site 3", "site 4", "site 5"]
 
 
 def make_estimator(rounds: int, checkpoint: str | None = None) -> FederatedClassifier:
-    """Return FedALIGN for the first two sites; the others are taken where they match."""
+    """Return FedALIGN with priority for the first two sites; the others train when they match."""
     return FederatedClassifier(
         selector=FedAlignSelector(eps=0.2, warmup=1),
         priority=SITES[:2],
@@ -28,7 +28,6 @@ def read_site(folder: str | Path) -> tuple[pd.DataFrame, np.ndarray]:
     frames = [pd.read_csv(path) for path in sorted(Path(folder).glob("*.csv"))]
     rows = pd.concat(frames, ignore_index=True)
     X = rows.drop(columns="activity").fillna(0.0)
-    # No site knows the others' means, so the units are agreed on: seconds for milliseconds, and
-    # a tenth for what is in m/s^2.
+    # The sites share no means, so they scale by fixed units: milliseconds become seconds.
     large = [name for name in X.columns if "PEAK" in name]
     return X.assign(**(X[large] / 1000)), rows["activity"].to_numpy()
