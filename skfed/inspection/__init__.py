@@ -1,4 +1,4 @@
-"""Pictures of a federation, in scikit-learn's Display convention (extra ``plot``)."""
+"""Plots of a federation, in scikit-learn's Display convention (extra ``plot``)."""
 
 from skfed.inspection._clients import ClientsDisplay
 from skfed.inspection._convergence import ConvergenceDisplay

@@ -1,4 +1,4 @@
-"""What the displays have in common: axes to draw on, colours, and labels that do not overlap."""
+"""Axes, colours, labels and legends of all displays."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,20 +8,20 @@ import numpy as np
 
 from skfed.utils._extras import needs
 
-# Okabe and Ito's colours, told apart by colour-blind readers too.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 STYLES = ["-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1))]
 PRIORITY, FREE = COLOURS[1], COLOURS[0]
 
-_LABELS = 20  # client ids beside an axis
-_LONGEST = 14  # characters of one
-_ENTRIES = 40  # of a legend
-_SIZES = 10, 9, 8, 7, 6, 5  # of its type, in points
-_WIDEST = 0.5  # the share of a figure's width that it may take
+_MAX_LABELS = 20  # client ids beside an axis
+_MAX_LENGTH = 14  # characters of a client id
+_MAX_ENTRIES = 40  # of a legend
+_FONT_SIZES = 10, 9, 8, 7, 6, 5  # of a legend, in points
+_MAX_WIDTH = 0.5  # of a legend, as a share of the figure's width
 
 
-def axes_of(ax: Any, size: tuple[float, float] = (6.4, 4.0)) -> tuple[Any, Any]:
-    """Return the axes to draw on, new ones if none are given, and their figure."""
+def get_axes(ax: Any, size: tuple[float, float] = (6.4, 4.0)) -> tuple[Any, Any]:
+    """Return ``ax``, or new axes, and their figure."""
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
@@ -32,59 +32,55 @@ def axes_of(ax: Any, size: tuple[float, float] = (6.4, 4.0)) -> tuple[Any, Any]:
 
 
 def tidy(ax: Any) -> None:
-    """Take away what carries nothing."""
+    """Hide the top and right spines."""
     ax.spines[["top", "right"]].set_visible(False)
 
 
 def name_clients(
     axis: Any, names: Sequence, label: str, marked: Sequence[bool] | None = None
 ) -> None:
-    """Name clients beside an axis while there is room, else say how many there are.
-
-    Those that are ``marked`` get a star.
-    """
-    if len(names) > _LABELS:
+    """Label an axis with client ids, ``marked`` ones with a star, or with their number if many."""
+    if len(names) > _MAX_LABELS:
         axis.set_ticks([])
         axis.set_label_text(f"{len(names)} {label}")
         return
-    # Ids are no formulas, whatever dollars they hold.
-    alike = len({str(name) for name in names}) < len(names)  # as those of 1 and "1" are
-    texts = [_short(repr(name) if alike else name) for name in names]
+    ambiguous = len({str(name) for name in names}) < len(names)  # as for 1 and "1"
+    texts = [_shorten(repr(name) if ambiguous else name) for name in names]
     stars = [False] * len(texts) if marked is None else marked
     texts = [f"{text}*" if star else text for text, star in zip(texts, stars, strict=True)]
-    axis.set_ticks(np.arange(len(names)), texts, parse_math=False)
+    axis.set_ticks(np.arange(len(names)), texts, parse_math=False)  # ids may contain "$"
     axis.set_label_text(label)
     if axis.axis_name == "x":
         axis.set_tick_params(rotation=90)
 
 
-def in_whole_rounds(ax: Any) -> None:
-    """Put ticks of the horizontal axis at whole numbers."""
+def label_rounds(ax: Any) -> None:
+    """Label the horizontal axis as rounds, with ticks at whole numbers."""
     ax.set_xlabel("round")
     ax.xaxis.get_major_locator().set_params(integer=True)
 
 
 def legend(ax: Any) -> None:
-    """Put a legend beside the axes, in columns and type that hide and clip nothing."""
+    """Put a legend beside the axes, with a font size and columns that fit the figure."""
     handles, labels = _entries(ax)
     whole = ax.figure.bbox
-    for size in _SIZES if labels else ():
+    for size in _FONT_SIZES if labels else ():
         drawn = _legend(ax, handles, labels, size)
         n_columns = int(np.ceil(drawn.get_window_extent().height / whole.height))
         if n_columns > 1:
             drawn = _legend(ax, handles, labels, size, n_columns)
-        if drawn.get_window_extent().width <= _WIDEST * whole.width:
+        if drawn.get_window_extent().width <= _MAX_WIDTH * whole.width:
             return
 
 
 def _entries(ax: Any) -> tuple[list, list[str]]:
-    """Return what a legend shows: the first entries, and how many more there are."""
+    """Return the handles and labels of a legend, with a count of those left out."""
     handles, labels = ax.get_legend_handles_labels()
-    labels = told_apart([_short(text, 40) for text in labels])
-    if len(labels) > _ENTRIES:
+    labels = number_duplicates([_shorten(text, 40) for text in labels])
+    if len(labels) > _MAX_ENTRIES:
         from matplotlib.lines import Line2D
 
-        n_shown = _ENTRIES - 1
+        n_shown = _MAX_ENTRIES - 1
         labels = [*labels[:n_shown], f"and {len(labels) - n_shown} more"]
         handles = [*handles[:n_shown], Line2D([], [], linestyle="none")]
     return handles, labels
@@ -101,33 +97,33 @@ def _legend(ax: Any, handles: list, labels: list[str], size: float, n_columns: i
         ncols=n_columns,
         labelspacing=0.2,
         columnspacing=1.0,
-        handlelength=20 / size,  # in its type's size: as long as shows how a line is dashed
+        handlelength=20 / size,  # in font sizes; long enough to show the dashes of a line
     )
     for text in drawn.get_texts():
         text.set_parse_math(False)
     return drawn
 
 
-def in_words(params: Mapping[str, Any]) -> str:
-    """Name a candidate of a search by its parameters, without their steps."""
-    words = ", ".join(f"{name.rpartition('__')[2]}={value}" for name, value in params.items())
-    return " ".join(words.split())  # a long value prints over several lines
+def format_params(params: Mapping[str, Any]) -> str:
+    """Return the parameters of a search's candidate as text, without the names of steps."""
+    text = ", ".join(f"{name.rpartition('__')[2]}={value}" for name, value in params.items())
+    return " ".join(text.split())  # the text of a long value has several lines
 
 
-def told_apart(names: Sequence[str]) -> list[str]:
-    """Number those names, from the second on, that are alike."""
+def number_duplicates(names: Sequence[str]) -> list[str]:
+    """Append a number to the second and later occurrences of a name."""
     seen: Counter[str] = Counter()
-    told = []
+    numbered = []
     for name in names:
         seen[name] += 1
-        told.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return told
+        numbered.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return numbered
 
 
-def _short(name: Any, longest: int = _LONGEST) -> str:
-    """Leave out the middle of a long name; such names differ at their ends more often than not."""
+def _shorten(name: Any, max_length: int = _MAX_LENGTH) -> str:
+    """Leave out the middle of a long name, since long names often differ at their ends."""
     text = str(name)
-    if len(text) <= longest:
+    if len(text) <= max_length:
         return text
-    end = (longest - 1) // 2
-    return f"{text[: longest - 1 - end]}…{text[-end:]}"
+    end = (max_length - 1) // 2
+    return f"{text[: max_length - 1 - end]}…{text[-end:]}"

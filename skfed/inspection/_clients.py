@@ -1,4 +1,4 @@
-"""The clients: what labels they hold, and how the model does for each."""
+"""The labels or the scores of each client."""
 
 from typing import Any, Self
 
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length
 
 from skfed._federation import make_federation
-from skfed.inspection._axes import COLOURS, FREE, PRIORITY, axes_of, legend, name_clients, tidy
+from skfed.inspection._axes import COLOURS, FREE, PRIORITY, get_axes, legend, name_clients, tidy
 from skfed.metrics import client_scores
 from skfed.utils._checks import labels_of, naming
 from skfed.utils._ids import client_index
@@ -17,7 +17,7 @@ _HATCHES = ["", "//", "..", "xx", "--"]
 
 
 class ClientsDisplay:
-    """A bar a client: its labels, or the model's accuracy or R^2 on its rows.
+    """One bar a client: its labels, or the model's accuracy or R^2 on its rows.
 
     Use :meth:`from_data` or :meth:`from_estimator`.
 
@@ -26,14 +26,14 @@ class ClientsDisplay:
     bars : DataFrame of shape (n_clients, n_parts)
         Heights, stacked; one row a client.
     priority : ndarray of shape (n_clients,), dtype=bool
-        Who has priority; their names are marked with a star.
+        Whether a client has priority; names of priority clients are marked with a star.
     ylabel : str
-        What the heights are.
+        Label of the vertical axis.
 
     Attributes
     ----------
     ax_, figure_
-        Where it is drawn.
+        The matplotlib axes and figure.
     """
 
     def __init__(self, bars: pd.DataFrame, priority: np.ndarray, ylabel: str):
@@ -45,7 +45,7 @@ class ClientsDisplay:
     def from_data(
         cls, y: ArrayLike, clients: ArrayLike, *, priority: Any = None, ax: Any = None
     ) -> Self:
-        """Draw how many rows of each label every client holds, the largest client first.
+        """Draw the number of rows of each label at each client, the largest client first.
 
         Parameters
         ----------
@@ -54,14 +54,14 @@ class ClientsDisplay:
         clients : array-like of shape (n_samples,)
             The client of each row.
         priority : collection of client ids, default=None
-            Priority clients, who come first.
+            Priority clients, which come first.
         ax : matplotlib axes, default=None
             Where to draw; None makes a new figure.
 
         Returns
         -------
         ClientsDisplay
-            The picture.
+            The display.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class ClientsDisplay:
     ) -> Self:
         """Draw a model's accuracy, or R^2, on the rows of each client, the best first.
 
-        Clients without an R^2 come last in their group, without a bar.
+        Clients without an R^2 come last in their group and have no bar.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class ClientsDisplay:
 in one
             A fitted model.
         X : array-like of shape (n_samples, ...)
-            Samples, held out ones for an honest picture.
+            Samples, preferably held out.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Their labels or targets.
         clients : array-like of shape (n_samples,)
@@ -110,7 +110,7 @@ in one
         Returns
         -------
         ClientsDisplay
-            The picture.
+            The display.
 
         Raises
         ------
@@ -135,17 +135,17 @@ in one
         Returns
         -------
         ClientsDisplay
-            The same.
+            This display.
         """
-        self.ax_, self.figure_ = axes_of(ax, (7.5, 4.0))
+        self.ax_, self.figure_ = get_axes(ax, (7.5, 4.0))
         places = np.arange(len(self.bars))
-        some, marked = not self.priority.all(), self.priority
+        has_free, marked = not self.priority.all(), self.priority
         if self.bars.shape[1] == 1:
             heights = self.bars.iloc[:, 0]
-            for mask, colour, who in ((marked, PRIORITY, "priority"), (~marked, FREE, "free")):
+            for mask, colour, group in ((marked, PRIORITY, "priority"), (~marked, FREE, "free")):
                 if mask.any():
                     self.ax_.bar(
-                        places[mask], heights[mask], color=colour, label=who if some else None
+                        places[mask], heights[mask], color=colour, label=group if has_free else None
                     )
         else:
             bottom = np.zeros(len(places))
@@ -156,17 +156,17 @@ in one
                     bottom=bottom,
                     color=COLOURS[i % len(COLOURS)],
                     hatch=_HATCHES[i // len(COLOURS) % len(_HATCHES)],
-                    edgecolor="white",  # the hatches', which show on black too
+                    edgecolor="white",  # of the hatches, which show on black too
                     linewidth=0,
                     label=str(label),
                 )
                 bottom += self.bars[label].to_numpy()
-        if some:
+        if has_free:
             self.ax_.axvline(
                 marked.sum() - 0.5, color="black", linestyle=":", label="priority, left"
             )
-        stars = marked.tolist() if some else None
-        label = "clients" + " (* priority)" * some
+        stars = marked.tolist() if has_free else None
+        label = "clients (* priority)" if has_free else "clients"
         name_clients(self.ax_.xaxis, self.bars.index.tolist(), label, stars)
         self.ax_.set_ylabel(self.ylabel)
         tidy(self.ax_)

@@ -1,4 +1,4 @@
-"""How a model gets better: by round, by what was sent, or by time."""
+"""Loss or score of a model by round, by bytes sent, or by time."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -11,12 +11,12 @@ from skfed.callbacks._sklearn import monitored_rounds
 from skfed.inspection._axes import (
     COLOURS,
     STYLES,
-    axes_of,
-    in_whole_rounds,
-    in_words,
+    format_params,
+    get_axes,
+    label_rounds,
     legend,
+    number_duplicates,
     tidy,
-    told_apart,
 )
 from skfed.metrics._scorers import federated_step
 from skfed.selection import FedAlignSelector
@@ -42,9 +42,9 @@ class ConvergenceDisplay:
     curves : dict of str to DataFrame
         By name: columns ``x`` and ``y``, one row a round.
     x : {"round", "bytes", "seconds"}
-        What is on the horizontal axis.
+        The quantity on the horizontal axis.
     y : str
-        The column on the vertical one, or what else it shows.
+        The column, or the label, of the vertical axis.
     warmups : dict of str to float, default=None
         Where FedALIGN's warm-up ends, on the horizontal axis.
 
@@ -53,7 +53,7 @@ class ConvergenceDisplay:
     lines_ : list of matplotlib.lines.Line2D
         The curves.
     ax_, figure_
-        Where they are.
+        The matplotlib axes and figure.
 
     Examples
     --------
@@ -100,14 +100,14 @@ class ConvergenceDisplay:
         Returns
         -------
         ConvergenceDisplay
-            The picture.
+            The display.
 
         Raises
         ------
         TypeError
             If the model has no federated step.
         ValueError
-            If there is no such column, or it holds nothing.
+            If there is no such column, or it has no finite value.
         """
         return cls.from_estimators({type(estimator).__name__: estimator}, x=x, y=y, ax=ax)
 
@@ -127,12 +127,12 @@ class ConvergenceDisplay:
         estimators : dict of str to FederatedClassifier or FederatedRegressor
             Fitted models by name, or Pipelines or searches that end in them.
         x, y, ax
-            As in :meth:`from_estimator`; ``y`` must be had of every model.
+            As in :meth:`from_estimator`; every model must have ``y``.
 
         Returns
         -------
         ConvergenceDisplay
-            The picture.
+            The display.
 
         Raises
         ------
@@ -163,28 +163,28 @@ class ConvergenceDisplay:
     def from_search(
         cls, search: Any, monitor: Any, *, score: str | None = None, ax: Any = None
     ) -> Self:
-        """Draw how each candidate of a search got better, round by round.
+        """Draw a monitored score of each candidate of a search by round.
 
-        A search keeps none of its models but the best, so its federated estimator has to be
-        watched: ``model.set_callbacks(monitor)`` before the search, with scikit-learn's
-        ``ScoringMonitor`` (experimental), which scores each round on the rows that it trains on.
+        A search keeps only its best model, so the scores of each round have to be monitored: call
+        ``model.set_callbacks(monitor)`` before the search, with scikit-learn's ``ScoringMonitor``
+        (experimental), which scores each round on the training rows.
 
         Parameters
         ----------
         search : GridSearchCV or RandomizedSearchCV
             A fitted search.
         monitor : sklearn.callback.ScoringMonitor
-            What watched it; of several searches of this kind, the last counts.
+            The monitor of the search; of several searches of this kind, the last is drawn.
         score : str, default=None
-            Which of several scores; None: the first.
+            The name of one of several scores; None is the first.
         ax : matplotlib axes, default=None
             Where to draw; None makes a new figure.
 
         Returns
         -------
         ConvergenceDisplay
-            The picture: a curve a candidate, the mean over folds, at the rounds that were trained
-            in every fold. Rounds that were found in ``checkpoint`` were not trained again.
+            One curve a candidate: the mean over folds, at the rounds that were trained in every
+            fold. Rounds that were found in ``checkpoint`` are not trained again.
 
         Raises
         ------
@@ -198,7 +198,9 @@ class ConvergenceDisplay:
         if score not in known:
             raise ValueError(f"score={score!r} was not monitored; there is {known}.")
         means = _means_over_folds(rounds, score, search.n_splits_)
-        names = told_apart([in_words(params) for params in search.cv_results_["params"]])
+        names = number_duplicates(
+            [format_params(params) for params in search.cv_results_["params"]]
+        )
         curves = {
             name: pd.DataFrame({"x": curve["round"] + 1, "y": curve["mean"]})
             for candidate, name in enumerate(names)
@@ -217,9 +219,9 @@ class ConvergenceDisplay:
         Returns
         -------
         ConvergenceDisplay
-            The same.
+            This display.
         """
-        self.ax_, self.figure_ = axes_of(ax)
+        self.ax_, self.figure_ = get_axes(ax)
         self.lines_ = []
         for i, (name, curve) in enumerate(self.curves.items()):
             self.lines_ += self.ax_.plot(
@@ -227,14 +229,14 @@ class ConvergenceDisplay:
                 curve["y"],
                 color=COLOURS[i % len(COLOURS)],
                 ls=STYLES[i // len(COLOURS) % len(STYLES)],
-                marker="o" if len(curve) == 1 else "",  # one round has no line to be seen
+                marker="o" if len(curve) == 1 else "",  # a line of one round is not visible
                 label=name,
                 linewidth=1.5,
             )
         self._mark_warmups()
         self.ax_.set_xlabel(_X[self.x])
         if self.x == "round":
-            in_whole_rounds(self.ax_)
+            label_rounds(self.ax_)
         self.ax_.set_ylabel(_LABELS.get(self.y, self.y))
         tidy(self.ax_)
         if len(self.curves) > 1 or self.warmups:
@@ -242,19 +244,19 @@ class ConvergenceDisplay:
         return self
 
     def _mark_warmups(self) -> None:
-        """Draw a line where warm-ups end; several that end together have one."""
+        """Draw a line at the end of each warm-up, and one line for equal ends."""
         warmups = self.warmups or {}
         for end in dict.fromkeys(warmups.values()):
             names = [name for name, other in warmups.items() if other == end]
-            whose = "end of the warm-up"
+            label = "end of the warm-up"
             if len(self.curves) > 1:
-                whose = f"warm-up ends: {', '.join(names)}"
+                label = f"warm-up ends: {', '.join(names)}"
             colour = self.lines_[[*self.curves].index(names[0])].get_color()
-            self.ax_.axvline(end, color=colour if len(names) == 1 else "grey", ls=":", label=whose)
+            self.ax_.axvline(end, color=colour if len(names) == 1 else "grey", ls=":", label=label)
 
 
 def _means_over_folds(rounds: pd.DataFrame, score: str, n_folds: int) -> pd.DataFrame:
-    """Return the mean score of each candidate and round that was seen in every fold."""
+    """Return the mean score of each candidate and round that was trained in every fold."""
     means = rounds.groupby(["candidate", "round"])[score].agg(["mean", "size"]).reset_index()
     means = means[means["size"] == n_folds]
     if means.empty:

@@ -1,4 +1,4 @@
-"""Who was selected: how often, and when."""
+"""Frequencies or rounds of selection of each client."""
 
 from itertools import chain
 from typing import Any, Self
@@ -9,8 +9,8 @@ import pandas as pd
 from skfed.inspection._axes import (
     FREE,
     PRIORITY,
-    axes_of,
-    in_whole_rounds,
+    get_axes,
+    label_rounds,
     legend,
     name_clients,
     tidy,
@@ -34,12 +34,12 @@ class SelectionDisplay:
     shares : ndarray of shape (n_clients,)
         Their shares of all data; NaN for clients of earlier calls of ``partial_fit``.
     priority : ndarray of shape (n_clients,), dtype=bool
-        Who has priority.
+        Whether a client has priority.
 
     Attributes
     ----------
     ax_, figure_
-        Where it is drawn.
+        The matplotlib axes and figure.
     """
 
     def __init__(self, counts: pd.DataFrame, shares: np.ndarray, priority: np.ndarray):
@@ -49,7 +49,7 @@ class SelectionDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, kind: str = "frequency", ax: Any = None) -> Self:
-        """Draw the selections of a model, those of earlier ``partial_fit`` with other clients too.
+        """Draw the selections of a model, with those of clients of earlier ``partial_fit``.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class SelectionDisplay:
         Returns
         -------
         SelectionDisplay
-            The picture.
+            The display.
 
         Raises
         ------
@@ -74,17 +74,17 @@ class SelectionDisplay:
         """
         step = federated_step(estimator)
         cohorts = step.history_["cohort"]
-        ever = [*step.clients_.tolist(), *chain.from_iterable(cohorts)]
-        ids = {canonical(client): client for client in ever}
-        place = {key: k for k, key in enumerate(ids)}
+        clients = [*step.clients_.tolist(), *chain.from_iterable(cohorts)]
+        ids = {canonical(client): client for client in clients}
+        position = {key: k for k, key in enumerate(ids)}
         counts = np.zeros((len(cohorts), len(ids)), dtype=int)
         for t, cohort in enumerate(cohorts):
-            np.add.at(counts[t], [place[canonical(client)] for client in cohort], 1)
+            np.add.at(counts[t], [position[canonical(client)] for client in cohort], 1)
         names = np.fromiter(ids.values(), dtype=object, count=len(ids))
         table = pd.DataFrame(counts, columns=client_index(names))
         n_gone = len(ids) - len(step.clients_)
         shares = np.append(step.sizes_ / step.sizes_.sum(), np.full(n_gone, np.nan))
-        # Who has priority by name is among the clients of every call.
+        # Priority clients that are named are among the clients of every call.
         priority = np.append(step.priority_, np.full(n_gone, step.priority is None))
         return cls(table, shares, priority).plot(ax, kind=kind)
 
@@ -101,11 +101,11 @@ class SelectionDisplay:
         Returns
         -------
         SelectionDisplay
-            The same.
+            This display.
         """
         if not _KINDS.is_satisfied_by(kind):
             raise ValueError(f"kind must be {_KINDS}, got {kind!r}.")
-        self.ax_, self.figure_ = axes_of(ax, (7.5, 4.0))
+        self.ax_, self.figure_ = get_axes(ax, (7.5, 4.0))
         if kind == "frequency":
             self._frequencies()
         else:
@@ -113,21 +113,24 @@ class SelectionDisplay:
         return self
 
     def _frequencies(self) -> None:
-        """Bars in falling order, a dot for the data share."""
-        often = self.counts.sum().to_numpy() / max(self.counts.to_numpy().sum(), 1)
-        order = np.argsort(-often, kind="stable")
+        """Draw bars in descending order, and a dot for the data share."""
+        shares = self.counts.sum().to_numpy() / max(self.counts.to_numpy().sum(), 1)
+        order = np.argsort(-shares, kind="stable")
         places = np.arange(len(order))
-        for mask, colour, who in (
+        for mask, colour, group in (
             (self.priority, PRIORITY, "priority"),
             (~self.priority, FREE, "free"),
         ):
             chosen = mask[order]
             if chosen.any() and not self.priority.all():
                 self.ax_.bar(
-                    places[chosen], often[order][chosen], color=colour, label=f"selected, {who}"
+                    places[chosen],
+                    shares[order][chosen],
+                    color=colour,
+                    label=f"selected, {group}",
                 )
         if self.priority.all():
-            self.ax_.bar(places, often[order], color=FREE, label="selected")
+            self.ax_.bar(places, shares[order], color=FREE, label="selected")
         self.ax_.plot(
             places, self.shares[order], "o", color="black", ms=3, label="share of the data"
         )
@@ -139,7 +142,7 @@ class SelectionDisplay:
         legend(self.ax_)
 
     def _raster(self) -> None:
-        """A row a client, priority clients on top, a column a round."""
+        """Draw a row a client, priority clients on top, and a column a round."""
         order = np.argsort(~self.priority, kind="stable")
         self.ax_.imshow(
             self.counts.to_numpy().T[order] > 0,
@@ -154,4 +157,4 @@ class SelectionDisplay:
             self.ax_.axhline(self.priority.sum() - 0.5, color=PRIORITY, label="priority above")
             legend(self.ax_)
         name_clients(self.ax_.yaxis, self.counts.columns[order].tolist(), "clients")
-        in_whole_rounds(self.ax_)
+        label_rounds(self.ax_)

@@ -1,4 +1,4 @@
-"""What a parameter of the selection trades: scores of a search against eps or d."""
+"""Scores of a search against a parameter of the selection, such as eps or d."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -9,7 +9,15 @@ from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.inspection._axes import COLOURS, STYLES, axes_of, in_words, legend, tidy, told_apart
+from skfed.inspection._axes import (
+    COLOURS,
+    STYLES,
+    format_params,
+    get_axes,
+    legend,
+    number_duplicates,
+    tidy,
+)
 
 
 class TradeoffDisplay:
@@ -25,12 +33,12 @@ class TradeoffDisplay:
     param : str
         The parameter.
     score : str, default="score"
-        What the scores are.
+        The name of the score.
 
     Attributes
     ----------
     ax_, figure_
-        Where it is drawn.
+        The matplotlib axes and figure.
     """
 
     def __init__(self, points: pd.DataFrame, param: str, score: str = "score"):
@@ -47,18 +55,18 @@ class TradeoffDisplay:
         search : GridSearchCV, RandomizedSearchCV or another with ``cv_results_``
             A fitted search.
         param : str
-            A parameter of the candidates, or its end: "eps" for "selector__eps". Candidates that
-            lack it, or have no number there, or no score, are left out; a curve for each
-            combination of the other parameters.
+            A parameter of the candidates, or its last part: "eps" for "selector__eps". Candidates
+            without it, without a number for it, or without a score are left out. There is a curve
+            for each combination of the other parameters.
         metric : str, default="score"
-            Which of several scorers.
+            The name of one of several scorers.
         ax : matplotlib axes, default=None
             Where to draw; None makes a new figure.
 
         Returns
         -------
         TradeoffDisplay
-            The picture.
+            The display.
 
         Raises
         ------
@@ -98,9 +106,9 @@ class TradeoffDisplay:
         Returns
         -------
         TradeoffDisplay
-            The same.
+            This display.
         """
-        self.ax_, self.figure_ = axes_of(ax)
+        self.ax_, self.figure_ = get_axes(ax)
         several = self.points["series"].nunique() > 1
         finite = self.points["value"][np.isfinite(self.points["value"])]
         far = _beyond(finite)
@@ -129,14 +137,14 @@ class TradeoffDisplay:
 
 def _series(others: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the combination of other parameters that each candidate has."""
-    keys = [(in_words(params), _modules(params)) for params in others]
+    keys = [(format_params(params), _modules(params)) for params in others]
     distinct = list(dict.fromkeys(keys))
-    names = dict(zip(distinct, told_apart([words for words, _ in distinct]), strict=True))
+    names = dict(zip(distinct, number_duplicates([words for words, _ in distinct]), strict=True))
     return [names[key] for key in keys]
 
 
 def _modules(params: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the identities of the modules among parameters: their weights are not printed."""
+    """Return the identities of the modules among parameters, whose texts may be equal."""
     nets = [value for value in params.values() if isinstance(value, NeuralNet)]
     values = [*params.values(), *(net.module for net in nets)]
     return tuple(id(value) for value in values if isinstance(value, nn.Module))
@@ -151,14 +159,14 @@ def _full_name(param: str, known: set[str]) -> str:
 
 
 def _beyond(finite: pd.Series) -> float:
-    """Return where infinity is drawn: well beyond all other values."""
+    """Return the position of infinity, well beyond all finite values."""
     if finite.empty:
         return 0.0
     return finite.max() + (0.25 * (finite.max() - finite.min()) or 1.0)
 
 
 def _mark_infinity(ax: Any, finite: pd.Series, far: float) -> None:
-    """Call a place infinity, and leave ticks only there and among the finite values."""
+    """Label the position ``far`` as infinity; other ticks are in the range of finite values."""
     if finite.nunique() < 2:
         ticks = finite.unique().tolist()
     else:

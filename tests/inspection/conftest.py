@@ -1,4 +1,4 @@
-"""What tests of pictures share: data of twelve clients, and a check of what a picture says."""
+"""Fixtures of the tests of displays: data of twelve clients, and a check of texts."""
 
 from itertools import combinations
 
@@ -25,7 +25,7 @@ def data():
 
 @pytest.fixture
 def check_texts():
-    """Render; find texts on top of each other, or that stick out."""
+    """Return a function that fails if texts of a display overlap or are clipped."""
     return _check_texts
 
 

@@ -1,4 +1,4 @@
-"""Each display shows what it says, with no text on other text or out of the picture."""
+"""Each display shows its data; no texts overlap or are clipped."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_the_objective_where_it_was_polled(model):
     assert display.ax_.get_ylabel() == "objective F(w)"
 
 
-def test_what_is_not_there_is_told(data):
+def test_errors_of_missing_columns(data):
     X, _, clients = data
     model = FederatedRegressor(n_rounds=2).fit(X, X[:, 0], clients=clients)
     assert ConvergenceDisplay.from_estimator(model).y == "train_loss"
@@ -94,7 +94,7 @@ def test_what_is_not_there_is_told(data):
         ConvergenceDisplay.from_estimator(FederatedRegressor())
 
 
-def test_each_warm_up_says_whose_it_is(data, check_texts):
+def test_each_warm_up_is_labelled(data, check_texts):
     X, y, clients = data
     early, late = FedAlignSelector(np.inf, warmup=2), FedAlignSelector(np.inf, warmup=4)
     selectors = {
@@ -257,7 +257,7 @@ def test_the_federated_step_of_a_pipeline_is_drawn(data, model, display, check_t
 
 
 @pytest.mark.parametrize("display", DISPLAYS)
-def test_what_is_not_federated_is_told(data, display):
+def test_an_estimator_that_is_not_federated_is_an_error(data, display):
     X, y, clients = data
     with pytest.raises(TypeError, match=r"LogisticRegression\(\) has no federated step: pass a"):
         display(LogisticRegression().fit(X, y), X, y, clients)

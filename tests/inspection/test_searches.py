@@ -72,7 +72,7 @@ def test_a_monitor_of_something_else_is_told(data, monitored):
     alone = ScoringMonitor(scoring="accuracy")
     model = FederatedClassifier(n_rounds=1, engine="loop").set_callbacks(alone)
     model.fit(X, y, clients=clients)
-    with pytest.raises(ValueError, match=r"a GridSearchCV.*of \['FederatedClassifier'\]: pass a"):
+    with pytest.raises(ValueError, match=r"a GridSearchCV.*by \['FederatedClassifier'\]: pass a"):
         ConvergenceDisplay.from_search(search, alone)
     with pytest.raises(sklearn.exceptions.NotFittedError):
         ConvergenceDisplay.from_search(GridSearchCV(LogisticRegression(), {}), monitor)
