@@ -3,11 +3,12 @@
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skfed._estimator import BaseFederated
 from skfed._problem import Classification
 from skfed.nets import predict, predict_log
+from skfed.server._validation import rows_to_score
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
 
@@ -366,6 +367,9 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ValueError
             If ``clients`` does not fit X or names no priority client.
         """
-        X, y, sample_weight = self._scored(X, y, sample_weight, clients)
+        check_is_fitted(self)
+        X, y, sample_weight = rows_to_score(
+            X, y, sample_weight, clients, self.clients_, self.priority_
+        )
         with naming("X", "y", "sample_weight"):
             return super().score(X, y, sample_weight)

@@ -1,27 +1,21 @@
-"""The shared face of the federated estimators: parameters, validation, fit, predict, score."""
+"""Base class of the federated estimators: parameters, checks of data, fit, save and load."""
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from functools import partial
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skfed._federation import Federation, make_federation
-from skfed._problem import Problem
+from skfed._federation import Federation, make_federation, one_client
+from skfed._problem import Problem, TrainingData
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
-from skfed.callbacks._sklearn import (
-    CallbackSupportMixin,
-    SklearnCallbacks,
-    callback_attributes,
-    with_callbacks,
-)
+from skfed.callbacks._sklearn import CallbackSupportMixin, SklearnCallbacks, with_callbacks
 from skfed.checkpoint._run import Run, open_run
 from skfed.checkpoint._save import is_saved, load, save
 from skfed.engines import Draws, batch_size, make_engine
@@ -30,30 +24,34 @@ from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
 from skfed.server._config import RoundConfig
-from skfed.server._fitting import fitted_attributes, open_rounds, snapshot_attributes
+from skfed.server._fitting import (
+    fitted_attributes,
+    open_rounds,
+    reset_on_failure,
+    snapshot_attributes,
+)
 from skfed.server._standardize import standardize
 from skfed.server._state import ServerState
-from skfed.server._validation import Validation, make_validation, priority_rows
+from skfed.server._validation import Validation, make_validation
 from skfed.server._warm_start import has_more_rounds, new_state, resumed_state
 from skfed.utils._checks import naming
 from skfed.utils._seeding import draw_seed
-from skfed.utils._sklearn import Interval, StrOptions, safe_indexing, visual_block
-from skfed.utils._warnings import warn
+from skfed.utils._sklearn import Interval, StrOptions, visual_block
 
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
 
 
 class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
-    """What federated classifiers and regressors share."""
+    """Base class of federated classifiers and regressors."""
 
-    # With metadata routing on, fit takes what it is given, and a search scores as it does with
-    # routing off: by the rows as they are, unless a scorer asks for clients.
+    # With metadata routing on, a search passes these to fit. It scores all rows, as with routing
+    # off, unless a scorer requests clients.
     __metadata_request__fit = {"clients": True, "X_val": True, "y_val": True, "clients_val": True}
     __metadata_request__partial_fit = {"clients": True}
     __metadata_request__score = {"clients": False}
 
     _parameter_constraints: dict = {
-        "estimator": "no_validation",  # make_net names what it accepts
+        "estimator": "no_validation",  # make_net checks it
         "selector": [BaseSelector, None],
         "priority": [Iterable, None],
         "n_rounds": [_POSITIVE_INT],
@@ -153,34 +151,34 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         y : array-like of shape (n_samples,)
             Targets.
         clients : array-like of shape (n_samples,), default=None
-            The id of the client that holds each row: any hashable values. Without it, all rows
-            belong to one client, and a warning says so.
+            The id of the client that holds each row: any hashable values. None: all rows belong to
+            one client, with a warning.
         X_val, y_val : array-like, default=None
             Validation data; ``history_`` then has ``val_loss`` and ``val_score`` (as ``score``) of
             the global model after each round, or every ``validate_every`` rounds. In a Pipeline
-            ``X_val`` is to be transformed as X is, as by :func:`skfed.make_pipeline`: a warning
+            ``X_val`` must be transformed as X is, as :func:`skfed.make_pipeline` does; a warning
             names columns that are far from those of X.
         clients_val : array-like, default=None
-            The client of each validation row; only those of priority clients then count.
+            The client of each validation row; then only rows of priority clients count.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight w_i of each row: the loss of a minibatch is the sum of w_i l_i over the sum of
-            w_i, without gradient and 0 where these are all 0; so are the losses F_k and errors that
-            clients are asked for. D_k, p_k and all draws go on counting rows, and validation counts
-            them alike. The net's criterion must be the mean over its rows. With metadata routing
-            on, a search passes it on after ``set_fit_request(sample_weight=True)``.
+            w_i, and 0 without gradient if all w_i are 0; likewise the losses F_k and errors of
+            polls. D_k, p_k, all draws and the validation do not use weights. The net's criterion
+            must be the mean over its rows. With metadata routing on, a search passes weights after
+            ``set_fit_request(sample_weight=True)``.
 
         Returns
         -------
         self
             The fitted estimator. After Ctrl-C it has the model of the last finished round.
-            An update or an aggregate that is not finite is not taken; if in the end no client
-            reaches a finite loss any more, the last model from which one did is kept.
+            An update or an aggregate that is not finite is dropped; if in the end no client reaches
+            a finite loss, the last model from which a client did is kept.
 
         Warns
         -----
         ConvergenceWarning
             If a loss in ``history_`` has grown a thousandfold, or from some round on every client
-            that was asked failed.
+            in the cohorts failed.
         UserWarning
             If ``clients`` was not given; if the selector ignores ``priority``; if FedALIGN matched
             no free client in any round.
@@ -189,72 +187,59 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         ------
         ValueError
             If a parameter is out of range, ``clients`` does not fit X, or ``priority`` is empty or
-            names an unknown client; if every update is not finite in every round, or every
-            aggregate; if the run in ``checkpoint`` has been damaged; if ``warm_start`` finds
-            another module; if weights of rows are negative, not finite or, in some client, all 0,
-            or the net's loss does not allow them.
+            names an unknown client; if in every round no update, or no aggregate, is finite; if the
+            run in ``checkpoint`` is damaged; if the module has changed, with ``warm_start``; if
+            weights of rows are negative, not finite or, in some client, all 0, or the net's loss
+            does not allow them.
         TypeError
-            If a parameter cannot be told from others, with ``checkpoint``.
+            With ``checkpoint``, if a parameter cannot be described.
         OSError
             If ``checkpoint`` cannot be written to.
         """
         self._validate_params()
-        task = {"estimator": self, "X": X, "y": y}
+        task = {"estimator": self, "X": X, "y": y}  # as scikit-learn's callbacks take it
         resume = self.warm_start and hasattr(self, "net_")
-        with self._kept_on_failure(resume):
-            with naming("X", "y"):
-                X, y = self._check_training_data(X, y, reset=not resume)
-            federation = self._federation(clients, len(X))
-            weights = self._problem.row_weights(sample_weight, X, y, federation)
-            server = self._server_state(X, resume)
+        with reset_on_failure(self.__dict__, resume):
+            data = self._training_data(X, y, clients, sample_weight, not resume)
+            server = self._server_state(data.X, resume)
             if resume and not has_more_rounds(server, self.n_rounds):
                 return self
-            validation = self._validation(X, X_val, y_val, clients_val, federation, server)
-            data = {"X": X, "y": y, "sample_weight": weights}
-            data["classes"] = getattr(self, "classes_", None)
+            validation = self._validation(data, server, X_val, y_val, clients_val)
+            arrays = data.arrays() | {"classes": getattr(self, "classes_", None)}
             if validation is not None:
-                data["X_val"], data["y_val"] = validation.rows
-            with open_run(type(self), self.get_params(), server, federation, data) as run:
-                rounds = range(server.round, self.n_rounds)
-                callbacks = SklearnCallbacks(
-                    self._init_callback_context(
-                        max_subtasks=len(rounds), sequential_subtasks=False
-                    ),
-                    task,
-                    rounds,
-                    lambda: snapshot_attributes(server, federation, self._problem.output_shape, X),
-                )
-                return self._advance(
-                    server, federation, X, y, weights, self.n_rounds, validation, [callbacks], run
-                )
+                arrays["X_val"], arrays["y_val"] = validation.rows
+            with open_run(type(self), self.get_params(), server, data.federation, arrays) as run:
+                callbacks = self._sklearn_callbacks(task, server, data)
+                self._train(server, data, self.n_rounds, validation, [callbacks], run)
+        return self
 
     def save(self, path) -> None:
-        """Write what fit has learned to a file of safetensors and JSON.
+        """Write the fitted state to a file of safetensors and JSON.
 
         Parameters
         ----------
         path : str or path
-            The file; one that is there is replaced as a whole.
+            The file; an existing one is replaced as a whole.
 
         Raises
         ------
         NotFittedError
-            If there has been no fit.
+            If the estimator is not fitted.
         OSError
             If the file cannot be written.
         TypeError
-            If classes, client ids or the state of a callback are not plain: numbers, strings,
-            timestamps, and tuples of them are.
+            If classes, client ids or the state of a callback are not numbers, strings, timestamps,
+            or tuples of them.
         """
         check_is_fitted(self)
         save(path, type(self).__name__, vars(self), self._server)
 
     def load(self, path) -> Self:
-        """Take what an estimator has learned from a file that ``save`` has written.
+        """Read the fitted state from a file that ``save`` has written.
 
-        Nothing in the file is executed, so it holds no parameters, and no net's class: call this
-        on an estimator with the parameters of the one that was saved. It predicts as that one
-        does, and ``partial_fit`` and, with ``warm_start``, ``fit`` go on from it.
+        The file has neither parameters nor code, and nothing in it is executed: call this on an
+        estimator with the parameters of the saved one. It then predicts like that one, and
+        ``partial_fit`` and, with ``warm_start``, ``fit`` continue from it.
 
         Parameters
         ----------
@@ -271,10 +256,10 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         OSError
             If the file cannot be read.
         ValueError
-            If it was not written by ``save``, has been damaged, or is of another net.
+            If it was not written by ``save``, is damaged, or is of another net.
         """
         self._validate_params()
-        with self._kept_on_failure(resume=False):
+        with reset_on_failure(self.__dict__, resume=False):
             self.__dict__.update(load(path, type(self).__name__, self._unfitted_server))
         return self
 
@@ -282,73 +267,33 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Train for one more round."""
         self._validate_params()
         resume = hasattr(self, "net_")
-        with self._kept_on_failure(resume):
-            with naming("X", "y"):
-                X, y = self._check_training_data(X, y, reset=not resume, classes=classes)
-            federation = self._federation(clients, len(X))
-            weights = self._problem.row_weights(sample_weight, X, y, federation)
-            server = self._server_state(X, resume)
-            server.stopped = 0  # it is asked for one more
-            return self._advance(server, federation, X, y, weights, server.round + 1)
-
-    @contextmanager
-    def _kept_on_failure(self, resume: bool) -> Iterator[None]:
-        """Leave the estimator as it was when a fit from scratch fails.
-
-        A fit that is interrupted, or that goes on from an earlier one, keeps the rounds that it
-        finished.
-        """
-        before = dict(vars(self))
-        try:
-            yield
-        except BaseException as error:
-            n_rounds = vars(self).get("n_rounds_", 0)
-            fitted = vars(self).get("_server") is not before.get("_server") or resume
-            if isinstance(error, KeyboardInterrupt) and fitted and n_rounds:
-                warn(
-                    f"interrupted: the model of the last finished round, {n_rounds} of "
-                    f"{self.n_rounds}, is kept; fit goes on from it with warm_start=True."
-                )
-            elif not resume:
-                before |= callback_attributes(vars(self))
-                self.__dict__.clear()
-                self.__dict__.update(before)
-            raise
+        with reset_on_failure(self.__dict__, resume):
+            data = self._training_data(X, y, clients, sample_weight, not resume, classes)
+            server = self._server_state(data.X, resume)
+            server.stopped = 0  # also after a callback has stopped a fit
+            self._train(server, data, server.round + 1)
+        return self
 
     @abstractmethod
     def _check_training_data(self, X, y, *, reset, classes=None):
-        """Validate X and y, set what they teach, and return X with encoded targets."""
+        """Return X and encoded targets; with ``reset``, set what later data must conform to."""
 
     @property
     @abstractmethod
     def _problem(self) -> Problem:
-        """The problem that fit has found in y."""
+        """The problem with the classes, or the shape of targets, of fit."""
 
-    def _scored(self, X, y, sample_weight, clients) -> tuple:
-        """Return what of X, y and their weights is scored: rows of priority clients, if asked."""
-        check_is_fitted(self)
-        with naming("X", "y", "sample_weight"):
-            check_consistent_length(X, y, sample_weight)
+    def _training_data(
+        self, X, y, clients, sample_weight, reset: bool, classes=None
+    ) -> TrainingData:
+        """Validate the arguments of fit."""
+        with naming("X", "y"):
+            X, y = self._check_training_data(X, y, reset=reset, classes=classes)
         if clients is None:
-            return X, y, sample_weight
-        rows = priority_rows(clients, len(y), self.clients_, self.priority_)
-        with naming("X", "y", "sample_weight"):
-            weights = None if sample_weight is None else safe_indexing(sample_weight, rows)
-            return safe_indexing(X, rows), safe_indexing(y, rows), weights
-
-    def _federation(self, clients, n_samples: int) -> Federation:
-        if clients is None:
-            if self.priority is not None:
-                raise ValueError(
-                    "priority names clients, but clients was not given: pass clients= to fit, one "
-                    "id a row of X (step__clients= to a Pipeline of scikit-learn's own)."
-                )
-            warn(
-                "clients was not given, so all rows belong to one client: pass clients= to fit, "
-                "one id a row of X."
-            )
-            clients = np.zeros(n_samples, dtype=int)
-        return make_federation(clients, n_samples, self.priority)
+            clients = one_client(len(X), self.priority)
+        federation = make_federation(clients, len(X), self.priority)
+        weights = self._problem.row_weights(sample_weight, X, y, federation)
+        return TrainingData(X, y, weights, federation)
 
     def _server_state(self, X: np.ndarray, resume: bool) -> ServerState:
         """Return a new state, or that of the last fit with the changes to ``estimator`` since."""
@@ -365,9 +310,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return new_state(self._problem, self.estimator, X, seed)
 
     def _validation(
-        self, X, X_val, y_val, clients_val, federation: Federation, server: ServerState
+        self, data: TrainingData, server: ServerState, X_val, y_val, clients_val
     ) -> Validation | None:
-        """Return what measures a net after each round; a subclass may measure something else."""
+        """Return the validation of the global model, None without validation data."""
         if X_val is None and y_val is None and clients_val is None:
             return None
         if X_val is None or y_val is None:
@@ -379,60 +324,57 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             )
             self._check_sample_shape(X_val, "X_val")
             y_val = self._problem.encode(y_val, "y_val")
-        return make_validation(
-            server,
-            self._problem,
-            federation,
-            X,
-            (X_val, y_val, clients_val),
-            names=getattr(self, "feature_names_in_", None),
-            every=self.validate_every,
-            n_rounds=self.n_rounds,
-        )
+        held_out, names = (X_val, y_val, clients_val), getattr(self, "feature_names_in_", None)
+        return make_validation(vars(self), server, self._problem, data, held_out, names)
 
-    def _advance(
+    def _sklearn_callbacks(
+        self, task: dict[str, Any], server: ServerState, data: TrainingData
+    ) -> SklearnCallbacks:
+        """Return scikit-learn's callbacks for the rounds that are left."""
+        rounds = range(server.round, self.n_rounds)
+        context = self._init_callback_context(max_subtasks=len(rounds), sequential_subtasks=False)
+        shape = self._problem.output_shape
+        snapshot = partial(snapshot_attributes, server, data.federation, shape, data.X)
+        return SklearnCallbacks(context, task, rounds, snapshot)
+
+    def _train(
         self,
         server: ServerState,
-        federation: Federation,
-        X: np.ndarray,
-        y: np.ndarray,
-        weights: np.ndarray | None,
+        data: TrainingData,
         until: int,
         validation: Validation | None = None,
-        more: Sequence[SklearnCallbacks] = (),
+        callbacks: Sequence[SklearnCallbacks] = (),
         run: Run | None = None,
-    ) -> Self:
-        """Run rounds up to ``until`` and publish the result."""
-        X = cast(server.net, X)
-        y = self._problem.for_criterion(server.net, X, y)
+    ) -> None:
+        """Run rounds until ``until`` are finished, and set the fitted attributes."""
+        X = cast(server.net, data.X)
+        y = self._problem.for_criterion(server.net, X, data.y)
         if not server.round:
-            standardize(server, federation, X, private=self.update_privacy is not None)
-            server.first_exchanges += self._problem.first_exchanges(federation)
+            standardize(server, data.federation, X, private=self.update_privacy is not None)
+            server.first_exchanges += self._problem.first_exchanges(data.federation)
         net_pool = NetPool(server.net, X[:1])
-        draws = Draws(federation, server.seed, batch_size(server.net))
+        draws = Draws(data.federation, server.seed, batch_size(server.net))
         engine, self.engine_ = make_engine(
-            self.engine, net_pool, X, y, draws, self.memory_budget, self.n_jobs, weights
+            self.engine, net_pool, X, y, draws, self.memory_budget, self.n_jobs, data.weights
         )
         config = RoundConfig.from_params(vars(self), server.net)
-        rounds = open_rounds(
-            *(server, federation, engine, config),
-            until=until,
-            train=(X, y),
-            validation=validation,
-            callbacks=more,
-            run=run,
-            verbose=self.verbose,
-        )
         try:
-            with rounds as opened:
-                opened.run()
+            with open_rounds(
+                *(server, data.federation, engine, config),
+                until=until,
+                train=(X, y),
+                validation=validation,
+                callbacks=callbacks,
+                run=run,
+                verbose=self.verbose,
+            ) as rounds:
+                rounds.run()
         finally:
-            self._set_fitted(server, federation)
-        return self
+            self._set_fitted(server, data.federation)
 
     def _set_fitted(self, server: ServerState, federation: Federation) -> None:
-        """Set the fitted attributes by the rounds that were finished."""
-        for name in LINEAR_ATTRIBUTES:  # of an earlier fit, whose net was linear
+        """Set the fitted attributes from the finished rounds."""
+        for name in LINEAR_ATTRIBUTES:  # of an earlier fit with a linear net
             self.__dict__.pop(name, None)
         attributes = fitted_attributes(server, federation, self._problem.output_shape)
         self.__dict__.update(attributes)
@@ -441,7 +383,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return visual_block(self)
 
     def _check_X(self, X) -> np.ndarray:
-        """Validate samples to predict and bring them to the net's dtype."""
+        """Validate samples and return them in the net's dtype."""
         check_is_fitted(self)
         with naming("X"):
             X = validate_data(self, X, reset=False, dtype="numeric", allow_nd=True)
@@ -449,7 +391,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         return cast(self.net_, X)
 
     def _check_sample_shape(self, X: np.ndarray, name: str = "X") -> None:
-        """Check the dimensions beyond the second, which scikit-learn leaves to us."""
+        """Check the dimensions beyond the second, which scikit-learn does not."""
         if X.shape[1:] != self._sample_shape:
             raise ValueError(
                 f"{name} has samples of shape {X.shape[1:]}, but {type(self).__name__} was fitted "

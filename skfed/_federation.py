@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from skfed.utils._ids import canonical, digest, in_order, native
+from skfed.utils._warnings import warn
 
 # Ids that are all of one of these types are kept in an array of this dtype, others as objects.
 _PLAIN_DTYPES = {bool: bool, int: np.int64, float: np.float64, str: np.str_}
@@ -116,6 +117,20 @@ def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Feder
         order=order,
         offsets=np.append(starts, n_samples),
     )
+
+
+def one_client(n_samples: int, priority: Any) -> np.ndarray:
+    """Return the id of the one client of all rows, for a fit without clients; warn of it."""
+    if priority is not None:
+        raise ValueError(
+            "priority names clients, but clients was not given: pass clients= to fit, one id a row "
+            "of X (step__clients= to a Pipeline of scikit-learn's own)."
+        )
+    warn(
+        "clients was not given, so all rows belong to one client: pass clients= to fit, one id a "
+        "row of X."
+    )
+    return np.zeros(n_samples, dtype=int)
 
 
 def federation_of(sizes: Mapping[str, int], priority: Any = None) -> Federation:

@@ -1,11 +1,12 @@
 """The federated regressor."""
 
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skfed._estimator import BaseFederated
 from skfed._problem import Regression
 from skfed.nets import predict
+from skfed.server._validation import rows_to_score
 from skfed.utils._checks import naming
 
 
@@ -142,7 +143,10 @@ feature_names_in_
         ValueError
             If ``clients`` does not fit X or names no priority client.
         """
-        X, y, sample_weight = self._scored(X, y, sample_weight, clients)
+        check_is_fitted(self)
+        X, y, sample_weight = rows_to_score(
+            X, y, sample_weight, clients, self.clients_, self.priority_
+        )
         with naming("X", "y", "sample_weight"):
             return super().score(X, y, sample_weight)
 

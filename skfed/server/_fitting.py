@@ -10,7 +10,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed.callbacks._progress import Progress
-from skfed.callbacks._sklearn import SklearnCallbacks
+from skfed.callbacks._sklearn import SklearnCallbacks, callback_attributes
 from skfed.callbacks._skorch import RoundCallbacks, Rows
 from skfed.checkpoint._run import Run
 from skfed.engines import Engine
@@ -21,6 +21,7 @@ from skfed.server._rounds import Rounds
 from skfed.server._state import ServerState
 from skfed.server._validation import Validation
 from skfed.utils._torch_context import without_autocast
+from skfed.utils._warnings import warn
 
 
 @contextmanager
@@ -68,6 +69,30 @@ def open_rounds(
             callback.end()
     finally:
         progress.close()
+
+
+@contextmanager
+def reset_on_failure(attributes: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Context manager that restores the attributes of an estimator if a new fit fails.
+
+    A fit that is interrupted, or that continues another (``resume``), keeps its finished rounds.
+    """
+    before = dict(attributes)
+    try:
+        yield
+    except BaseException as error:
+        n_rounds = attributes.get("n_rounds_", 0)
+        fitted = attributes.get("_server") is not before.get("_server") or resume
+        if isinstance(error, KeyboardInterrupt) and fitted and n_rounds:
+            warn(
+                f"interrupted: the model of the last finished round, {n_rounds} of "
+                f"{attributes['n_rounds']}, is kept; fit continues from it with warm_start=True."
+            )
+        elif not resume:
+            before |= callback_attributes(attributes)
+            attributes.clear()
+            attributes.update(before)
+        raise
 
 
 def fitted_attributes(

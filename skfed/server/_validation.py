@@ -1,19 +1,21 @@
 """Validation of the global model on held-out rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_consistent_length
 from skorch import NeuralNet
 
-from skfed._federation import Federation, rows_of
-from skfed._problem import Problem
+from skfed._federation import rows_of
+from skfed._problem import Problem, TrainingData
 from skfed.engines import evaluate
 from skfed.nets import cast
 from skfed.server._state import ServerState
 from skfed.utils._checks import naming
 from skfed.utils._seeding import Purpose, stream
+from skfed.utils._sklearn import safe_indexing
 from skfed.utils._warnings import warn
 
 _SAMPLE_SIZE = 2**20  # values of X that are looked at
@@ -31,6 +33,18 @@ def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarr
             f"leave {name} out to count every row."
         )
     return rows
+
+
+def rows_to_score(X, y, sample_weight, clients, ids, priority) -> tuple:
+    """Return X, y and sample_weight: all rows, or with ``clients`` those of priority clients."""
+    with naming("X", "y", "sample_weight"):
+        check_consistent_length(X, y, sample_weight)
+    if clients is None:
+        return X, y, sample_weight
+    rows = priority_rows(clients, len(y), ids, priority)
+    with naming("X", "y", "sample_weight"):
+        weights = None if sample_weight is None else safe_indexing(sample_weight, rows)
+        return safe_indexing(X, rows), safe_indexing(y, rows), weights
 
 
 def is_due(t: int, every: int, n_rounds: int) -> bool:
@@ -80,47 +94,44 @@ class Validation:
 
 
 def make_validation(
+    params: Mapping[str, Any],
     server: ServerState,
     problem: Problem,
-    federation: Federation,
-    X: np.ndarray,
+    data: TrainingData,
     held_out: tuple[np.ndarray, np.ndarray, Any],
-    *,
     names: np.ndarray | None,
-    every: int,
-    n_rounds: int,
 ) -> Validation:
     """Return the validation of the net of a server on held-out rows.
 
     Parameters
     ----------
+    params : mapping
+        Parameters of the estimator.
     server : ServerState
         With the net and the seed.
     problem : Problem
         Scores outputs.
-    federation : Federation
-        The clients of the training data.
-    X : ndarray
-        The training data; a warning names columns of ``held_out`` that are far from it.
+    data : TrainingData
+        A warning names columns of ``held_out`` that are far from those of X.
     held_out : tuple
         X, encoded y, and the client of each row or None. With clients, only the rows of priority
         clients count.
     names : ndarray or None
         Names of the columns of X.
-    every, n_rounds : int
-        As in :class:`Validation`.
     """
     X_val, y_val, clients_val = held_out
     if cast(server.net, X_val[:1]).dtype.kind == "f":  # the integers of an embedding have no scale
-        warn_of_far_columns(X, X_val, names)
+        warn_of_far_columns(data.X, X_val, names)
     if clients_val is not None:
-        ids, priority = federation.ids, federation.priority
+        ids, priority = data.federation.ids, data.federation.priority
         rows = priority_rows(clients_val, len(X_val), ids, priority, "clients_val")
         X_val, y_val = X_val[rows], y_val[rows]
     with naming("X_val", "y_val"):
         X_val = cast(server.net, X_val)
         y_val = problem.for_criterion(server.net, X_val, y_val)
-    return Validation(server, (X_val, y_val), problem.score, every, n_rounds)
+    return Validation(
+        server, (X_val, y_val), problem.score, params["validate_every"], params["n_rounds"]
+    )
 
 
 def warn_of_far_columns(X: np.ndarray, X_val: np.ndarray, names: np.ndarray | None) -> None:
