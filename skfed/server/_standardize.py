@@ -1,4 +1,4 @@
-"""Means and variances of columns over the priority clients, for layers that standardise X."""
+"""Layers that standardise X, set from clients' means and variances of columns."""
 
 from collections.abc import Iterable
 
@@ -45,23 +45,23 @@ def set_moments(
     shape: tuple[int, ...],
     moments: Iterable[Moments | None],
 ) -> None:
-    """Set a new net's layers from what the priority clients send, and charge it to round 0.
+    """Set the layers of a new net from the moments of the priority clients; round 0 has the cost.
 
     Parameters
     ----------
     server : ServerState
         Before its first round.
     federation : Federation
-        Who the clients are.
+        The clients.
     shape : tuple of int
         Shape of a row of X.
     moments : iterable of (ndarray, ndarray) or None
-        Mean and variance of the columns of each priority client; None from one that has failed.
+        Mean and variance of the columns of each priority client; None if it failed.
 
     Raises
     ------
     ValueError
-        If such a layer is given something else than X.
+        If such a layer is not the first.
     """
     _check_first(server.net, shape)
     weights = (federation.priority_weights * federation.sizes)[federation.priority]
@@ -84,8 +84,8 @@ def layers_of(net: NeuralNet) -> list[Standardize]:
 
 
 def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
-    """Return the mean and variance of each column over the rows of X that one client holds."""
-    # In chunks, since X may be a memory map larger than memory.
+    """Return the mean and variance of each column over some rows of X."""
+    # In chunks: X may be a memory map larger than memory.
     size = max(1, _CHUNK // (8 * int(np.prod(X.shape[1:]))))
     chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
     mean = sum(_flat(X[chunk]).sum(axis=0) for chunk in chunks) / len(rows)
@@ -96,15 +96,15 @@ def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
 def _pool(
     moments: Iterable[Moments | None], weights: np.ndarray
 ) -> tuple[Moments | None, np.ndarray]:
-    """Return the mean and variance over all rows of clients, and a mask of those that sent them."""
-    # Added up client by client, around the first one's mean: so columns far from zero lose no
-    # digits, and a million clients need no memory.
+    """Return the weighted mean and variance of all clients, and a mask of those that replied."""
+    # Summed client by client, which needs no memory for a million clients, and around the first
+    # client's mean, so that columns far from zero lose no digits.
     pivot, shift, squares, total = None, 0.0, 0.0, 0.0
     replied = np.zeros(len(weights), dtype=bool)
-    for i, (one, weight) in enumerate(zip(moments, weights, strict=True)):
-        if one is None:
+    for i, (client, weight) in enumerate(zip(moments, weights, strict=True)):
+        if client is None:
             continue
-        mean, variance = one
+        mean, variance = client
         pivot = mean if pivot is None else pivot
         shift = shift + weight * (mean - pivot)
         squares = squares + weight * (variance + np.square(mean - pivot))
@@ -116,11 +116,11 @@ def _pool(
 
 
 def _check_first(net: NeuralNet, shape: tuple[int, ...]) -> None:
-    """Check that each layer is given X itself, by a row of numbers that are all different."""
+    """Check that the input of each layer is X, by a row of distinct numbers."""
     row = cast(net, np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(1, *shape))
 
-    def check(layer: Standardize, given: tuple[torch.Tensor, ...]) -> None:
-        if not np.array_equal(given[0].detach().cpu().numpy().ravel(), row.ravel()):
+    def check(layer: Standardize, inputs: tuple[torch.Tensor, ...]) -> None:
+        if not np.array_equal(inputs[0].detach().cpu().numpy().ravel(), row.ravel()):
             raise ValueError(
                 f"estimator's module has Standardize(n_features={len(layer.mean)}) behind another "
                 "layer, but it standardises X: make it the first layer."
@@ -135,10 +135,10 @@ def _check_first(net: NeuralNet, shape: tuple[int, ...]) -> None:
 
 
 def _set(net: NeuralNet, moments: Moments) -> None:
-    """Write the mean and the standard deviation of each column into a net's layers."""
+    """Set the mean and the standard deviation of each column in a net's layers."""
     mean, variance = moments
     deviation = np.sqrt(variance)
-    # A column that varies by less than float32 can tell is constant.
+    # A column whose deviation float32 cannot represent is constant.
     constant = deviation <= np.finfo(np.float32).eps * np.abs(mean)
     for layer in layers_of(net):
         layer.mean.copy_(torch.from_numpy(mean))

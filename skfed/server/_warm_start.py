@@ -1,4 +1,4 @@
-"""What of the estimator has changed since the last round, for a fit that goes on from it."""
+"""The state at the start of a fit: new, or that of the last fit with changed settings."""
 
 from typing import Any
 
@@ -14,19 +14,21 @@ from skfed.nets import get_state
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
 
-_OF_RATES = "", "lr", "param_groups"  # of an optimizer, its class among them
-_ABSENT = "not given"
+# Options of an optimizer that set its learning rates; "" is its class.
+_RATE_OPTIONS = "", "lr", "param_groups"
+_NOT_GIVEN = "not given"
 
 Settings = dict[str, Any]
 
 
 def _settings(estimator: Any) -> Settings:
-    """Return what the estimator parameter says, by the names that ``set_params`` takes."""
+    """Return the parameters of the ``estimator`` parameter, by the names of ``set_params``."""
     if not isinstance(estimator, NeuralNet):
         return {"estimator": estimator}
     params = estimator.get_params(deep=False)
     if isinstance(params["callbacks"], list):
-        params["callbacks"] = [(one, _params(one)) for one in params["callbacks"]]
+        # Their parameters too, since callbacks may be changed in place.
+        params["callbacks"] = [(cb, _callback_params(cb)) for cb in params["callbacks"]]
     return {"estimator": type(estimator)} | {f"estimator__{k}": v for k, v in params.items()}
 
 
@@ -49,18 +51,18 @@ def resumed_state(
     ValueError
         If the module has changed, or a criterion whose parameters are trained.
     """
-    given = _settings(estimator)
+    settings = _settings(estimator)
     changed = [
         name
-        for name in sorted(server.settings.keys() | given.keys())
-        if not _same(server.settings.get(name, _ABSENT), given.get(name, _ABSENT), name)
+        for name in sorted(server.settings.keys() | settings.keys())
+        if not _equal(server.settings.get(name, _NOT_GIVEN), settings.get(name, _NOT_GIVEN), name)
     ]
     if changed:
-        _check(server, given, changed)
-        new = problem.make_net(estimator, X, server.seed)
-        _check_criteria(server.net, new, changed)
-        _take(server, new, {name.removeprefix("estimator__") for name in changed})
-    server.settings = given
+        _check_module(server, settings, changed)
+        new_net = problem.make_net(estimator, X, server.seed)
+        _check_criteria(server.net, new_net, changed)
+        _apply_changes(server, new_net, {name.removeprefix("estimator__") for name in changed})
+    server.settings = settings
     server.succeeded = False
     return server
 
@@ -87,12 +89,13 @@ def has_more_rounds(server: ServerState, n_rounds: int) -> bool:
     return False
 
 
-def _same(one: Any, other: Any, name: str) -> bool:
+def _equal(one: Any, other: Any, name: str) -> bool:
+    """Tell whether two values of a setting have the same description."""
     if one is other:
         return True
     if type(one) is type(other) and type(one) in (list, tuple):
         pairs = zip(one, other, strict=False)
-        return len(one) == len(other) and all(_same(a, b, name) for a, b in pairs)
+        return len(one) == len(other) and all(_equal(a, b, name) for a, b in pairs)
     of_callback = "callbacks" in name
     try:
         return describe(one, of_callback) == describe(other, of_callback)
@@ -100,17 +103,28 @@ def _same(one: Any, other: Any, name: str) -> bool:
         return False
 
 
-def _check(server: ServerState, given: Settings, changed: list[str]) -> None:
-    """Check that the net is still the one that is trained."""
+def _check_module(server: ServerState, settings: Settings, changed: list[str]) -> None:
+    """Check that the net has the class and the modules of the trained one."""
     fixed = {"", "compile", *server.net._modules}
     for name in changed:
-        if name.removeprefix("estimator").removeprefix("__").partition("__")[0] in fixed:
-            _refuse(server, given, name)
+        if name.removeprefix("estimator").removeprefix("__").partition("__")[0] not in fixed:
+            continue
+        before, now = (
+            shown(values[name]) if name in values else _NOT_GIVEN
+            for values in (server.settings, settings)
+        )
+        raise ValueError(
+            f"{name} has changed since the last fit, from {before} to {now}, but warm_start=True "
+            f"and partial_fit continue with the net of the {server.round} rounds that are "
+            "finished: set it back, or fit anew with warm_start=False. Learning rate, batch size, "
+            "optimizer, criterion, callbacks and device may change."
+        )
 
 
-def _check_criteria(net: NeuralNet, new: NeuralNet, changed: list[str]) -> None:
-    names = [name for name in changed if _head(name) in net._criteria]
-    trained = {_head(name) for one in (net, new) for name in get_state(one)}
+def _check_criteria(net: NeuralNet, new_net: NeuralNet, changed: list[str]) -> None:
+    """Check that no criterion with trained parameters has changed."""
+    names = [name for name in changed if _prefix(name) in net._criteria]
+    trained = {_prefix(name) for either in (net, new_net) for name in get_state(either)}
     if names and not trained.isdisjoint(net._criteria):
         raise ValueError(
             f"{names[0]} has changed since the last fit, and the criterion has parameters that are "
@@ -118,81 +132,75 @@ def _check_criteria(net: NeuralNet, new: NeuralNet, changed: list[str]) -> None:
         )
 
 
-def _refuse(server: ServerState, given: Settings, name: str) -> None:
-    was, now = (shown(of[name]) if name in of else _ABSENT for of in (server.settings, given))
-    raise ValueError(
-        f"{name} has changed since the last fit, from {was} to {now}, but warm_start=True and "
-        f"partial_fit go on with the net of the {server.round} rounds so far: set it back, or fit "
-        "anew with warm_start=False. Learning rate, batch size, optimizer, criterion, callbacks "
-        "and device may change."
-    )
-
-
-def _head(name: str) -> str:
+def _prefix(name: str) -> str:
     """Return the first part of the name of a setting or of a tensor."""
     return name.removeprefix("estimator__").replace(".", "__").partition("__")[0]
 
 
-def _take(server: ServerState, new: NeuralNet, changed: set[str]) -> None:
-    """Give a server's net the changed settings of a new one, and what they are made to."""
+def _apply_changes(server: ServerState, new_net: NeuralNet, changed: set[str]) -> None:
+    """Set the changed settings, and the objects that depend on them, as in ``new_net``."""
     net = server.net
     for name in changed:
         vars(net).pop(name, None)
-        if name in vars(new):
-            vars(net)[name] = vars(new)[name]
-    if any(_head(name) in net._criteria for name in changed):
+        if name in vars(new_net):
+            vars(net)[name] = vars(new_net)[name]
+    if any(_prefix(name) in net._criteria for name in changed):
         for name in net._criteria:
-            vars(net)[f"{name}_"] = vars(new)[f"{name}_"]
+            vars(net)[f"{name}_"] = vars(new_net)[f"{name}_"]
     for name in (*net._modules, *net._criteria):
-        if isinstance(part := getattr(net, f"{name}_"), nn.Module):
-            part.to(net.device)
-    _take_optimizer(server, new, changed)
+        if isinstance(module := getattr(net, f"{name}_"), nn.Module):
+            module.to(net.device)
+    _change_optimizer_and_callbacks(server, new_net, changed)
 
 
-def _take_optimizer(server: ServerState, new: NeuralNet, changed: set[str]) -> None:
-    """Take optimizer and callbacks: where none is about the rate, the rates go on."""
-    net, heads = server.net, set(map(_head, changed))
-    old, now = dict(net.callbacks_), dict(net.callbacks_)
-    begun: set[str] = set()
-    if "callbacks" in heads:
-        now = dict(new.callbacks_)
-        begun = {name for name in now if not _same_callback(old.get(name), now[name])}
-    schedulers = {k for k, v in (*old.items(), *now.items()) if isinstance(v, LRScheduler)}
-    gone = old.keys() - now.keys()
-    if any(_is_of_rates(net, name) for name in changed) or schedulers & (begun | gone):
-        begun |= schedulers - gone
+def _change_optimizer_and_callbacks(
+    server: ServerState, new_net: NeuralNet, changed: set[str]
+) -> None:
+    """Set optimizers and callbacks; learning rates are kept unless a change concerns them."""
+    net, prefixes = server.net, set(map(_prefix, changed))
+    old, new = dict(net.callbacks_), dict(net.callbacks_)
+    restarted: set[str] = set()
+    if "callbacks" in prefixes:
+        new = dict(new_net.callbacks_)
+        restarted = {name for name in new if not _equal_callbacks(old.get(name), new[name])}
+    schedulers = {k for k, cb in (*old.items(), *new.items()) if isinstance(cb, LRScheduler)}
+    removed = old.keys() - new.keys()
+    if any(_sets_rates(net, name) for name in changed) or schedulers & (restarted | removed):
+        restarted |= schedulers - removed
         net.initialize_optimizer()
         server.rates = server.rates_now()
-    elif not heads.isdisjoint(net._optimizers):
-        _take_options(net, new)
-    net.callbacks_ = [(k, one if k in begun else old[k]) for k, one in now.items()]
-    server.restarted |= begun
+    elif not prefixes.isdisjoint(net._optimizers):
+        _change_options(net, new_net)
+    net.callbacks_ = [(k, cb if k in restarted else old[k]) for k, cb in new.items()]
+    server.restarted |= restarted
     if server.callback_state is not None:
-        server.callback_state = {k: v for k, v in server.callback_state.items() if k not in begun}
+        callback_state = server.callback_state.items()
+        server.callback_state = {k: v for k, v in callback_state if k not in restarted}
 
 
-def _is_of_rates(net: NeuralNet, name: str) -> bool:
-    """Tell whether a setting says by what rates, or by what optimizer, which weights move."""
-    head, _, option = name.partition("__")
-    return head == "lr" or (head in net._optimizers and option in _OF_RATES)
+def _sets_rates(net: NeuralNet, name: str) -> bool:
+    """Tell whether a setting is the class of an optimizer, or one of its learning rates."""
+    prefix, _, option = name.partition("__")
+    return prefix == "lr" or (prefix in net._optimizers and option in _RATE_OPTIONS)
 
 
-def _take_options(net: NeuralNet, new: NeuralNet) -> None:
-    """Take the optimizers' options but for the rates, which callbacks may have set."""
+def _change_options(net: NeuralNet, new_net: NeuralNet) -> None:
+    """Set the optimizers' options except the learning rates, which callbacks may have changed."""
     for name in net._optimizers:
-        optimizer, of_new = getattr(net, f"{name}_"), getattr(new, f"{name}_")
-        for group, one in zip(optimizer.param_groups, of_new.param_groups, strict=True):
-            options = one.keys() - {"params", "lr", "initial_lr"}
-            group.update({option: one[option] for option in options})
-        optimizer.defaults = of_new.defaults
+        optimizer, new = getattr(net, f"{name}_"), getattr(new_net, f"{name}_")
+        for group, new_group in zip(optimizer.param_groups, new.param_groups, strict=True):
+            options = new_group.keys() - {"params", "lr", "initial_lr"}
+            group.update({option: new_group[option] for option in options})
+        optimizer.defaults = new.defaults
 
 
-def _same_callback(one: Callback | None, other: Callback) -> bool:
-    is_same = type(one) is type(other)
-    return is_same and _same([_params(one)], [_params(other)], "callbacks")
+def _equal_callbacks(one: Callback | None, other: Callback) -> bool:
+    if type(one) is not type(other):
+        return False
+    return _equal([_callback_params(one)], [_callback_params(other)], "callbacks")
 
 
-def _params(callback: Any) -> Any:
+def _callback_params(callback: Any) -> Any:
     """Return the parameters of a callback, or of its pair of name and callback."""
     callback = callback[1] if isinstance(callback, tuple) else callback
     return None if isinstance(callback, type) else sorted(callback.get_params(deep=False).items())
