@@ -131,3 +131,49 @@ def test_extras_are_not_imported():
     code = "import sys, skfed; print({'dask', 'distributed', 'flwr', 'ray'} & sys.modules.keys())"
     run = [sys.executable, "-c", code]
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def module_of(path):
+    """Return the name by which a file is imported."""
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_among(modules, source):
+    """Return those of some modules that a source imports, in functions and for typing too."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            paths = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {path if path in modules else node.module for path in paths}
+    return names & set(modules)
+
+
+def circles(graph):
+    """Return the sets of nodes that reach one another."""
+    reached = {}
+    for start in graph:
+        reached[start], ahead = set(), set(graph[start])
+        while ahead:
+            node = ahead.pop()
+            reached[start].add(node)
+            ahead |= graph[node] - reached[start]
+    inside = [node for node in graph if node in reached[node]]
+    return {frozenset(n for n in reached[node] if node in reached[n]) for node in inside}
+
+
+def test_no_import_circle():
+    sources = {module_of(path): path.read_text(encoding="utf-8") for path in SOURCES}
+    graph = {name: imports_among(sources, source) for name, source in sources.items()}
+    assert "skfed.engines._loop" in graph["skfed.engines"]
+    assert not [sorted(circle) for circle in circles(graph)]
+
+
+def test_circles_are_found():
+    modules = {"skfed.a", "skfed.a.b", "skfed.c"}
+    typing = "if TYPE_CHECKING:\n    from skfed.a import b, other\ndef f():\n    import skfed.c"
+    assert imports_among(modules, typing) == modules
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}, "e": set()}
+    assert circles(graph) == {frozenset("bc")}
