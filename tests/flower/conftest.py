@@ -1,4 +1,4 @@
-"""Skips all of it where Flower is not installed."""
+"""Skips these tests where Flower is not installed."""
 
 import importlib.util
 
@@ -10,7 +10,7 @@ if importlib.util.find_spec("flwr") is None:
 
 @pytest.fixture
 def federate(blobs):
-    """Return a function that fits an estimator over the blobs' clients, each a node of its own."""
+    """Return a function that fits an estimator over the blobs' clients, each on its own node."""
     from local_grid import LocalGrid, Node
 
     from skfed.flower import FederatedStrategy, client_app

@@ -1,4 +1,4 @@
-"""The example's processes end, whatever happens; its certificates name whom they must."""
+"""The example's processes end, also after errors; its certificates have all names."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ def example(monkeypatch):
 
 @pytest.fixture
 def start():
-    """Return a function that starts a process; all are killed in the end."""
+    """Return a function that starts a process; all are killed at the end."""
     started = []
 
     def popen(command):
@@ -52,7 +52,7 @@ def test_a_superlink_that_does_not_start_is_ended(error, start, tmp_path, monkey
     assert raised.value.__notes__ == ["the port is taken"]
 
 
-def test_all_is_ended_though_one_end_fails(start, tmp_path, monkeypatch):
+def test_all_processes_are_ended_if_one_cannot_be(start, tmp_path, monkeypatch):
     import loopback
 
     federation = loopback.Loopback(tmp_path)
@@ -88,14 +88,14 @@ def test_children_are_found_and_ended(tool, start, monkeypatch):
     loopback.wait_until(lambda: len(loopback._family(parent.pid)) == 2, 60, "no child")
     assert loopback._family(parent.pid)[-1] == parent.pid
     loopback._end(parent)
-    parent.communicate(timeout=10)  # the end of what both could write to
+    parent.communicate(timeout=10)  # both have closed the pipe
 
 
-def test_certificates_name_the_superlink_s_own_address_too(tmp_path):
+def test_certificates_have_the_superlink_s_own_address(tmp_path):
     from certificates import Certificates
 
     made = Certificates(tmp_path, ["fl.example.org"])
     certificate = x509.load_pem_x509_certificate(made.server.read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    told = {str(name.value) for name in names}
-    assert told == {"fl.example.org", "localhost", "127.0.0.1"}
+    hosts = {str(name.value) for name in names}
+    assert hosts == {"fl.example.org", "localhost", "127.0.0.1"}

@@ -20,24 +20,24 @@ from skfed.flower._messages import PROTOCOL
 def test_names_are_checked(federate, caplog):
     strategy, grid = federate(estimator(n_rounds=1), names="abcdef")
     app = grid.nodes[10].app
-    grid.add(Node(app, {"client-name": "b"}))  # of one that is there
+    grid.add(Node(app, {"client-name": "b"}))  # of a connected client
     grid.add(Node(app, {}))
     grid.nodes[12].registered = "someone else"
     grid.nodes[13].registered = "d"
     strategy.clients, strategy.timeout = ["a", "b", "c"], 0.2
     with pytest.raises(TimeoutError) as error, caplog.at_level(logging.WARNING):
         strategy.start(grid)
-    told = str(error.value)
-    assert "not connected: ['c']" in told and "raise timeout" in told
-    assert "'b' is already connected" in told
-    assert "it reports the name 'c', but is registered as 'someone else'" in told
-    assert "its node has no client-name" in told
+    message = str(error.value)
+    assert "not connected: ['c']" in message and "raise timeout" in message
+    assert "'b' is already connected" in message
+    assert "it reports the name 'c', but is registered as 'someone else'" in message
+    assert "its node has no client-name" in message
     grid.nodes[12].registered = ""
     strategy.start(grid)
     assert strategy.model_.clients_.tolist() == ["a", "b", "c"]  # the others are not used
 
 
-def test_who_comes_back_with_other_data_is_left_out(federate, blobs):
+def test_a_client_that_comes_back_with_other_data_is_left_out(federate, blobs):
     X, y, _ = blobs
     strategy, grid = federate(estimator(n_rounds=3))
 
@@ -55,7 +55,7 @@ def test_who_comes_back_with_other_data_is_left_out(federate, blobs):
     assert "'a newcomer' is not one of the clients" in refused
 
 
-def test_data_that_do_not_go_together_are_told(federate, blobs):
+def test_incompatible_data_are_named(federate, blobs):
     X, y, clients = blobs
 
     def load(context):
@@ -86,7 +86,7 @@ def test_wrong_parameters(change, error, match):
         FederatedStrategy(params.pop("estimator"), **params)
 
 
-def test_dropouts_are_not_played():
+def test_simulated_dropouts_are_an_error():
 
     with pytest.raises(ValueError, match=r"availability=Dropout\(\) simulates clients"):
         FederatedStrategy(estimator(availability=Dropout()), clients=2)
@@ -112,7 +112,7 @@ def test_the_estimators_parameters_are_checked_before_clients_are_waited_for(
     assert not grid.sent
 
 
-def test_unknown_priority_is_told(federate):
+def test_unknown_priority_is_an_error(federate):
     strategy, grid = federate(
         estimator(selector=FedAlignSelector(), priority=["nobody"]), clients=list("abcdef")
     )
@@ -120,7 +120,7 @@ def test_unknown_priority_is_told(federate):
         strategy.start(grid)
 
 
-def test_clients_are_all_that_there_are_and_those_with_priority(federate):
+def test_by_default_clients_are_all_that_are_connected_and_those_with_priority(federate):
     aligned = estimator(selector=FedAlignSelector(warmup=0), priority=np.array(["e"]), n_rounds=1)
     strategy, grid = federate(aligned, clients=None, names="dab", timeout=3)
     look, app = grid.get_nodes, grid.nodes[10].app
@@ -142,13 +142,13 @@ def test_clients_are_all_that_there_are_and_those_with_priority(federate):
 
 @pytest.fixture
 def soon(monkeypatch):
-    """Ask nodes again at once."""
+    """Let nodes get a new request at once."""
     for name in ("_RETRY_AFTER", "_REPEAT_AFTER"):
         monkeypatch.setattr(f"skfed.flower._discovery.{name}", 0.0)
 
 
 @pytest.mark.parametrize("t", [None, 1])
-def test_a_node_whose_first_word_is_lost_is_asked_again(t, federate, soon):
+def test_a_node_whose_first_reply_is_lost_gets_a_new_request(t, federate, soon):
     strategy, grid = federate(estimator(n_rounds=4), timeout=5)
     lost = []
 
@@ -176,8 +176,8 @@ def test_a_node_whose_first_word_is_lost_is_asked_again(t, federate, soon):
     assert failed == [(), ("c",), ("c",), ()] if t else failed == [()] * 4
 
 
-def test_a_node_that_was_refused_and_started_anew_is_asked_again(federate, soon):
-    """With keys it is the same node as before."""
+def test_a_node_that_was_left_out_and_restarted_gets_a_new_request(federate, soon):
+    """With keys it has the same node id as before."""
     strategy, grid = federate(estimator(n_rounds=1))
     node, look, looks = node_of(grid, "a"), grid.get_nodes, []
     right, node.config = node.config, {"client-name": "b"}
@@ -196,8 +196,7 @@ def test_a_node_that_was_refused_and_started_anew_is_asked_again(federate, soon)
     assert strategy.model_.clients_.tolist() == list("abcdef")
 
 
-def test_a_node_that_is_gone_is_forgotten(federate):
-    """What it comes back as is asked, at once."""
+def test_a_node_that_comes_back_gets_a_new_request_at_once(federate):
     strategy, grid = federate(estimator(n_rounds=1))
     node, look, looks = grid.nodes[10], grid.get_nodes, []
     right, node.config = node.config, {}
@@ -216,8 +215,8 @@ def test_a_node_that_is_gone_is_forgotten(federate):
     assert strategy.model_.history_["n_aggregated"].tolist() == [6]
 
 
-def test_a_node_that_hangs_keeps_nobody_waiting(federate, monkeypatch):
-    """One that connects meanwhile is met, though the wait for the other takes all the time."""
+def test_others_do_not_wait_for_a_node_that_hangs(federate, monkeypatch):
+    """A node that connects meanwhile is found before the wait for the other ends."""
     monkeypatch.setattr("skfed.flower._discovery._RETRY_AFTER", 1.0)
     strategy, grid = federate(estimator(n_rounds=4), names="abcdef", timeout=30)
     hellos = hang_until(grid, "f")
@@ -239,9 +238,9 @@ def test_a_node_that_hangs_leaves_time_for_others(clients, federate):
 
 
 def hang_until(grid, name):
-    """Add a node that never answers; the named one comes once it has been asked.
+    """Add a node that never replies; the named one connects after the first message to it.
 
-    Returns the messages that it is sent.
+    Returns the messages to the new node.
     """
     late_one, look, asked = node_of(grid, name), grid.get_nodes, []
     late_one.online = False
@@ -257,15 +256,15 @@ def hang_until(grid, name):
     return asked
 
 
-def test_a_name_that_is_registered_is_no_nameless_node_s(federate):
+def test_a_node_that_is_not_registered_cannot_have_a_registered_name(federate):
     strategy, grid = federate(estimator(n_rounds=3))
     node_of(grid, "c").registered = "c"
 
-    def pose(grid):
+    def impersonate(grid):
         node_of(grid, "c").online = False
         grid.add(Node(node_of(grid, "c").app, {"client-name": "c"}))
 
-    at_round(0, pose)(grid)
+    at_round(0, impersonate)(grid)
     strategy.start(grid)
     assert strategy.model_.history_["failed"].tolist() == [("c",)] * 3
     refused = " ".join(strategy._nodes._rejected.values())
@@ -325,7 +324,7 @@ def test_an_invalid_info_is_no_client(wrong, federate):
 
 @pytest.mark.parametrize("at_server", [False, True])
 def test_different_versions_are_named_as_the_cause(at_server, federate, monkeypatch):
-    """Of the two sides, one at a time has other messages."""
+    """Either side may have the other version."""
     strategy, grid = federate(estimator(), timeout=0.2)
     changed = "_discovery" if at_server else "_client"
     monkeypatch.setattr(f"skfed.flower.{changed}.PROTOCOL", 7)
@@ -333,7 +332,7 @@ def test_different_versions_are_named_as_the_cause(at_server, federate, monkeypa
         strategy.start(grid)
 
 
-def test_labels_of_another_kind_do_not_go_together(federate):
+def test_labels_of_different_types_are_incompatible(federate):
     strategy, grid = federate(estimator(), timeout=0.2)
     strings = INFO | {"classes": '["x", "y"]'}
     node_of(grid, "c").answer = lambda m: reply(m, info=ConfigRecord(strings))
@@ -341,7 +340,7 @@ def test_labels_of_another_kind_do_not_go_together(federate):
         strategy.start(grid)
 
 
-def test_whole_and_other_numbers_are_labels_of_one_kind(federate):
+def test_integers_and_other_numbers_are_labels_of_one_type(federate):
     strategy, grid = federate(estimator(n_rounds=1))
     node = node_of(grid, "c")
     node.answer = lambda m: (
@@ -353,7 +352,7 @@ def test_whole_and_other_numbers_are_labels_of_one_kind(federate):
     assert strategy.model_.history_["failed"].tolist() == [()]
 
 
-def test_a_stranger_does_not_come_before_those_that_are_named(federate, blobs):
+def test_a_client_without_a_given_name_is_not_admitted_first(federate, blobs):
     strategy, grid = federate(estimator(n_rounds=1), clients=["a", "b"])
     wide = client_app(estimator(), lambda context: (np.zeros((4, 9)), [0, 1, 2, 0]))
     grid.nodes = {1: Node(wide, {"client-name": "stranger"}), **grid.nodes}
@@ -369,6 +368,6 @@ def test_class_weights_that_need_all_clients_labels_are_refused():
         FederatedStrategy(balanced)
 
 
-def test_what_is_no_estimator_is_told_to_the_client():
+def test_a_client_app_needs_an_estimator():
     with pytest.raises(TypeError, match="estimator must be a FederatedClassifier"):
         client_app("x", lambda context: None)

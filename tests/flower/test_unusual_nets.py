@@ -10,7 +10,7 @@ from skfed.aggregation import CoordinateMedian
 
 
 class Rotating(nn.Module):
-    """With complex, integer, infinite and changing buffers."""
+    """Has complex, integer, infinite and changing buffers."""
 
     def __init__(self, trained=False):
         super().__init__()
@@ -37,7 +37,7 @@ def tensors(model):
 
 
 @pytest.mark.parametrize("aggregator", [None, CoordinateMedian()], ids=repr)
-def test_constants_stay_bit_for_bit_over_messages(blobs, federate, aggregator):
+def test_constants_are_unchanged_bit_for_bit_over_messages(blobs, federate, aggregator):
     X, y, clients = blobs
     selector = RandomSelector(4, "uniform", False, weighting="unbiased")
     estimator = FederatedClassifier(
@@ -54,7 +54,7 @@ def test_constants_stay_bit_for_bit_over_messages(blobs, federate, aggregator):
         assert torch.equal(after[name], before[name]) == (name in CONSTANTS)
 
 
-def test_a_trainable_complex_parameter_is_refused_by_the_server_and_at_a_client(federate):
+def test_a_trainable_complex_parameter_is_an_error_at_the_server_and_at_a_client(federate):
     trained = FederatedClassifier(Rotating(trained=True), n_rounds=1, random_state=0)
     strategy, grid = federate(trained)
     with pytest.raises(ValueError, match="phases is complex"):

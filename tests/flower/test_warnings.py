@@ -1,4 +1,4 @@
-"""What a fit warns of in the end, it warns of over Flower too."""
+"""The warnings of a fit appear over Flower too."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from skfed import FedAlignSelector, FederatedClassifier
 from skfed.modules import SoftmaxRegression
 
 
-def test_divergence_is_told_and_the_last_model_of_a_finite_loss_kept(federate, blobs):
-    """One step so large leads to finite weights, and to outputs that are not."""
+def test_divergence_warns_and_keeps_the_last_model_with_a_finite_loss(federate, blobs):
+    """A step this large gives finite weights, and outputs that are not finite."""
     net = NeuralNetClassifier(
         SoftmaxRegression,
         module__n_features=5,
@@ -27,13 +27,13 @@ def test_divergence_is_told_and_the_last_model_of_a_finite_loss_kept(federate, b
     assert np.isfinite(strategy.model_.predict_proba(blobs[0])).all()
 
 
-def test_priority_that_has_no_influence_is_told(federate):
+def test_priority_without_influence_warns(federate):
     strategy, grid = federate(estimator(selector=EVERYBODY, priority=["a"], n_rounds=1))
     with pytest.warns(UserWarning, match="priority has no influence on who trains"):
         strategy.start(grid)
 
 
-def test_priority_without_a_selector_is_that_of_fedalign(federate, blobs):
+def test_priority_without_a_selector_uses_fedalign(federate, blobs):
     X, y, clients = blobs
     strategy, grid = federate(FederatedClassifier(priority=["a", "b"], n_rounds=2, random_state=0))
     strategy.start(grid)
@@ -44,7 +44,7 @@ def test_priority_without_a_selector_is_that_of_fedalign(federate, blobs):
     assert all({"a", "b"} <= set(cohort) for cohort in cohorts)
 
 
-def test_an_eps_that_matches_nobody_is_told(federate):
+def test_an_eps_that_matches_no_client_warns(federate):
     selector = FedAlignSelector(eps=1e-9, warmup=1)
     strategy, grid = federate(estimator(selector=selector, priority=["a"], n_rounds=2))
     with pytest.warns(UserWarning, match="matched no free client in any of the 1 rounds"):
