@@ -144,7 +144,7 @@ def test_nodes_and_servers_that_die_and_come_back(tmp_path):
         history = load(tmp_path, 4, "everybody").history_
     assert history["round"].tolist() == [0, 1, 2, 3]
     assert history["failed"].tolist() == [(), ("b",), ("b",), ()]
-    assert "its reply has no ArrayRecord 'model-0'" in history["causes"][1][0]
+    assert "its reply has no ArrayRecord 'state-0'" in history["causes"][1][0]
     assert "no answer" in history["causes"][2][0]
     trained = [seen["round"] for seen in exchanges(a) if "state-0" in seen["sent"]]
     assert [trained.count(t) for t in (0, 2, 3)] == [1, 1, 1]  # the second server continues
