@@ -1,0 +1,95 @@
+"""The ledger and the history are computed from records of exchanges alone."""
+
+import numpy as np
+import pytest
+
+from skfed.history import make_row
+from skfed.selection import Cohort
+from skfed.server._exchange import Exchange, ModelHolders, Outcome, statistics_exchange
+from skfed.server._rounds import admit
+
+
+def exchange(kind, clients, **columns):
+    counts = "rows", "models_down", "models_up", "scalars_down", "scalars_up"
+    given = {name: np.array(columns.pop(name, [0] * len(clients))) for name in counts}
+    outcomes = np.array(columns.pop("outcomes", [Outcome.OK] * len(clients)))
+    answers = np.full(len(clients), np.nan)
+    return Exchange(
+        kind=kind, clients=np.array(clients), outcomes=outcomes, answers=answers, **given, **columns
+    )
+
+
+def row(*exchanges, cohort=(), model_bytes=100):
+    return make_row(
+        round=0,
+        exchanges=exchanges,
+        model_bytes=model_bytes,
+        names=lambda ks: tuple("abcdef"[k] for k in ks),
+        cohort=np.array(cohort, dtype=int),
+        objective=np.nan,
+        train_loss=np.nan,
+        validation={},
+        lr=0.1,
+        scheduled={},
+        seconds={},
+    )
+
+
+def test_a_round_with_a_silent_a_failed_and_an_absent_client():
+    """Worked out by hand: a, b, c are polled with a bound; b fails; c is silent; a, d, d train."""
+    statistics = statistics_exchange(np.array([0, 1]), np.array([True, False]), 6)
+    polled = exchange(
+        "poll",
+        [0, 1, 2],
+        outcomes=[Outcome.OK, Outcome.FAILED, Outcome.SILENT],
+        rows=[10, 20, 30],
+        models_down=[1, 1, 1],
+        scalars_down=[1, 1, 1],
+        scalars_up=[1, 0, 0],
+        causes={1: ValueError("broken\nsecond line")},
+    )
+    trained = exchange(
+        "training",
+        [0, 3, 3, 4],
+        outcomes=[Outcome.OK, Outcome.OK, Outcome.FAILED, Outcome.AWAY],
+        rows=[8, 16, 16, 0],
+        models_down=[0, 1, 0, 1],
+        models_up=[1, 1, 1, 0],
+        causes={2: ValueError("not finite")},
+    )
+    found = row(statistics, polled, trained, cohort=[0, 3])
+    assert (found["models_down"], found["models_up"]) == (5, 3)
+    assert (found["scalars_down"], found["scalars_up"]) == (3, 7)
+    assert (found["bytes_down"], found["bytes_up"]) == (524, 356)
+    assert (found["samples_evaluated"], found["samples_trained"]) == (60, 40)
+    counts = [found[f"n_{name}"] for name in ("polled", "trained", "aggregated", "failed")]
+    assert counts == [3, 3, 2, 3]
+    assert found["polled"] == ("a", "b", "c")
+    assert found["failed"] == ("e", "b", "d")
+    assert found["causes"] == ("no answer", "ValueError: broken", "ValueError: not finite")
+
+
+def test_a_client_that_fails_twice_is_counted_once():
+    polled = exchange("poll", [1], outcomes=[Outcome.FAILED], causes={0: ValueError("first")})
+    trained = exchange("training", [1], outcomes=[Outcome.FAILED], causes={0: ValueError("last")})
+    found = row(polled, trained)
+    assert (found["n_failed"], found["causes"]) == (1, ("ValueError: first",))
+
+
+def test_a_model_is_sent_to_a_client_once_a_round():
+    holders = ModelHolders(5)
+    assert holders.send(np.array([3, 1])).tolist() == [1, 1]
+    assert holders.send(np.array([1, 2, 2, 0])).tolist() == [0, 1, 0, 1]
+
+
+def test_admit_drops_failed_members_and_scales_the_weights():
+    cohort = Cohort(np.array([0, 2, 4]), np.array([0.5, 0.3, 0.2]))
+    admitted = admit(cohort, np.array([True, False, True]), min_clients=2)
+    assert admitted.clients.tolist() == [0, 4]
+    assert admitted.weights.tolist() == pytest.approx([5 / 7, 2 / 7])
+    assert len(admit(cohort, np.array([True, False, True]), min_clients=3).clients) == 0
+
+
+def test_copies_of_a_client_count_once_for_min_clients():
+    cohort = Cohort.mean(np.array([1, 1, 2]))
+    assert len(admit(cohort, np.array([True, True, False]), min_clients=2).clients) == 0
