@@ -177,3 +177,56 @@ def test_circles_are_found():
     assert imports_among(modules, typing) == modules
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}, "e": set()}
     assert circles(graph) == {frozenset("bc")}
+
+
+CONTRIBUTING = (ROOT.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def calls_at_the_first_product():
+    """Return the calls of skfed, from fit on, under the first matrix product of a local step."""
+    code = """
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import skfed
+
+root = str(Path(skfed.__file__).parent)
+product = torch.baddbmm
+
+def first(*arguments, **options):
+    frames, frame = [], sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(root):
+            frames.append(f"{Path(name).relative_to(root).as_posix()}: {frame.f_code.co_qualname}")
+        frame = frame.f_back
+    if any("run_round" in one for one in frames):
+        print(*reversed(frames), sep="\\n")
+        sys.exit()
+    return product(*arguments, **options)
+
+torch.baddbmm = first
+X = np.random.default_rng(0).normal(size=(120, 5))
+clients = np.repeat(range(6), 20)
+skfed.FederatedClassifier(n_rounds=1, engine="stacked").fit(X, X[:, 0] > 0, clients=clients)
+"""
+    run = [sys.executable, "-c", code]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_the_way_to_the_first_product_is_short_and_as_documented():
+    calls = calls_at_the_first_product()
+    steps = re.findall(r"^\d+\. `(.+?)`: `(.+?)`", CONTRIBUTING, re.MULTILINE)
+    assert calls == list(map(": ".join, steps))
+    assert len(calls) <= 12
+
+
+def test_files_that_contributing_names_exist():
+    names = re.findall(r"`([\w/]+(?:\.py|/))`", CONTRIBUTING)
+    papers = ROOT.parent / "benchmarks" / "papers"
+    folders = ROOT, ROOT.parent, ROOT / "server", ROOT / "engines", papers
+    assert len(names) > 30
+    assert not [name for name in names if not any((folder / name).exists() for folder in folders)]
