@@ -1,6 +1,5 @@
 """Files that earlier versions have written, in tests/saved, are read."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -60,31 +59,30 @@ def directory(tmp_path):
     return shutil.copytree(SAVED / "checkpoint-1", tmp_path / "checkpoint")
 
 
-def test_checkpoints_of_format_1_are_resumed(directory):
+def test_runs_described_in_format_1_begin_anew_with_a_warning(directory):
     model = classifier(warm_start=True, checkpoint=directory)
-    found = model.fit(X, Y, clients=CLIENTS)
-    (folder,) = directory.iterdir()
-    rows = (folder / "history-0.jsonl").read_text().splitlines()
+    with pytest.warns(UserWarning, match="1 runs in .* are not resumed"):
+        model.fit(X, Y, clients=CLIENTS)
+    again = classifier(warm_start=True, checkpoint=directory).fit(X, Y, clients=CLIENTS)
+    assert again.history_.equals(model.history_)  # times and all
+    assert len(list(directory.iterdir())) == 2
+
+
+def test_the_state_of_a_checkpoint_of_format_1_is_read(directory):
+    """Its folder is given the name that the run has today."""
+    (old,) = directory.iterdir()
+    with pytest.warns(UserWarning, match="not resumed"):
+        classifier(warm_start=True, checkpoint=directory).fit(X, Y, clients=CLIENTS)
+    (new,) = directory.glob("v2-*")
+    shutil.copytree(old, new, dirs_exist_ok=True)
+    found = classifier(warm_start=True, checkpoint=directory).fit(X, Y, clients=CLIENTS)
+    rows = (old / "history-0.jsonl").read_text().splitlines()
     assert len(rows) == found.n_rounds_ == 3
     assert all(
         f'["train_seconds", {s}]' in row
         for s, row in zip(found.history_.train_seconds, rows, strict=True)
     )
     goes_on_alike(found, classifier(warm_start=True).fit(X, Y, clients=CLIENTS), Y)
-
-
-def test_runs_of_format_1_that_are_described_otherwise_begin_anew(directory):
-    model = classifier(warm_start=True, checkpoint=directory)
-    (folder,) = directory.iterdir()
-    about = json.loads((folder / "about.json").read_text())
-    about["selector__d"] = f"partial {'0' * 32}"
-    (folder / "about.json").write_text(json.dumps(about))
-    with pytest.warns(UserWarning, match="described selector__d in another way"):
-        model.fit(X, Y, clients=CLIENTS)
-    again = classifier(warm_start=True, checkpoint=directory).fit(X, Y, clients=CLIENTS)
-    assert again.history_.equals(model.history_)  # times and all
-    assert len(list(directory.iterdir())) == 2
-    model.set_params(local_epochs=2, warm_start=False).fit(X, Y, clients=CLIENTS)  # no warning
 
 
 DEFAULTS = {

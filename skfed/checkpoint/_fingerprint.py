@@ -1,6 +1,5 @@
 """Fingerprint of parameters and data."""
 
-import re
 from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
@@ -15,15 +14,11 @@ FORMAT = 2
 # These change how a fit runs, but not its result.
 _WITHOUT_EFFECT = {"checkpoint", "checkpoint_every", "n_jobs", "verbose", "warm_start"}
 _SHOWN = 60
-_DOTTED = re.compile(r"[a-zA-Z]\w*(\.\w+)+")
-_DIGEST = re.compile(r"[0-9a-f]{32}")
 
 Description = dict[str, str]
 
 
-def describe_parameters(
-    kind: type, params: Mapping[str, Any], with_defaults: bool = False
-) -> Description:
+def describe_parameters(kind: type, params: Mapping[str, Any]) -> Description:
     """Describe the class of an estimator, and parameters that are not at their defaults.
 
     Parameters
@@ -33,8 +28,6 @@ def describe_parameters(
     params : mapping
         All of its parameters, nested ones included. With ``warm_start``, ``n_rounds`` is left out,
         since it may grow from fit to fit; else it is described, at its default too.
-    with_defaults : bool, default=False
-        Whether all others are described too.
 
     Raises
     ------
@@ -46,12 +39,12 @@ def describe_parameters(
     at_default: set[str] = set()  # their own parameters are left out with them
     for name in sorted(params.keys() - left_out):
         owner, _, own = name.rpartition("__")
-        if owner in at_default or ("___" in name and not with_defaults):  # skorch's own
+        if owner in at_default or "___" in name:  # skorch's own
             at_default.add(name)
             continue
         defaults = _defaults(params.get(owner)) if owner else defaults_of(kind)
         text, is_default = _describe(name, params[name], defaults.get(own, Parameter.empty))
-        if with_defaults or not is_default or name == "n_rounds":
+        if not is_default or name == "n_rounds":
             described[name] = text
         elif _has_params(params[name]):
             at_default.add(name)
@@ -110,31 +103,3 @@ def _short(text: str | None) -> str:
     if text is None:
         return "default"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def differences_from_format_1(
-    old: Description, description: Description, params: Description
-) -> dict[str, str | None]:
-    """Return the parts of a description in format 1 that differ from one in this format.
-
-    Format 1 named private modules and included defaults. ``params`` is the description of all
-    parameters, with defaults.
-    """
-    known = params | description
-    return {
-        name: old.get(name)
-        for name in old.keys() | description.keys()
-        if name not in old or _public(old[name]) != known.get(name, "None")
-    }
-
-
-def may_be_same(differing: Mapping[str, str | None], params: Description) -> bool:
-    """Tell whether only digests of parameters differ, which another format changes."""
-    return all(name in params and _DIGEST.search(text or "") for name, text in differing.items())
-
-
-def _public(text: str) -> str:
-    """Leave private modules out of a text that is the full name of a class or a function."""
-    if not _DOTTED.fullmatch(text) or "._" not in text:
-        return text
-    return f"{text.partition('._')[0]}.{text.rpartition('.')[2]}"

@@ -16,13 +16,12 @@ from filelock import FileLock, Timeout
 
 from skfed._federation import Federation
 from skfed.checkpoint._fingerprint import (
+    FORMAT,
     Description,
     describe_data,
     describe_parameters,
     differences,
-    differences_from_format_1,
     fingerprint,
-    may_be_same,
 )
 from skfed.checkpoint._state import position, restore, state_to_dict, warn_of_lost_state
 from skfed.nets import get_state
@@ -31,7 +30,7 @@ from skfed.utils import _files
 from skfed.utils._warnings import warn
 
 _SHOWN = 3
-_FORMAT_1, _FORMAT_2 = re.compile(r"[0-9a-f]{32}"), re.compile(r"v2-.*")  # folders of runs
+_FORMAT_1 = re.compile(r"[0-9a-f]{32}")  # the folder of a run in the first format
 _LOG = re.compile(r"history-(\d+)\.jsonl")
 
 Saved = tuple[dict[str, Any], list[dict[str, Any]]]  # the state, and the rows of the history
@@ -175,12 +174,12 @@ def open_run(
     if not os.fspath(checkpoint) or "\0" in str(checkpoint):
         raise ValueError(f"checkpoint={checkpoint!r} names no directory: name one, or pass None.")
     _check_ids(federation.ids)
-    folders = _Folders(Path(checkpoint), kind, params)
+    root = Path(checkpoint)
     description = describe_parameters(kind, params) | describe_data(data, federation)
-    description = _choose(folders, description, server, params["n_rounds"])
-    run = Run(folders.find(description), params["checkpoint_every"])
+    description = _choose(root, description, server, params["n_rounds"])
+    run = Run(root / fingerprint(description), params["checkpoint_every"])
     if not run.folder.exists():
-        folders.warn_of_format_1(description)
+        _warn_of_format_1(root)
     run.folder.mkdir(parents=True, exist_ok=True)
     with _locked(run.folder):
         _resume(run, description, server, params["verbose"])
@@ -213,39 +212,19 @@ def _check_ids(ids: np.ndarray) -> None:
             ) from error
 
 
-class _Folders:
-    """Finds the folder of a run, also of one that was described in format 1."""
-
-    def __init__(self, root: Path, kind: type, params: Mapping[str, Any]):
-        self.root = root
-        self.format_1 = dict(_descriptions(root, _FORMAT_1))
-        self.params: Description = {}
-        if self.format_1:  # which has defaults
-            self.params = describe_parameters(kind, params, with_defaults=True)
-
-    def find(self, description: Description) -> Path:
-        """Return the folder of a run, which may be new."""
-        folder = self.root / fingerprint(description)
-        same = [one for one, differing in self._differing(description) if not differing]
-        return same[0] if same and not folder.exists() else folder
-
-    def _differing(self, description: Description) -> Iterator[tuple[Path, dict[str, str | None]]]:
-        for folder, old in self.format_1.items():
-            yield folder, differences_from_format_1(old, description, self.params)
-
-    def warn_of_format_1(self, description: Description) -> None:
-        """Warn of runs that may have the same parameters, described in format 1."""
-        for folder, differing in self._differing(description):
-            if may_be_same(differing, self.params):
-                warn(
-                    f"checkpoint: an earlier version of skfed wrote the run in {folder}, and "
-                    f"described {', '.join(sorted(differing))} in another way, so this fit begins "
-                    "a new run, whether or not the parameters are the same."
-                )
+def _warn_of_format_1(root: Path) -> None:
+    """Warn of runs that were described in another format."""
+    n_runs = sum(bool(_FORMAT_1.fullmatch(path.name)) for path in root.glob("*"))
+    if n_runs:
+        warn(
+            f"checkpoint: {n_runs} runs in {root} were written by an earlier version of skfed, "
+            f"which described parameters in another way, so they are not resumed and this fit "
+            f"begins a new run. Folders without v{FORMAT}- in their names can be deleted."
+        )
 
 
 def _choose(
-    folders: _Folders, description: Description, server: ServerState, n_rounds: int
+    root: Path, description: Description, server: ServerState, n_rounds: int
 ) -> Description:
     """Return the description of the run to resume or to begin."""
     starts: list[Description] = [{}]
@@ -254,7 +233,7 @@ def _choose(
         starts.append({"start": here})
     for start, limit in itertools.product(starts, ({}, {"n_rounds": str(n_rounds)})):
         candidate = description | start | limit
-        found = Run(folders.find(candidate), 1).read()
+        found = Run(root / fingerprint(candidate), 1).read()
         is_own = bool(start) or not server.round
         if found is None and is_own:
             break
@@ -310,7 +289,7 @@ def _print_found(folder: Path, description: Description, found: Saved | None) ->
         print(f"checkpoint: resumes after round {len(found[1])} of the run in {folder}")
         return
     text = f"checkpoint: a new run in {folder}"
-    runs = _descriptions(folder.parent, _FORMAT_2)
+    runs = _descriptions(folder.parent)
     others = [differences(description, other) for one, other in runs if one != folder]
     if others:
         nearest = min(others, key=len)
@@ -319,11 +298,10 @@ def _print_found(folder: Path, description: Description, found: Saved | None) ->
     print(text)
 
 
-def _descriptions(root: Path, name: re.Pattern[str]) -> Iterator[tuple[Path, Description]]:
+def _descriptions(root: Path) -> Iterator[tuple[Path, Description]]:
     """Yield the folders of runs, and their descriptions unless they are damaged."""
-    for path in sorted(root.glob("*/about.json")):
-        if name.fullmatch(path.parent.name):
-            with suppress(OSError, ValueError, RecursionError):
-                description = json.loads(path.read_text())
-                if isinstance(description, dict) and {*map(type, description.values())} == {str}:
-                    yield path.parent, description
+    for path in sorted(root.glob(f"v{FORMAT}-*/about.json")):
+        with suppress(OSError, ValueError, RecursionError):
+            description = json.loads(path.read_text())
+            if isinstance(description, dict) and {*map(type, description.values())} == {str}:
+                yield path.parent, description
