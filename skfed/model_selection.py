@@ -17,10 +17,7 @@ from sklearn.utils import check_consistent_length, check_random_state, check_sca
 from skfed._federation import Federation, make_federation
 from skfed.utils._checks import naming
 
-__all__ = [
-    "LeaveClientsOut",
-    "WithinClientKFold",
-]
+__all__ = ["LeaveClientsOut", "WithinClientKFold"]
 
 
 class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
@@ -167,12 +164,7 @@ class LeaveClientsOut(_FederatedSplitter):
     """
 
     def __init__(
-        self,
-        n_splits=5,
-        *,
-        priority: Iterable | None = None,
-        shuffle=True,
-        random_state=None,
+        self, n_splits=5, *, priority: Iterable | None = None, shuffle=True, random_state=None
     ):
         super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
         self.priority = priority

@@ -27,11 +27,7 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
     uses_variates = False
 
     def aggregate(
-        self,
-        model: State,
-        updates: Sequence[State],
-        cohort: Cohort,
-        parameters: Collection[str],
+        self, model: State, updates: Sequence[State], cohort: Cohort, parameters: Collection[str]
     ) -> State:
         """Return what a cohort's models make of the global model.
 

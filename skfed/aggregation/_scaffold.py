@@ -51,16 +51,8 @@ def moved_variates(
 ) -> tuple[State, dict[bytes, State]]:
     """Return c after a round, and the c_k that have changed.
 
-    Parameters
-    ----------
-    c : dict of str to Tensor
-        The server's variate.
-    old : mapping of bytes to dict
-        c_k by client digest; a missing one is zero.
-    new : mapping of bytes to list of dict
-        The new c_k of the clients that took part, one a copy.
-    n_clients : int
-        Of the federation.
+    ``old`` has each c_k by client digest, a missing one being zero; ``new`` has those of the
+    clients that took part, one a copy in the cohort.
     """
     server, changed = dict(c), {}
     for client, copies in new.items():

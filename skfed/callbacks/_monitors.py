@@ -23,10 +23,7 @@ COPIED_COLUMNS = {
     "bytes_down": _ROUND,
     "bytes_up": _ROUND,
 }
-_MISSING = {
-    _TRAIN: "the server has none",
-    _VALID: "there is none: pass X_val and y_val to fit",
-}
+_MISSING = {_TRAIN: "the server has none", _VALID: "there is none: pass X_val and y_val to fit"}
 
 
 def monitor_of(callback: Callback) -> str | Callable[[NeuralNet], Any] | None:
@@ -39,13 +36,7 @@ def monitor_of(callback: Callback) -> str | Callable[[NeuralNet], Any] | None:
 
 
 def check_monitors(callbacks: NamedCallbacks, has_train: bool, has_valid: bool) -> dict[str, str]:
-    """Check that the monitored columns can exist; return the source of each known column.
-
-    Raises
-    ------
-    ValueError
-        If a callback monitors a column that no round can have.
-    """
+    """Check that the monitored columns can exist; return the source of each known column."""
     available = {_ROUND: True, _TRAIN: has_train, _VALID: has_valid}
     sources = {"epoch": _ROUND, "dur": _ROUND} | COPIED_COLUMNS
     # A callback of the user's own class may record any column.

@@ -7,15 +7,7 @@ from tqdm.auto import tqdm
 
 
 class Progress:
-    """Progress bar over the rounds of a fit, with the values of the last round.
-
-    Parameters
-    ----------
-    done, total : int
-        Number of rounds that are finished, and that are planned.
-    shown : bool
-        Whether to show the bar.
-    """
+    """Progress bar over the rounds of a fit, with the values of the last round."""
 
     def __init__(self, done: int, total: int, shown: bool):
         self.megabytes = 0.0

@@ -54,25 +54,14 @@ class SklearnCallbacks:
 
     The task id of a round is its index since the model's first round, also in a warm start.
     scikit-learn's sequential subtasks would begin at 0.
-
-    Parameters
-    ----------
-    context : CallbackContext
-        The context of the fit, without sequential subtasks.
-    task : dict
-        Arguments of each call: ``estimator``, ``X`` and ``y``.
-    rounds : range
-        Indices of the coming rounds.
-    fitted_attributes : callable
-        Returns the attributes that a copy of the estimator needs to predict with the current model.
     """
 
     def __init__(
         self,
-        context: CallbackContext,
-        task: dict[str, Any],
+        context: CallbackContext,  # of the fit, without sequential subtasks
+        task: dict[str, Any],  # arguments of each call: estimator, X and y
         rounds: range,
-        fitted_attributes: Callable[[], dict[str, Any]],
+        fitted_attributes: Callable[[], dict[str, Any]],  # to predict with the current model
     ):
         self.context, self.task, self.rounds = context, task, iter(rounds)
         self.fitted_attributes = fitted_attributes

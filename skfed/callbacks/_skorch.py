@@ -25,7 +25,7 @@ from skfed.utils._files import to_json
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._warnings import warn
 
-Rows = tuple[np.ndarray, np.ndarray]
+Rows = tuple[np.ndarray, np.ndarray]  # X and y as the net takes them
 CallbackState = dict[str, dict[str, Any]]
 
 _BATCH_HOOKS = "on_batch_begin", "on_batch_end", "on_grad_computed"
@@ -93,22 +93,7 @@ class ValidationData(Protocol):
 
 
 class RoundCallbacks:
-    """Calls the epoch-level callbacks of a net, if the user gave any.
-
-    Parameters
-    ----------
-    net : NeuralNet
-        Holds the global model.
-    train : tuple of ndarray, or None
-        X and y as the net takes them.
-    validation : ValidationData or None
-        The validation data, and the rounds after which the net is validated.
-
-    Raises
-    ------
-    ValueError
-        If a callback monitors what no round can have.
-    """
+    """Calls the epoch-level callbacks of a net, if the user gave any."""
 
     def __init__(self, net: NeuralNet, train: Rows | None, validation: ValidationData | None):
         self.net = net

@@ -57,9 +57,7 @@ def load_wisdm(*, data_home: str | os.PathLike | None = None) -> Bunch:
         X = frame.drop(columns=["UNIQUE_ID", "user", "class"])
         _check(X, frame["user"])
     return Bunch(
-        X=X,
-        y=frame["class"].to_numpy(dtype=object).astype(str),
-        clients=frame["user"].to_numpy(),
+        X=X, y=frame["class"].to_numpy(dtype=object).astype(str), clients=frame["user"].to_numpy()
     )
 
 

@@ -14,11 +14,7 @@ from skfed.selection import BaseSelector
 from skfed.selection._mock import mock_round
 from skfed.utils._checks import Count, numbers, validated
 
-_SELECTION = {
-    "selector": [BaseSelector],
-    "n_draws": [Count()],
-    "random_state": ["random_state"],
-}
+_SELECTION = {"selector": [BaseSelector], "n_draws": [Count()], "random_state": ["random_state"]}
 
 
 @validated(**_SELECTION | {"n_draws": [Count(2)]})  # one draw has no standard error

@@ -26,13 +26,7 @@ class ClientInfo:
 
     @classmethod
     def of(cls, content: RecordDict) -> "ClientInfo":
-        """Read the reply to a hello.
-
-        Raises
-        ------
-        ValueError
-            If it is not valid.
-        """
+        """Read the reply to a hello; ValueError if it is not valid."""
         info = get_record(content, "info", ConfigRecord)
         check_protocol(info.get("protocol"))
         name, n_samples = info.get("name"), get_number(info, "n_samples", int)

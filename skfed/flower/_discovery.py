@@ -15,26 +15,11 @@ _REPEAT_AFTER = 10.0  # seconds before a node that has replied may get a new req
 
 
 class ClientDiscovery:
-    """Sends hellos, and keeps the last reply of each node.
-
-    Parameters
-    ----------
-    grid : Grid
-        Sends Flower's messages.
-    ask_classes : bool
-        Whether clients are to send the classes in their data.
-    timeout : float
-        Seconds after which a message expires.
-
-    Attributes
-    ----------
-    replies : dict of int to RecordDict or Exception
-        The last reply of each node that has replied.
-    """
+    """Sends hellos, and keeps the last reply of each node."""
 
     def __init__(self, grid: Grid, ask_classes: bool, timeout: float):
-        self.grid, self.timeout = grid, timeout
-        self.replies: dict[int, RecordDict | Exception] = {}
+        self.grid, self.timeout = grid, timeout  # a message expires after the timeout
+        self.replies: dict[int, RecordDict | Exception] = {}  # the last one of each node
         request = ConfigRecord({"protocol": PROTOCOL, "classes": ask_classes})
         self._content = RecordDict({"request": request})
         self._pending: dict[str, int] = {}  # nodes by message without a reply

@@ -44,27 +44,13 @@ T = TypeVar("T")
 
 @dataclass
 class MessageEngine:
-    """Trains and evaluates clients by messages.
-
-    Parameters
-    ----------
-    nodes : Nodes
-        The clients' nodes.
-    federation : Federation
-        The clients.
-    draws : Draws
-        Has the seed of all streams.
-    classes : str
-        The classes as text.
-    fit_id : str
-        Distinguishes the rounds of this fit from those of others.
-    """
+    """Trains and evaluates clients by messages."""
 
     nodes: Nodes
     federation: Federation
     draws: Draws
-    classes: str
-    fit_id: str
+    classes: str  # as text
+    fit_id: str  # distinguishes the rounds of this fit from those of others
     clients_add_noise: bool = field(default=True, init=False)
     _round: int = field(default=-1, init=False)
     _holders: set[str] = field(default_factory=set, init=False)  # clients with the round's state

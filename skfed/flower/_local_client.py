@@ -31,27 +31,13 @@ from skfed.server._config import RoundConfig
 
 @dataclass(frozen=True)
 class LocalClient:
-    """A client that trains and evaluates in this process.
+    """A client that trains and evaluates in this process."""
 
-    Parameters
-    ----------
-    estimator : FederatedClassifier or FederatedRegressor
-        Its privacy is applied to updates and training losses.
-    net : NeuralNet
-        Initialised, untrained.
-    X : ndarray
-        The rows, in the dtype of the net.
-    engine : LoopEngine
-        Trains.
-    evaluator : Evaluator
-        The engine that a simulation would use, so that equal losses are equal here too.
-    """
-
-    estimator: BaseFederated
-    net: NeuralNet
-    X: np.ndarray
+    estimator: BaseFederated  # its privacy is applied to updates and training losses
+    net: NeuralNet  # initialised, untrained
+    X: np.ndarray  # the rows, in the dtype of the net
     engine: LoopEngine
-    evaluator: Evaluator
+    evaluator: Evaluator  # that of a simulation, so that equal losses are equal here too
 
     @classmethod
     def make(cls, estimator: BaseFederated, X: Any, y: Any, request: ConfigRecord) -> Self:

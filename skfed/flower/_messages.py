@@ -50,13 +50,7 @@ def check_protocol(protocol: Any) -> None:
 
 
 def to_arrays(state: State) -> ArrayRecord:
-    """Convert a state to the record that Flower sends.
-
-    Raises
-    ------
-    ValueError
-        If a tensor has a dtype that NumPy lacks, since Flower sends NumPy arrays.
-    """
+    """Convert a state to the record that Flower sends, whose arrays are NumPy arrays."""
     arrays = {}
     for name, tensor in state.items():
         try:
@@ -70,13 +64,7 @@ def to_arrays(state: State) -> ArrayRecord:
 
 
 def to_state(arrays: ArrayRecord, like: Mapping[str, torch.Tensor]) -> State:
-    """Convert a received record to a state.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read, or differs from ``like`` in names, shapes or dtypes.
-    """
+    """Convert a received record to a state with the names, shapes and dtypes of ``like``."""
     if arrays.keys() != like.keys():
         raise ValueError(
             f"the message has tensors {abbreviated(sorted(arrays))}, but the net has "
@@ -110,13 +98,7 @@ def to_text(value: Any) -> str:
 
 
 def from_text(text: Any) -> Any:
-    """Decode the JSON of ``to_text``.
-
-    Raises
-    ------
-    ValueError
-        If it is something else.
-    """
+    """Decode the JSON of ``to_text``."""
     try:
         return _files.from_json(json.loads(text), {})
     except (TypeError, ValueError, RecursionError) as error:
@@ -148,13 +130,7 @@ def content_of(reply: Message | None) -> RecordDict | Exception:
 
 
 def get_record(content: RecordDict, name: str, kind: type) -> Any:
-    """Return a record of a reply.
-
-    Raises
-    ------
-    ValueError
-        If it is missing, or has another type.
-    """
+    """Return a record of a reply; ValueError if it is missing, or has another type."""
     record = content.get(name)
     if not isinstance(record, kind):
         raise ValueError(f"its reply has no {kind.__name__} {name!r}.")
@@ -162,13 +138,7 @@ def get_record(content: RecordDict, name: str, kind: type) -> Any:
 
 
 def get_number(record: MetricRecord | ConfigRecord, name: str, kind: type = float) -> Any:
-    """Return a number of a reply.
-
-    Raises
-    ------
-    ValueError
-        If it is missing, or has another type.
-    """
+    """Return a number of a reply; ValueError if it is missing, or has another type."""
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"its reply has no number {name!r}.")
@@ -178,13 +148,7 @@ def get_number(record: MetricRecord | ConfigRecord, name: str, kind: type = floa
 
 
 def get_moments(content: RecordDict, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means and variances of a reply.
-
-    Raises
-    ------
-    ValueError
-        If they are missing, have another length, are not finite, or a variance is negative.
-    """
+    """Return the means and variances of a reply; ValueError if they are not valid."""
     like = torch.zeros(n_features, dtype=torch.double)
     moments = to_state(
         get_record(content, "moments", ArrayRecord), {"mean": like, "variance": like}

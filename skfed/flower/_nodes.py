@@ -15,29 +15,12 @@ logger = logging.getLogger(__name__)
 
 
 class Nodes:
-    """Finds clients by name, and exchanges messages with them.
-
-    Parameters
-    ----------
-    grid : Grid
-        Sends Flower's messages.
-    ask_classes : bool
-        Whether clients are to send the classes in their data.
-    timeout : float
-        Seconds to wait for clients, and for replies.
-
-    Attributes
-    ----------
-    clients : dict of str to ClientInfo
-        The clients that have connected.
-    node_of : dict of str to int
-        The last node of each client.
-    """
+    """Finds clients by name, and exchanges messages with them."""
 
     def __init__(self, grid: Grid, ask_classes: bool, timeout: float):
         self.grid, self.ask_classes, self.timeout = grid, ask_classes, timeout
-        self.clients: dict[str, ClientInfo] = {}
-        self.node_of: dict[str, int] = {}
+        self.clients: dict[str, ClientInfo] = {}  # those that have connected
+        self.node_of: dict[str, int] = {}  # the last node of each client
         self._discovery = ClientDiscovery(grid, ask_classes, timeout)
         self._registered: set[str] = set()  # names that nodes are registered by
         self._allowed: Collection[str] | None = None  # names of clients; None: all
@@ -51,12 +34,7 @@ class Nodes:
         """Wait for some number of clients, or for those named, and admit no others afterwards.
 
         None stands for all clients that are connected, at least one. Unless ``wanted`` has names,
-        ``needed`` are waited for too.
-
-        Raises
-        ------
-        TimeoutError
-            If they do not connect in time.
+        ``needed`` are waited for too. TimeoutError if they do not connect in time.
         """
         end = time.monotonic() + self.timeout
         n = wanted if isinstance(wanted, int) else 1

@@ -77,11 +77,7 @@ class ClientsDisplay:
             np.bincount(codes[federation.rows(k)], minlength=len(classes))
             for k in range(len(federation))
         ]
-        bars = pd.DataFrame(
-            counts,
-            index=client_index(federation.ids),
-            columns=classes,
-        )
+        bars = pd.DataFrame(counts, index=client_index(federation.ids), columns=classes)
         order = np.lexsort([-federation.sizes, ~federation.priority])
         return cls(bars.iloc[order], federation.priority[order], "rows by label").plot(ax)
 

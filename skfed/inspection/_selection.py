@@ -124,10 +124,7 @@ class SelectionDisplay:
             chosen = mask[order]
             if chosen.any() and not self.priority.all():
                 self.ax_.bar(
-                    places[chosen],
-                    shares[order][chosen],
-                    color=colour,
-                    label=f"selected, {group}",
+                    places[chosen], shares[order][chosen], color=colour, label=f"selected, {group}"
                 )
         if self.priority.all():
             self.ax_.bar(places, shares[order], color=FREE, label="selected")

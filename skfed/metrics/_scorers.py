@@ -21,18 +21,8 @@ Score = Callable[["ClientScorer", Any, BaseFederated, Any, Any, Any], float]
 class ClientScorer:
     """A scorer for ``scoring=`` that requests ``clients`` as metadata.
 
-    The model may be a federated estimator, or a Pipeline or a search that ends in one.
-
-    Parameters
-    ----------
-    group : {"priority", "free", "mean_client", "worst_client"}
-        The clients that are scored, or the statistic over clients.
-    measure : {"accuracy", "r2", "neg_log_loss"}
-        R^2 of regressors, the others of classifiers.
-    score : callable
-        Maps (scorer, model, its federated step, X, y, clients) to a number; larger is better.
-    meaning : str
-        The docstring of this scorer, without the last full stop.
+    The model may be a federated estimator, or a Pipeline or a search that ends in one. ``score``
+    maps (scorer, model, its federated step, X, y, clients) to a number; larger is better.
     """
 
     def __init__(self, group: str, measure: str, score: Score, meaning: str):
@@ -85,13 +75,7 @@ class ClientScorer:
         return self._score(self, estimator, step, X, y, clients)
 
     def get_metadata_routing(self) -> MetadataRequest:
-        """Return the request for ``clients``.
-
-        Returns
-        -------
-        MetadataRequest
-            For scikit-learn's metadata routing.
-        """
+        """Return the request for ``clients``, for scikit-learn's metadata routing."""
         request = MetadataRequest(owner=self)
         request.score.add_request(param="clients", alias=True)
         return request

@@ -19,10 +19,7 @@ from skfed.selection._sampling import draw_by_size
 from skfed.utils._sklearn import Interval
 
 #: Constraint of a parameter that counts clients: an int, or a fraction of all clients.
-CLIENT_COUNT = [
-    Interval(Integral, 1, None, closed="left"),
-    Interval(Real, 0, 1, closed="right"),
-]
+CLIENT_COUNT = [Interval(Integral, 1, None, closed="left"), Interval(Real, 0, 1, closed="right")]
 
 
 @dataclass(frozen=True)

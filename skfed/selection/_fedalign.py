@@ -65,10 +65,7 @@ class FedAlignSelector(BaseSelector):
 
     _parameter_constraints = {
         "eps": [Interval(Real, 0, None, closed="both"), BaseSchedule, callable],
-        "warmup": [
-            Interval(Integral, 0, None, closed="left"),
-            Interval(Real, 0, 1, closed="both"),
-        ],
+        "warmup": [Interval(Integral, 0, None, closed="left"), Interval(Real, 0, 1, closed="both")],
         "match": [StrOptions({"loss", "accuracy"})],
         "participation": CLIENT_COUNT,
     }
