@@ -132,15 +132,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
 
     @with_callbacks
     def fit(
-        self,
-        X,
-        y,
-        clients=None,
-        *,
-        X_val=None,
-        y_val=None,
-        clients_val=None,
-        sample_weight=None,
+        self, X, y, clients=None, *, X_val=None, y_val=None, clients_val=None, sample_weight=None
     ) -> Self:
         """Train the global model over the clients' data for ``n_rounds`` rounds.
 

@@ -21,24 +21,12 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Federation:
-    """The clients of one data set, in the order of their index.
+    """The clients of one data set, in the order of their index."""
 
-    Parameters
-    ----------
-    ids : ndarray of shape (n_clients,)
-        Client ids, sorted by type name and value.
-    priority_weights : ndarray of shape (n_clients,)
-        s_k in [0, 1]: 1 for a priority client, 0 for a free one.
-    order : ndarray of shape (n_samples,)
-        Indices of rows grouped by client, each client's rows in the order of X.
-    offsets : ndarray of shape (n_clients + 1,)
-        Client k holds the rows ``order[offsets[k]:offsets[k + 1]]``.
-    """
-
-    ids: np.ndarray
-    priority_weights: np.ndarray
-    order: np.ndarray
-    offsets: np.ndarray
+    ids: np.ndarray  # sorted by type name and value
+    priority_weights: np.ndarray  # s_k in [0, 1]: 1 for a priority client, 0 for a free one
+    order: np.ndarray  # indices of rows grouped by client, each client's rows in the order of X
+    offsets: np.ndarray  # n_clients + 1: client k holds the rows order[offsets[k]:offsets[k + 1]]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -87,22 +75,10 @@ class Federation:
 
 
 def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Federation:
-    """Group the rows of X by client.
+    """Group the rows of X by client, given the id of each row's client.
 
-    Parameters
-    ----------
-    clients : array-like of shape (n_samples,)
-        The id of the client that holds each row.
-    n_samples : int
-        Number of rows of X.
-    priority : collection of client ids or mapping of them to weights, default=None
-        The priority clients, or s_k in [0, 1] for each client that is not free; None means all.
-
-    Raises
-    ------
-    ValueError
-        If ``clients`` has the wrong length or missing values, or if ``priority`` is empty, names
-        an unknown client or has a weight outside [0, 1].
+    ``priority`` names the priority clients, or maps each client that is not free to its s_k in
+    [0, 1]; None means all.
     """
     values = _check_ids(clients, n_samples, "clients")
     ids, keys = (None, values) if values.dtype != object else _encode_objects(values, "clients")
@@ -136,17 +112,7 @@ def one_client(n_samples: int, priority: Any) -> np.ndarray:
 def federation_of(sizes: Mapping[str, int], priority: Any = None) -> Federation:
     """Return the federation of clients that hold their own data; it has no rows.
 
-    Parameters
-    ----------
-    sizes : mapping of str to int
-        D_k by client name.
-    priority : collection of str or mapping of str to float, default=None
-        As :func:`make_federation`.
-
-    Raises
-    ------
-    ValueError
-        If ``priority`` is empty, names an unknown client or has a weight outside [0, 1].
+    ``sizes`` has D_k by client name; ``priority`` is as in :func:`make_federation`.
     """
     ids = np.array(sorted(sizes), dtype=np.str_)
     return Federation(
@@ -253,13 +219,7 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
 
 
 def parse_priority(priority: Any) -> tuple[list, list]:
-    """Return the ids in ``priority`` and their weights.
-
-    Raises
-    ------
-    ValueError
-        If it is not a collection, is empty, or has a weight outside [0, 1].
-    """
+    """Return the ids in ``priority`` and their weights, checked to be in [0, 1] and not all 0."""
     is_scalar = isinstance(priority, str | bytes) or getattr(priority, "ndim", 1) == 0
     if is_scalar or not isinstance(priority, Iterable):
         raise ValueError(

@@ -52,18 +52,8 @@ _NO_PICKLE = TypeError, PicklingError, AttributeError, RuntimeError, ValueError
 def describe(value: Any, of_callback: bool = False) -> str:
     """Return a text that is the same in every process, and another for another value.
 
-    Parameters
-    ----------
-    value : object
-        Any value.
-    of_callback : bool, default=False
-        Whether to describe an object that can be neither copied nor called, such as a file or
-        TensorBoard's writer, by its type.
-
-    Raises
-    ------
-    Indescribable
-        If the value is, holds or uses something that cannot be described.
+    In a value ``of_callback``, an object that can be neither copied nor called, such as a file or
+    TensorBoard's writer, is described by its type. Else that is an Indescribable error.
     """
     return _Describer(of_callback).text(value)
 

@@ -21,18 +21,8 @@ Description = dict[str, str]
 def describe_parameters(kind: type, params: Mapping[str, Any]) -> Description:
     """Describe the class of an estimator, and parameters that are not at their defaults.
 
-    Parameters
-    ----------
-    kind : type
-        The class of the estimator.
-    params : mapping
-        All of its parameters, nested ones included. With ``warm_start``, ``n_rounds`` is left out,
-        since it may grow from fit to fit; else it is described, at its default too.
-
-    Raises
-    ------
-    TypeError
-        If a parameter cannot be described.
+    ``params`` has nested parameters too. With ``warm_start``, ``n_rounds`` is left out, since it
+    may grow from fit to fit; else it is described, at its default too.
     """
     left_out = _WITHOUT_EFFECT | ({"n_rounds"} if params["warm_start"] else set())
     described = {"type": describe(kind)}

@@ -37,18 +37,10 @@ Saved = tuple[dict[str, Any], list[dict[str, Any]]]  # the state, and the rows o
 
 
 class Run:
-    """Reads and writes the files of one run.
-
-    Parameters
-    ----------
-    folder : Path
-        The run's own folder.
-    every : int
-        Rounds from one checkpoint to the next.
-    """
+    """Reads and writes the files of one run."""
 
     def __init__(self, folder: Path, every: int):
-        self.folder, self.every = folder, every
+        self.folder, self.every = folder, every  # rounds from one checkpoint to the next
         self._log: Path | None = None
         self._n_rows = 0  # in the history's file
         self._warned = False
@@ -58,13 +50,7 @@ class Run:
         return self.folder / "state.safetensors"
 
     def read(self) -> Saved | None:
-        """Return the state and the rows of the last checkpoint, or None if there is none.
-
-        Raises
-        ------
-        ValueError
-            If the files have been damaged.
-        """
+        """Return the state and the rows of the last checkpoint, or None if there is none."""
         if not self._state_path.exists():
             return None
         saved = _files.read(self._state_path)
@@ -90,13 +76,7 @@ class Run:
         return state, rows
 
     def keep(self, server: ServerState, last: bool) -> None:
-        """Write a checkpoint, if one is due.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written; the one before is left as it was.
-        """
+        """Write a checkpoint, if one is due; on an error the one before is left as it was."""
         if server.round % self.every and not last:
             return
         if not self._warned:
@@ -143,29 +123,8 @@ def open_run(
     ``n_rounds`` in its fingerprint. A server that has finished rounds resumes the run that begins
     with these rounds; without one, the new run has the server's position in its fingerprint.
 
-    Yields None without ``checkpoint``.
-
-    Parameters
-    ----------
-    kind : type
-        The class of the estimator.
-    params : mapping
-        The estimator's parameters, nested ones included.
-    server : ServerState
-        Its state is set to the run's last one.
-    federation : Federation
-        The clients.
-    data : mapping
-        Arrays by name, and other values that the result depends on; None for what is not given.
-
-    Raises
-    ------
-    OSError
-        If the directory cannot be written to, or another process has this run open.
-    TypeError
-        If a client's id cannot be written, or a parameter cannot be described.
-    ValueError
-        If the run's files have been damaged.
+    ``kind`` and ``params`` are the estimator's class and parameters, nested ones included; ``data``
+    has, by name, what else the result depends on. Yields None without ``checkpoint``.
     """
     checkpoint = params["checkpoint"]
     if checkpoint is None:

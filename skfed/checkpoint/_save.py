@@ -54,12 +54,7 @@ def load(
         raise ValueError(f"{path}: {error}") from error
     except (KeyError, TypeError, AttributeError, IndexError, MemoryError, RuntimeError) as error:
         raise ValueError(f"{path} holds no fitted estimator: {error!r}.") from error
-    return {
-        "_server": server,
-        "net_": server.net,
-        "history_": history,
-        "n_rounds_": server.round,
-    }
+    return {"_server": server, "net_": server.net, "history_": history, "n_rounds_": server.round}
 
 
 def is_saved(name: str) -> bool:

@@ -71,13 +71,7 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
 
 
 def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Set the state of a server whose net is newly initialised.
-
-    Raises
-    ------
-    ValueError
-        If the state is of another net, of a later version, or invalid.
-    """
+    """Set the state of a server whose net is newly initialised, after checks of all its fields."""
     try:
         state = _with_defaults(given)
         _check_types(state, rows)

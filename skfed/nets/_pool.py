@@ -24,19 +24,12 @@ class NetPool:
     Pickles hold the net's settings, and each process initialises its own copies. A fitted skorch
     net cannot always be sent: it pickles its module by itself, without joblib's support for classes
     that are defined in a notebook or a script.
-
-    Parameters
-    ----------
-    net : NeuralNet
-        Its settings are copied.
-    row : ndarray of shape (1, ...)
-        A row of X in the net's dtype, from which a lazy module infers its shapes.
     """
 
     def __init__(self, net: NeuralNet, row: np.ndarray):
         self._settings = cloned(net, keep=False)
         self._classes = getattr(net, "classes_inferred_", None)  # for scorers
-        self._row = row
+        self._row = row  # of X, in the net's dtype: a lazy module infers its shapes from it
         self._idle: list[tuple[NeuralNet, ResetPoint]] = []
         self.torch_context = TorchContext.current(net.device)
 

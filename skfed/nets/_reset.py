@@ -49,11 +49,6 @@ class ResetPoint:
     attributes of the net and of its callbacks. If all their classes are of torch, skorch and this
     package, none of them changes, and nothing is recorded. Values that cannot be copied are not
     reset.
-
-    Parameters
-    ----------
-    net : NeuralNet
-        Initialised.
     """
 
     def __init__(self, net: NeuralNet):

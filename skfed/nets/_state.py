@@ -102,12 +102,7 @@ def named_tensors(net: NeuralNet) -> State:
 def linear_attributes(net: NeuralNet, output_shape: tuple[int, ...]) -> dict[str, Any]:
     """Return ``coef_`` and ``intercept_`` by name; empty if the net is not known to be linear.
 
-    Parameters
-    ----------
-    net : NeuralNet
-        With the global model.
-    output_shape : tuple of int
-        Shape of the outputs for one row; () for a single target.
+    ``output_shape`` is that of the outputs for one row, () for a single target.
     """
     found = _coefficients(net.module_)
     if found is None:

@@ -38,11 +38,7 @@ class RoundConfig:
     def from_params(cls, params: Mapping[str, Any], net: NeuralNet) -> Self:
         """Return the configuration for a net, from the parameters of an estimator.
 
-        Raises
-        ------
-        ValueError
-            If a component has a parameter out of range, or does not fit the net or another
-            component.
+        Checks that the components' parameters are in range, and that they fit each other.
         """
         config = cls(
             selector=selector_of(params),

@@ -75,19 +75,7 @@ def _keep_last_finite(
 def divergence_warning(
     rows: Rows, n_clients: int, overflows: Mapping[int, Exception], noisy: bool
 ) -> str | None:
-    """Return the warning about the rounds of a fit, or None.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-        The rows of the history.
-    n_clients : int
-        Of the federation.
-    overflows : mapping of int to exception
-        The errors of rounds whose aggregate was not finite.
-    noisy : bool
-        Whether the losses are noisy; then they are not looked at.
-    """
+    """Return the warning about the rounds of a fit, or None; ``noisy`` losses are not looked at."""
     growth = None if noisy else _growth(rows)
     idle = idle_rounds(rows, n_clients, overflows)
     parts = [] if growth is None else [growth]

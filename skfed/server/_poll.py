@@ -20,24 +20,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class FailureLog:
-    """Logs failures of clients in a round, each cause once a client and fit.
-
-    Parameters
-    ----------
-    federation : Federation
-        The clients.
-    round : int
-        t.
-    logged : set of (bytes, str)
-        Client digests and texts that were logged before; it grows.
-    fatal : bool
-        Whether a failure ends the fit.
-    """
+    """Logs failures of clients in a round, each cause once a client and fit."""
 
     federation: Federation
     round: int
-    logged: set[tuple[bytes, str]]
-    fatal: bool
+    logged: set[tuple[bytes, str]]  # client digests and texts that were logged; it grows
+    fatal: bool  # whether a failure ends the fit
 
     def add(self, k: int, cause: Exception) -> None:
         """Log that a client failed; raise the cause if that is fatal."""
@@ -53,19 +41,11 @@ class FailureLog:
 
 @dataclass
 class LossPrivatizer:
-    """Adds privacy noise to reported losses.
+    """Adds privacy noise to reported losses."""
 
-    Parameters
-    ----------
-    mechanism : GaussianMechanism or None
-        The noise; None adds none.
-    stream : callable
-        Returns the generator of one purpose, client and copy in this round.
-    """
-
-    mechanism: GaussianMechanism | None
-    stream: Callable[[Purpose, int, int], np.random.Generator]
-    polled: Counter[int] = field(default_factory=Counter)
+    mechanism: GaussianMechanism | None  # None adds no noise
+    stream: Callable[[Purpose, int, int], np.random.Generator]  # of a purpose, client and copy
+    polled: Counter[int] = field(default_factory=Counter)  # how often, by client
 
     def of_polls(self, clients: np.ndarray, losses: np.ndarray) -> np.ndarray:
         """Return polled losses with noise, other noise each time that a client is polled."""
@@ -92,39 +72,16 @@ class LossPrivatizer:
 
 @dataclass
 class Poll:
-    """Sends the polls of a round; each is an exchange.
-
-    Parameters
-    ----------
-    evaluator : Evaluator
-        Evaluates a state on clients' rows.
-    state : dict of str to Tensor
-        w_t.
-    round : int
-        t.
-    holders : ModelHolders
-        Who has received w_t.
-    failures : FailureLog
-        Where failures are logged.
-    privatizer : LossPrivatizer
-        Adds noise to the values.
-    has_errors : bool
-        Whether the net is a classifier, whose predictions are right or wrong.
-
-    Attributes
-    ----------
-    exchanges : list of Exchange
-        The polls so far.
-    """
+    """Sends the polls of a round; each is an exchange."""
 
     evaluator: Evaluator
-    state: State
+    state: State  # w_t
     round: int
-    holders: ModelHolders
+    holders: ModelHolders  # of w_t
     failures: FailureLog
     privatizer: LossPrivatizer
-    has_errors: bool
-    exchanges: list[Exchange] = field(default_factory=list)
+    has_errors: bool  # of a classifier, whose predictions are right or wrong
+    exchanges: list[Exchange] = field(default_factory=list)  # the polls so far
 
     def __call__(self, clients, metric, max_samples, at_most):
         """Return the values of clients in their order, NaN without one; see ``Round.poll``."""

@@ -18,11 +18,7 @@ _LARGEST_RATE = float(np.finfo(np.float32).max)
 
 
 def make_train_request(
-    server: ServerState,
-    federation: Federation,
-    config: RoundConfig,
-    state: State,
-    cohort: Cohort,
+    server: ServerState, federation: Federation, config: RoundConfig, state: State, cohort: Cohort
 ) -> TrainRequest:
     """Return what the round's cohort is asked to do."""
     return TrainRequest(

@@ -60,27 +60,7 @@ class PendingRound:
 
 
 class Rounds:
-    """The rounds of a fit.
-
-    Parameters
-    ----------
-    server : ServerState
-        What changes with each round.
-    federation : Federation
-        The clients.
-    engine : Engine
-        Polls and trains clients, in this process or elsewhere.
-    config : RoundConfig
-        How rounds are run.
-    until : int
-        Rounds that the server is to have finished in the end, unless a callback stops it.
-    validation : Validation or None
-        Measures the global model after a round.
-    callbacks : sequence of RoundCallback
-        Each is called in each round.
-    checkpoint : callable, default=None
-        Writes the server state; its argument is whether the round is the last.
-    """
+    """The rounds of a fit."""
 
     def __init__(
         self,
@@ -89,10 +69,10 @@ class Rounds:
         engine: Engine,
         config: RoundConfig,
         *,
-        until: int,
+        until: int,  # rounds that are finished in the end, unless a callback stops the fit
         validation: Validation | None,
         callbacks: Sequence[RoundCallback],
-        checkpoint: Callable[[bool], None] | None = None,
+        checkpoint: Callable[[bool], None] | None = None,  # takes whether the round is the last
     ):
         self.server, self.federation, self.engine, self.config = server, federation, engine, config
         self.until, self.validation, self.callbacks = until, validation, callbacks

@@ -47,21 +47,8 @@ def set_moments(
 ) -> None:
     """Set the layers of a new net from the moments of the priority clients; round 0 has the cost.
 
-    Parameters
-    ----------
-    server : ServerState
-        Before its first round.
-    federation : Federation
-        The clients.
-    shape : tuple of int
-        Shape of a row of X.
-    moments : iterable of (ndarray, ndarray) or None
-        Mean and variance of the columns of each priority client; None if it failed.
-
-    Raises
-    ------
-    ValueError
-        If such a layer is not the first.
+    ``shape`` is that of a row of X. The moments of a client that failed are None. A net in which
+    such a layer is not the first is refused.
     """
     _check_first(server.net, shape)
     weights = (federation.priority_weights * federation.sizes)[federation.priority]

@@ -13,17 +13,7 @@ from skfed.server._poll import FailureLog, LossPrivatizer
 
 
 class RoundUpdates:
-    """The updates of a cohort, in its order.
-
-    Parameters
-    ----------
-    request : TrainRequest
-        What the cohort was asked.
-    failures : FailureLog
-        Where failures are logged.
-    privatizer : LossPrivatizer
-        Adds noise to the training losses.
-    """
+    """The updates of a cohort, in its order."""
 
     def __init__(self, request: TrainRequest, failures: FailureLog, privatizer: LossPrivatizer):
         n_members = len(request.cohort.clients)
@@ -69,14 +59,8 @@ class RoundUpdates:
     def exchange(self, chosen: Cohort, replies: np.ndarray, holders: ModelHolders) -> Exchange:
         """Return the record of the training.
 
-        Parameters
-        ----------
-        chosen : Cohort
-            The clients that were to train.
-        replies : ndarray of bool
-            A mask of them: those that reply, which are the members of the request's cohort.
-        holders : ModelHolders
-            The clients that hold the model already.
+        ``replies`` is a mask of the chosen clients: those that reply, the members of the request's
+        cohort. ``holders`` are the clients that have the model already.
         """
         models_down, models_up = holders.send(chosen.clients), replies.astype(int)
         outcomes = np.where(replies, Outcome.OK, Outcome.AWAY)

@@ -54,27 +54,13 @@ def is_due(t: int, every: int, n_rounds: int) -> bool:
 
 @dataclass(frozen=True)
 class Validation:
-    """Loss and score of a net on validation data.
+    """Loss and score of a net on validation data."""
 
-    Parameters
-    ----------
-    server : ServerState
-        With the seed of random layers.
-    rows : tuple of ndarray
-        X and y, in the dtypes and shapes of the net and its criterion.
-    score : callable
-        Takes outputs and y.
-    every : int
-        Rounds from one validation to the next.
-    n_rounds : int
-        Rounds after which the fit ends; the last has a validation.
-    """
-
-    server: ServerState
-    rows: tuple[np.ndarray, np.ndarray]
-    score: Callable[[np.ndarray, np.ndarray], float]
-    every: int
-    n_rounds: int
+    server: ServerState  # with the seed of random layers
+    rows: tuple[np.ndarray, np.ndarray]  # X and y, as the net and its criterion take them
+    score: Callable[[np.ndarray, np.ndarray], float]  # of outputs and y
+    every: int  # rounds from one validation to the next
+    n_rounds: int  # the last has a validation
 
     def is_due(self, t: int) -> bool:
         """Tell whether round t ends with a validation."""
@@ -101,23 +87,10 @@ def make_validation(
     held_out: tuple[np.ndarray, np.ndarray, Any],
     names: np.ndarray | None,
 ) -> Validation:
-    """Return the validation of the net of a server on held-out rows.
+    """Return the validation of a server's net on held-out rows; ``names`` are those of X's columns.
 
-    Parameters
-    ----------
-    params : mapping
-        Parameters of the estimator.
-    server : ServerState
-        With the net and the seed.
-    problem : Problem
-        Scores outputs.
-    data : TrainingData
-        A warning names columns of ``held_out`` that are far from those of X.
-    held_out : tuple
-        X, encoded y, and the client of each row or None. With clients, only the rows of priority
-        clients count.
-    names : ndarray or None
-        Names of the columns of X.
+    ``held_out`` has X, encoded y, and the client of each row or None. With clients, only the rows
+    of priority clients count. A warning names columns that are far from those of the training data.
     """
     X_val, y_val, clients_val = held_out
     if cast(server.net, X_val[:1]).dtype.kind == "f":  # the integers of an embedding have no scale

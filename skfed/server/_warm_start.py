@@ -44,12 +44,8 @@ def resumed_state(
     """Return the state of the last fit, its net with the present settings of ``estimator``.
 
     A new learning rate, optimizer or scheduler starts anew, with the schedulers that set the rate;
-    so does each callback that is new or has other parameters. All else continues.
-
-    Raises
-    ------
-    ValueError
-        If the module has changed, or a criterion whose parameters are trained.
+    so does each callback that is new or has other parameters. All else continues. A change of the
+    module, or of a criterion whose parameters are trained, is an error.
     """
     settings = _settings(estimator)
     changed = [
@@ -68,13 +64,7 @@ def resumed_state(
 
 
 def has_more_rounds(server: ServerState, n_rounds: int) -> bool:
-    """Tell whether a warm start has rounds to add; warn if it has none.
-
-    Raises
-    ------
-    ValueError
-        If more than ``n_rounds`` rounds are finished.
-    """
+    """Tell whether a warm start has rounds to add; warn if it has none."""
     if n_rounds < server.round:
         raise ValueError(
             f"n_rounds={n_rounds} is less than the {server.round} rounds already trained with "

@@ -27,28 +27,15 @@ Tensors = dict[str, torch.Tensor]
 
 
 def write(path: Path, value: Any) -> None:
-    """Write a value to a file, which is replaced as a whole.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be written to, or the disk is full; the file then is unchanged.
-    TypeError
-        If the value holds what is neither plain nor a tensor.
-    """
-    replace(path, _to_bytes(value))
+    """Write a value to a file, which is replaced as a whole, or not at all on an error."""
+    tensors: Tensors = {}
+    text = json.dumps([VERSION, to_json(value, tensors)])
+    metadata = {"skfed": text, "sha256": checksum(text, tensors)}
+    replace(path, save(tensors, metadata))
 
 
 def read(path: Path) -> Any:
-    """Read a value.
-
-    Raises
-    ------
-    OSError
-        If there is no such file, or it cannot be read.
-    ValueError
-        If it was not written by ``write``, or has been damaged since.
-    """
+    """Read a value; a file that is damaged, or not from ``write``, is a ValueError."""
     with open(path, "rb"):  # safetensors' own errors do not name the file
         pass
     try:
@@ -132,13 +119,7 @@ def to_json(value: Any, tensors: Tensors) -> Any:
 
 
 def from_json(value: Any, tensors: Tensors) -> Any:
-    """Return the value that ``to_json`` was given.
-
-    Raises
-    ------
-    ValueError
-        If it was not made by ``to_json``.
-    """
+    """Return the value that ``to_json`` was given; anything else is a ValueError."""
     if not isinstance(value, list | dict):
         return value
     if isinstance(value, list):
@@ -215,12 +196,6 @@ def _array_to_json(value: torch.Tensor | np.ndarray, tensors: Tensors) -> dict[s
     # Cloned, since safetensors refuses tensors that share memory.
     tensors[name] = torch.as_tensor(value).detach().cpu().contiguous().clone()
     return {kind: name}
-
-
-def _to_bytes(value: Any) -> bytes:
-    tensors: Tensors = {}
-    text = json.dumps([VERSION, to_json(value, tensors)])
-    return save(tensors, metadata={"skfed": text, "sha256": checksum(text, tensors)})
 
 
 def checksum(text: str, tensors: Tensors) -> str:

@@ -10,24 +10,12 @@ import torch
 
 @dataclass(frozen=True)
 class TorchContext:
-    """The state of ``torch.autocast``, which each thread has its own of, and the default dtype.
+    """The state of ``torch.autocast``, which each thread has its own of, and the default dtype."""
 
-    Parameters
-    ----------
-    device_type : str
-        Type of the device to which autocast applies.
-    autocast : bool
-        Whether it is on.
-    autocast_dtype : torch.dtype
-        The dtype that it casts to.
-    default_dtype : torch.dtype
-        The dtype of new tensors.
-    """
-
-    device_type: str
-    autocast: bool
-    autocast_dtype: torch.dtype
-    default_dtype: torch.dtype
+    device_type: str  # to which autocast applies
+    autocast: bool  # whether it is on
+    autocast_dtype: torch.dtype  # that it casts to
+    default_dtype: torch.dtype  # of new tensors
 
     @classmethod
     def current(cls, device: str) -> Self:

@@ -18,10 +18,7 @@ from sklearn.base import clone
 from skfed.selection import BaseSelector, Cohort
 from skfed.selection._mock import MockRound, mock_round
 
-__all__ = [
-    "check_selector",
-    "parametrize_with_selector_checks",
-]
+__all__ = ["check_selector", "parametrize_with_selector_checks"]
 
 _N_CLIENTS = 12
 _N_DRAWS = 600
