@@ -13,7 +13,7 @@ ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False
 def both(data, estimator, **params):
     """Fit with either engine."""
     X, y, clients = data
-    params = {"selector": ALL, "n_rounds": 5, "random_state": 0, **params}
+    params = {"selector": ALL, "n_rounds": 3, "random_state": 0, **params}
     return [
         FederatedClassifier(estimator, engine=engine, **params).fit(X, y, clients=clients)
         for engine in ("loop", "stacked")

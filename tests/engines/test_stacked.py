@@ -27,15 +27,17 @@ from skfed.selection import BaseSelector, Cohort
 @pytest.mark.parametrize("family", ["mlp", "gated"])
 def test_each_optimizer_on_ragged_users(wisdm, family, optimizer):
     estimator = net(build(family, 43, 6), batch_size=32, **OPTIMIZERS[optimizer])
-    selector = RandomSelector(clients_per_round=12)  # with replacement: some train twice
-    assert_same(*both(wisdm, estimator, selector=selector, local_epochs=2))
+    selector = RandomSelector(clients_per_round=6)
+    loop, stacked = both(wisdm, estimator, selector=selector, local_epochs=2)
+    assert_same(loop, stacked)
+    assert any(len({*cohort}) < 6 for cohort in loop.history_["cohort"])  # some train twice
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_on_ragged_users(wisdm, family):
     X, y, clients = wisdm
     estimator = net(build(family, 43, 6), batch_size=24, **OPTIMIZERS["momentum"])
-    selector = RandomSelector(clients_per_round=8)
+    selector = RandomSelector(clients_per_round=5)
     loop, stacked = both((data_for(family, X), y, clients), estimator, selector=selector)
     assert_same(loop, stacked)
     assert stacked.engine_ == "stacked: " + ("linear layers" if family in LINEAR else "torch.func")
@@ -49,7 +51,7 @@ def test_each_criterion_on_ragged_users(wisdm, family, criterion):
         f"criterion__{k}": v.double() if torch.is_tensor(v) else v for k, v in options.items()
     }
     estimator = net(build(family, 43, 6, ends=ends), batch_size=32, criterion=kind, **options)
-    selector = PowerOfChoice(d=12, clients_per_round=8)
+    selector = PowerOfChoice(d=9, clients_per_round=5)
     assert_same(*both(wisdm, estimator, selector=selector, local_epochs=2))
 
 
@@ -63,7 +65,7 @@ def test_float32_on_ragged_users(wisdm, family, optimizer):
     module = build(family, 43, 6).float()
     start = flat(module)
     estimator = net(module, batch_size=32, **OPTIMIZERS[optimizer])
-    selector = RandomSelector(clients_per_round=12)
+    selector = RandomSelector(clients_per_round=6)
     loop, stacked = both((X.astype("float32"), y, clients), estimator, selector=selector)
     mine, reference = flat(stacked.net_.module_), flat(loop.net_.module_)
     error = (mine - reference).norm()
@@ -261,7 +263,7 @@ def test_dropout_agrees_in_distribution(ragged):
     for module in (stack, branches):
         fits = {engine: [] for engine in ("loop", "stacked")}
         for engine, models in fits.items():
-            for seed in range(40):
+            for seed in range(25):
                 model = FederatedClassifier(
                     net(module, batch_size=-1),
                     engine=engine,
@@ -271,9 +273,9 @@ def test_dropout_agrees_in_distribution(ragged):
                     random_state=seed,
                 ).fit(X, y, clients=clients)
                 models.append(flat(model.net_.module_).numpy())
-            assert len({m.tobytes() for m in models}) == 40  # other seeds, other masks
+            assert len({m.tobytes() for m in models}) == 25  # other seeds, other masks
         means = [np.mean(models, axis=0) for models in fits.values()]
-        variances = [np.var(models, axis=0, ddof=1) / 40 for models in fits.values()]
+        variances = [np.var(models, axis=0, ddof=1) / 25 for models in fits.values()]
         z = (means[0] - means[1]) / np.sqrt(sum(variances) + 1e-20)
         moved = sum(variances) > 1e-14
         assert 0.7 < np.sqrt(np.mean(z[moved] ** 2)) < 1.3
