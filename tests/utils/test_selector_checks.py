@@ -8,6 +8,7 @@ import pytest
 from skfed import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
 from skfed.schedules import LinearDecay, StepDecay
 from skfed.selection import BaseSelector, Cohort
+from skfed.utils import selector_checks
 from skfed.utils.selector_checks import (
     CHECKS,
     check_selector,
@@ -36,7 +37,9 @@ OURS = [
 
 
 @parametrize_with_selector_checks(OURS)
-def test_selectors_of_the_package_pass(selector, check):
+def test_selectors_of_the_package_pass(selector, check, monkeypatch):
+    """With half of the draws, to which the tolerances adapt."""
+    monkeypatch.setattr(selector_checks, "_N_DRAWS", 300)
     check(selector)
 
 
@@ -305,7 +308,12 @@ def test_each_mistake_fails_its_check(selector, name):
     with pytest.raises(AssertionError, match=f"^{name}: ") as raised:
         run_check(check, selector)
     assert not isinstance(raised.value.__cause__, TypeError)  # a mistake of this test
-    with pytest.raises(AssertionError, match="^check_"):
+
+
+def test_check_selector_runs_the_last_check_too():
+    selector, name = WRONG[0]
+    assert CHECKS[-1].__name__ == name
+    with pytest.raises(AssertionError, match=f"^{name}: "):
         check_selector(selector)
 
 
