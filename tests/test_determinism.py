@@ -1,6 +1,8 @@
 """Same random_state, same result: in one process, in two, and whatever serves the clients."""
 
 import hashlib
+import json
+import os
 import random
 import subprocess
 import sys
@@ -44,30 +46,38 @@ def test_twice_in_one_process(blobs):
     assert digest(classifier(random_state=4).fit(X, y, clients=clients)) != first
 
 
-SCRIPT = """
-import multiprocessing
-import sys
+RESULTS = """
 import numpy as np
-import torch
 from joblib import parallel_config
 from skfed import FederatedClassifier, PowerOfChoice
+
+def results(backend):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 5)), rng.integers(0, 3, 60)
+    clients = [f"user {k}" for k in rng.integers(0, 8, 60)]
+    found = []
+    for engine in ("loop", "stacked"):
+        model = FederatedClassifier(
+            selector=PowerOfChoice(d=4, clients_per_round=2),
+            n_rounds=5,
+            engine=engine,
+            n_jobs=2,
+            random_state=0,
+        )
+        with parallel_config(backend=backend):
+            model.fit(X, y, clients=clients)
+        state = b"".join(t.numpy().tobytes() for t in model.net_.module_.state_dict().values())
+        found.append([model.engine_, state.hex(), *map(list, model.history_["cohort"])])
+    return found
+"""
+
+FORKS = """
+import json
+import multiprocessing
+import torch
 torch.set_num_threads(1)  # threads of a product do not survive a fork
 multiprocessing.log_to_stderr("INFO")
-rng = np.random.default_rng(0)
-X, y = rng.normal(size=(60, 5)), rng.integers(0, 3, 60)
-clients = [f"user {k}" for k in rng.integers(0, 8, 60)]
-for engine in ("loop", "stacked"):
-    model = FederatedClassifier(
-        selector=PowerOfChoice(d=4, clients_per_round=2),
-        n_rounds=5,
-        engine=engine,
-        n_jobs=2,
-        random_state=0,
-    )
-    with parallel_config(backend=sys.argv[1]):
-        model.fit(X, y, clients=clients)
-    state = b"".join(t.numpy().tobytes() for t in model.net_.module_.state_dict().values())
-    print(model.engine_, state.hex(), model.history_["cohort"].tolist())
+print(json.dumps(results("multiprocessing")))
 """
 
 
@@ -135,25 +145,15 @@ def test_predict_leaves_the_global_generator_alone(blobs):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.slow
-def test_in_processes_of_their_own():
-    """Each process hashes strings in its own way.
-
-    multiprocessing forks, which a process with threads, as this one may be, does not survive.
-    """
-    one, other, forked = (
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT, backend],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=300,
-        )
-        for backend in ("sequential", "sequential", "multiprocessing")
-    )
-    assert one.stdout == other.stdout == forked.stdout != ""
-    assert "child process calling" not in other.stderr
-    assert "child process calling" in forked.stderr
+def test_in_another_process_and_its_forks():
+    """It hashes strings in its own way. This process may have threads, which no fork survives."""
+    namespace = {}
+    exec(RESULTS, namespace)
+    env = {**os.environ, "PYTHONHASHSEED": "1"}
+    run = [sys.executable, "-c", RESULTS + FORKS]
+    there = subprocess.run(run, env=env, capture_output=True, text=True, check=True, timeout=300)
+    assert "child process calling" in there.stderr
+    assert json.loads(there.stdout) == namespace["results"]("sequential")
 
 
 def test_the_global_generators_are_left_alone(blobs):

@@ -1,8 +1,5 @@
 """X, y and clients of many kinds: the same model, bit for bit, and the same predictions."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +8,7 @@ from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 from torch import nn
 
-from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
+from skfed import FederatedClassifier, FederatedRegressor, PowerOfChoice, RandomSelector
 
 EVERYBODY = RandomSelector(1.0, "uniform", replace=False)
 
@@ -154,25 +151,26 @@ def test_one_hot_validation_labels_are_refused(blobs):
         FederatedClassifier().fit(X, y, clients=clients, X_val=X, y_val=np.eye(3)[y])
 
 
-ARRAYS = """
-import warnings
-warnings.simplefilter("error")
-import numpy as np, pandas as pd
-from skfed import FederatedClassifier, PowerOfChoice
-rng = np.random.default_rng(0)
-X, y = rng.normal(size=(40, 4)).astype("float32"), rng.integers(0, 2, 40)
-frozen = X.copy()
-frozen.flags.writeable = False
-clients = np.arange(40) % 4
-model = FederatedClassifier(selector=PowerOfChoice(d=4), n_rounds=2, random_state=0)
-expected = model.fit(X, y, clients=clients, X_val=X, y_val=y).predict_proba(X)
-for other in (pd.DataFrame(X), frozen, np.asfortranarray(X), X[::-1][::-1]):
-    model.fit(other, y, clients=clients, X_val=other, y_val=y)
-    assert (model.predict_proba(other) == expected).all(), type(other)
-model.fit(X[::-1, ::-1], y[::-1], clients=clients).predict(X[::-1, ::-1])
-"""
+@pytest.fixture
+def every_warning_of_torch():
+    """Let torch warn each time, and not once a process, when it is given a read-only array."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
 
 
-def test_read_only_and_reversed_arrays_in_a_fresh_process():
-    """torch warns of a read-only array once a process, so that another test could hide it."""
-    subprocess.run([sys.executable, "-c", ARRAYS], check=True)
+def test_read_only_and_reversed_arrays(every_warning_of_torch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 4)).astype("float32"), rng.integers(0, 2, 40)
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    with pytest.warns(UserWarning, match="not writable"):
+        torch.from_numpy(frozen)
+    clients = np.arange(40) % 4
+    model = FederatedClassifier(selector=PowerOfChoice(d=4), n_rounds=2, random_state=0)
+    expected = model.fit(X, y, clients=clients, X_val=X, y_val=y).predict_proba(X)
+    for other in (pd.DataFrame(X), frozen, np.asfortranarray(X), X[::-1][::-1]):
+        model.fit(other, y, clients=clients, X_val=other, y_val=y)
+        assert (model.predict_proba(other) == expected).all(), type(other)
+    model.fit(X[::-1, ::-1], y[::-1], clients=clients).predict(X[::-1, ::-1])
