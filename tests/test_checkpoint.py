@@ -75,7 +75,7 @@ def folders(directory):
 @pytest.mark.slow
 def test_killed_processes_go_on_bit_for_bit(tmp_path):
     """SKFED_KILLS=50 does it 50 times."""
-    n_kills = int(os.environ.get("SKFED_KILLS", 5))
+    n_kills = int(os.environ.get("SKFED_KILLS", 4))
     script = Path(__file__).with_name("killing.py")
     command = [sys.executable, script, tmp_path, str(n_kills), "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

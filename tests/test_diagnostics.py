@@ -183,7 +183,7 @@ def test_a_larger_d_gives_a_larger_skew():
     losses = np.random.default_rng(0).random(20) * 3
     skews = [
         selection_skew(
-            PowerOfChoice(d=d, clients_per_round=2), losses, losses, n_draws=3000, random_state=0
+            PowerOfChoice(d=d, clients_per_round=2), losses, losses, n_draws=1000, random_state=0
         )["rho"].item()
         for d in (2, 4, 8, 20)
     ]
@@ -199,9 +199,9 @@ def test_the_range_of_the_skew():
                        n_draws=500, random_state=0)  # fmt: skip
     assert table.attrs["rho_bar"] == table.min(axis=None) <= table.attrs["rho_tilde"]
     unbiased = skew_range(
-        RandomSelector(2), losses, minima, losses[0], n_draws=4000, random_state=0
+        RandomSelector(2), losses, minima, losses[0], n_draws=1500, random_state=0
     )
-    np.testing.assert_allclose(unbiased, 1, atol=0.03)
+    np.testing.assert_allclose(unbiased, 1, atol=0.05)
 
 
 # Bounds
@@ -236,7 +236,7 @@ def quadratic():
     return h, e, optimum, F, {"L": h.max(), "mu": h.min(), "sigma": 0.0, "G": h.max() * reach}
 
 
-def errors(quadratic, selector, lr_schedule, tau, n_rounds=40):
+def errors(quadratic, selector, lr_schedule, tau, n_rounds=25):
     h, e, optimum, F, _ = quadratic
     X, y = np.column_stack([h, e]), np.arange(12) % 2
     net = NeuralNetClassifier(Quadratic, criterion=ReadLoss, batch_size=-1)
@@ -257,12 +257,12 @@ def test_power_of_choice_stays_under_theorem_3_1(quadratic, d):
     schedule = InverseTimeDecay(1, constants["mu"], 4 * constants["L"] / constants["mu"])
     selector = PowerOfChoice(d=d, clients_per_round=m)
     found = errors(quadratic, selector, schedule, tau)
-    grid = np.random.default_rng(0).normal(size=(30, 3)) * 2
+    grid = np.random.default_rng(0).normal(size=(10, 3)) * 2
     losses = np.array([h / 2 * ((w - e) ** 2).sum(axis=1) for w in grid])
     at_optimum = h / 2 * ((optimum - e) ** 2).sum(axis=1)
     skews = skew_range(selector, losses, np.zeros(12), at_optimum, n_draws=200, random_state=0)
     bound = power_of_choice_bound(
-        tau * np.arange(1, 41),
+        tau * np.arange(1, 26),
         tau=tau,
         m=m,
         distance=np.linalg.norm(4 - optimum),
@@ -280,7 +280,7 @@ def test_power_of_choice_stays_under_theorem_A_1(quadratic):
     lr = 1 / (4 * constants["L"])
     found = errors(quadratic, RandomSelector(2), lr, tau=2)
     bound = power_of_choice_bound_fixed(
-        2 * np.arange(1, 41), lr=lr, tau=2, m=2, initial_error=F(4.0) - F(optimum),
+        2 * np.arange(1, 26), lr=lr, tau=2, m=2, initial_error=F(4.0) - F(optimum),
         Gamma=F(optimum), **constants,
     )  # fmt: skip
     assert (found <= bound["bound"]).all()
@@ -293,7 +293,7 @@ def test_fedalign_stays_under_theorem_1(quadratic):
     E = 3
     gamma = max(8 * constants["L"] / constants["mu"], E)
     found = errors(quadratic, ALL, InverseTimeDecay(2, constants["mu"], gamma), E)
-    T = E * np.arange(1, 41)
+    T = E * np.arange(1, 26)
     common = {"E": E, "distance": np.linalg.norm(4 - optimum), "Gamma": F(optimum), **constants}
     bound = fedalign_bound(T, theta=(T - 1) / (T + gamma - 2), **common)
     assert (found <= bound["bound"]).all()

@@ -33,7 +33,7 @@ EXPECTED_FAILURES = {
 
 @pytest.mark.filterwarnings("ignore:clients was not given")
 @parametrize_with_checks(
-    [FederatedClassifier(n_rounds=30)], expected_failed_checks=lambda _: EXPECTED_FAILURES
+    [FederatedClassifier(n_rounds=15)], expected_failed_checks=lambda _: EXPECTED_FAILURES
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
@@ -83,7 +83,9 @@ NETS = {
 @pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 def test_it_learns_with_any_kind_of_net(blobs, net):
     X, y, clients = blobs
-    model = FederatedClassifier(net, selector=RandomSelector(3), n_rounds=150, random_state=0)
+    model = FederatedClassifier(
+        net, selector=RandomSelector(3), n_rounds=50, local_epochs=3, random_state=0
+    )
     model.fit(X, y, clients=clients)
     assert model.score(X, y) > 0.75
     probabilities = model.predict_proba(X)

@@ -31,7 +31,7 @@ EXPECTED_FAILURES = {
 
 @pytest.mark.filterwarnings("ignore:clients was not given")
 @parametrize_with_checks(
-    [FederatedRegressor(n_rounds=30)], expected_failed_checks=lambda _: EXPECTED_FAILURES
+    [FederatedRegressor(n_rounds=15)], expected_failed_checks=lambda _: EXPECTED_FAILURES
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
@@ -85,7 +85,7 @@ class Squeezed(nn.Module):
 def test_targets_take_the_shape_of_the_outputs(data, net, engine):
     X, y, clients = data
     model = FederatedRegressor(
-        net, selector=EVERYBODY, n_rounds=60, local_epochs=3, engine=engine, random_state=0
+        net, selector=EVERYBODY, n_rounds=20, local_epochs=3, engine=engine, random_state=0
     ).fit(X, y[:, 0], clients=clients, X_val=X, y_val=y[:, 0])
     assert model.predict(X).shape == (240,)
     assert model.history_["val_score"].iloc[-1] == pytest.approx(model.score(X, y[:, 0]), abs=1e-5)

@@ -31,11 +31,19 @@ def shown(display):
     return [text.get_text() for text in display.ax_.get_legend().get_texts()]
 
 
-@pytest.mark.parametrize("form", ["eps={}", LONG, "{}"], ids=["short", "long", "bare"])
-@pytest.mark.parametrize("n_entries", [25, 26, 40])
-@pytest.mark.parametrize("draw", [curves, trade_offs, labels])
+FORMS = {"short": "eps={}", "long": LONG, "bare": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("draw", "n_entries", "form"),
+    [
+        *product([curves], [25, 26, 40], FORMS),
+        *product([trade_offs, labels], [26], ["short"]),
+        *product([trade_offs, labels], [40], ["long"]),
+    ],
+)
 def test_many_entries_are_all_shown(draw, n_entries, form, check_texts):
-    display = draw([form.format(i) for i in range(n_entries)])
+    display = draw([FORMS[form].format(i) for i in range(n_entries)])
     assert len(set(shown(display))) == n_entries
     assert display.ax_.get_window_extent().width > 0.4 * display.figure_.bbox.width
     check_texts(display)
