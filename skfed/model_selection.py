@@ -7,7 +7,6 @@ Both take the client of each row as ``groups``. With metadata routing on they re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -27,6 +26,8 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
     """
 
     __metadata_request__split = {"groups": "clients"}
+
+    priority: Iterable | None = None  # a parameter of LeaveClientsOut
 
     def __init__(self, n_splits=5, *, shuffle=True, random_state=None):
         self.n_splits = n_splits
@@ -67,7 +68,7 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
             )
         rng = check_random_state(self.random_state)
         with naming("groups", "priority"):
-            federation = make_federation(groups, n_samples, self._priority())
+            federation = make_federation(groups, n_samples, self.priority)
         folds = self._folds(federation, n_samples, rng)
         for fold in range(self.n_splits):
             yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
@@ -86,9 +87,6 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
             ``n_splits``.
         """
         return self.n_splits
-
-    def _priority(self) -> Any:
-        return None
 
     @abstractmethod
     def _folds(
@@ -168,9 +166,6 @@ class LeaveClientsOut(_FederatedSplitter):
     ):
         super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
         self.priority = priority
-
-    def _priority(self):
-        return self.priority
 
     def _folds(self, federation, n_samples, rng):
         free = np.arange(len(federation))

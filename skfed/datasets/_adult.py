@@ -15,19 +15,8 @@ from skfed.datasets._fetch import fetch, find_home, read_rows, reading
 _FILES = ["adult.data.gz", "adult.test.gz"]
 _NUMERIC = ["age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week"]
 _COLUMNS = [
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
+    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"),
+    *("relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week"),
     "native-country",
 ]
 _DTYPES = {name: int if name in _NUMERIC else object for name in [*_COLUMNS, "income"]}

@@ -14,21 +14,13 @@ import pandas as pd
 from sklearn.datasets import fetch_openml, get_data_home
 from sklearn.utils import Bunch
 
-_DAMAGED = (
-    *(ValueError, TypeError, LookupError, OverflowError),
-    *(EOFError, zlib.error, gzip.BadGzipFile),
-)
+_DAMAGED = ValueError, TypeError, LookupError, OverflowError, EOFError, zlib.error, gzip.BadGzipFile
 
 
 def find_home(data_home: str | os.PathLike | None) -> Path:
     """Return ``data_home``, else $SKFED_DATA, else scikit-learn's data home."""
     chosen = data_home or os.environ.get("SKFED_DATA") or get_data_home()
     return Path(chosen).expanduser()
-
-
-def find_file(folder: Path, names: Sequence[str]) -> Path | None:
-    """Return the path of the first of ``names`` that is a file in ``folder``."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 @contextmanager

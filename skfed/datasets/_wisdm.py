@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
-from skfed.datasets._fetch import find_file, find_home, read_rows, reading
+from skfed.datasets._fetch import find_home, read_rows, reading
 
 _FILES = ["WISDM_ar_v1.1_transformed.arff.gz", "WISDM_ar_v1.1_transformed.arff"]
 _ACTIVITIES = ["Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking"]
@@ -44,7 +44,7 @@ def load_wisdm(*, data_home: str | os.PathLike | None = None) -> Bunch:
         If the file is damaged; the message names it.
     """
     folder = find_home(data_home) / "wisdm-ar-v1.1"
-    path = find_file(folder, _FILES)
+    path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
     if path is None:
         raise FileNotFoundError(
             f"{_FILES[1]} is not in {folder}. Get it from the WISDM lab (activity prediction "

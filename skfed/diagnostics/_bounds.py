@@ -17,19 +17,11 @@ _POSITIVE = [Interval(Real, 0, None, closed="neither")]
 _NON_NEGATIVE = [Interval(Real, 0, None, closed="left")]
 _COUNT = [Count()]
 _CONSTANTS = {
-    "L": _POSITIVE,
-    "mu": _POSITIVE,
-    "sigma": _NON_NEGATIVE,
-    "G": _NON_NEGATIVE,
-    "Gamma": _NON_NEGATIVE,
+    **{"L": _POSITIVE, "mu": _POSITIVE},
+    **{"sigma": _NON_NEGATIVE, "G": _NON_NEGATIVE, "Gamma": _NON_NEGATIVE},
 }
-_CHOICE = {
-    **_CONSTANTS,
-    "tau": _COUNT,
-    "m": _COUNT,
-    "rho_bar": _POSITIVE,
-    "rho_tilde": _NON_NEGATIVE,
-}
+_SKEWS = {"rho_bar": _POSITIVE, "rho_tilde": _NON_NEGATIVE}
+_CHOICE = {**_CONSTANTS, "tau": _COUNT, "m": _COUNT, **_SKEWS}
 
 
 @validated(**_CONSTANTS, E=_COUNT, distance=_NON_NEGATIVE, n_draws=[*_COUNT, None])

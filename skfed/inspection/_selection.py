@@ -117,17 +117,13 @@ class SelectionDisplay:
         shares = self.counts.sum().to_numpy() / max(self.counts.to_numpy().sum(), 1)
         order = np.argsort(-shares, kind="stable")
         places = np.arange(len(order))
-        for mask, colour, group in (
-            (self.priority, PRIORITY, "priority"),
-            (~self.priority, FREE, "free"),
-        ):
-            chosen = mask[order]
-            if chosen.any() and not self.priority.all():
-                self.ax_.bar(
-                    places[chosen], shares[order][chosen], color=colour, label=f"selected, {group}"
-                )
-        if self.priority.all():
-            self.ax_.bar(places, shares[order], color=FREE, label="selected")
+        priority, heights = self.priority[order], shares[order]
+        groups = [(priority, PRIORITY, "selected, priority"), (~priority, FREE, "selected, free")]
+        if priority.all():
+            groups = [(priority, FREE, "selected")]
+        for mask, colour, label in groups:
+            if mask.any():
+                self.ax_.bar(places[mask], heights[mask], color=colour, label=label)
         self.ax_.plot(
             places, self.shares[order], "o", color="black", ms=3, label="share of the data"
         )

@@ -80,20 +80,16 @@ class TradeoffDisplay:
             raise ValueError(f"metric={metric!r} was not scored; there is {known}.")
         name = _full_name(param, {key for given in results["params"] for key in given})
         series = _series([{k: v for k, v in p.items() if k != name} for p in results["params"]])
+        scores, spreads = results[f"mean_test_{metric}"], results[f"std_test_{metric}"]
         rows = [
-            {
-                "value": float(given[name]),
-                "score": results[f"mean_test_{metric}"][i],
-                "spread": results[f"std_test_{metric}"][i],
-                "series": series[i],
-            }
+            (float(given[name]), scores[i], spreads[i], series[i])
             for i, given in enumerate(results["params"])
-            if isinstance(given.get(name), int | float | np.number)
-            and np.isfinite(results[f"mean_test_{metric}"][i])
+            if isinstance(given.get(name), int | float | np.number) and np.isfinite(scores[i])
         ]
         if not rows:
             raise ValueError(f"param={param!r} is no number in any candidate that has a score.")
-        return cls(pd.DataFrame(rows), name, metric).plot(ax)
+        points = pd.DataFrame(rows, columns=["value", "score", "spread", "series"])
+        return cls(points, name, metric).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw.

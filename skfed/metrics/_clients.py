@@ -31,12 +31,8 @@ from skfed.utils._sklearn import safe_indexing
 
 # The parameters of local training; the others are the federation's.
 _LOCAL_PARAMS = (
-    "local_epochs",
-    "local_steps",
-    "on_client_error",
-    "engine",
-    "memory_budget",
-    "random_state",
+    *("local_epochs", "local_steps", "on_client_error"),
+    *("engine", "memory_budget", "random_state"),
 )
 _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 

@@ -198,48 +198,30 @@ def _neg_log_loss(scorer, model, step, X, y, clients):
         return -float(log_loss(y, probabilities, labels=step.classes_))
 
 
+_PRIORITY = "over the rows of the priority clients"
+_FREE = "over the rows of the other clients, with those that the model has not seen"
 _R2_CLIENTS = (
     "Each client has equal weight; those with fewer than two rows, or whose targets are all equal, "
     "have no R^2 and are left out"
 )
 
-priority_accuracy = ClientScorer(
-    "priority", "accuracy", _score_rows, "Accuracy over the rows of the priority clients"
-)
-free_accuracy = ClientScorer(
-    "free",
-    "accuracy",
-    _score_rows,
-    "Accuracy over the rows of the other clients, with those that the model has not seen",
-)
+priority_accuracy = ClientScorer("priority", "accuracy", _score_rows, f"Accuracy {_PRIORITY}")
+free_accuracy = ClientScorer("free", "accuracy", _score_rows, f"Accuracy {_FREE}")
 mean_client_accuracy = ClientScorer(
-    "mean_client",
-    "accuracy",
-    _score_clients,
+    *("mean_client", "accuracy", _score_clients),
     "Mean over clients of the accuracy on their rows. Each client has equal weight",
 )
 worst_client_accuracy = ClientScorer(
     "worst_client", "accuracy", _score_clients, "Lowest accuracy of a client on its rows"
 )
 priority_neg_log_loss = ClientScorer(
-    "priority",
-    "neg_log_loss",
-    _neg_log_loss,
-    "Minus the mean cross-entropy over the rows of the priority clients, which is -F",
+    *("priority", "neg_log_loss", _neg_log_loss),
+    f"Minus the mean cross-entropy {_PRIORITY}, which is -F",
 )
-priority_r2 = ClientScorer(
-    "priority", "r2", _score_rows, "R^2 over the rows of the priority clients"
-)
-free_r2 = ClientScorer(
-    "free",
-    "r2",
-    _score_rows,
-    "R^2 over the rows of the other clients, with those that the model has not seen",
-)
+priority_r2 = ClientScorer("priority", "r2", _score_rows, f"R^2 {_PRIORITY}")
+free_r2 = ClientScorer("free", "r2", _score_rows, f"R^2 {_FREE}")
 mean_client_r2 = ClientScorer(
-    "mean_client",
-    "r2",
-    _score_clients,
+    *("mean_client", "r2", _score_clients),
     f"Mean over clients of the R^2 on their rows. {_R2_CLIENTS}",
 )
 worst_client_r2 = ClientScorer(

@@ -7,15 +7,8 @@ from numbers import Real
 
 import numpy as np
 
-from skfed.selection._base import (
-    CLIENT_COUNT,
-    BaseSelector,
-    Cohort,
-    Round,
-    count_clients,
-    default_count,
-    half_at_most,
-)
+from skfed.selection._base import BaseSelector, Cohort, Round
+from skfed.selection._counts import CLIENT_COUNT, count_clients, default_count, half_at_most
 from skfed.utils._sklearn import Interval
 
 

@@ -8,7 +8,7 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,6 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator
 
 from skfed.selection._sampling import draw_by_size
-from skfed.utils._sklearn import Interval
-
-#: Constraint of a parameter that counts clients: an int, or a fraction of all clients.
-CLIENT_COUNT = [Interval(Integral, 1, None, closed="left"), Interval(Real, 0, 1, closed="right")]
 
 
 @dataclass(frozen=True)
@@ -277,24 +273,6 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
             raise ValueError(f"{name} gave weights that sum to {weights.sum()}, not to 1.")
         order = np.argsort(clients, kind="stable")
         return Cohort(clients[order], weights[order], cohort.unbiased, cohort.objective)
-
-
-def count_clients(value: Any, n_clients: int) -> int:
-    """Return a number of clients from an int, or from a fraction: m = max(C K, 1), as in FedAvg."""
-    if isinstance(value, Integral):
-        return int(value)
-    # The tiny addition undoes rounding such as 0.29 * 100 = 28.999999999999996.
-    return max(1, int(value * n_clients + 1e-9))
-
-
-def default_count(n_clients: int) -> int:
-    """Return the default m: a tenth of the clients, but at least ten, or all."""
-    return min(max(10, n_clients // 10), n_clients)
-
-
-def half_at_most(n: int, n_candidates: int) -> int:
-    """Return ``n``, but at most half of the candidates, so that there is a choice among them."""
-    return min(n, max(n_candidates // 2, 1))
 
 
 def _client_indices(clients: Any, available: np.ndarray, caller: str) -> np.ndarray:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from skfed.schedules import BaseSchedule, value_at
-from skfed.selection._base import CLIENT_COUNT, BaseSelector, Cohort, Round
+from skfed.selection._base import BaseSelector, Cohort, Round
+from skfed.selection._counts import CLIENT_COUNT
 from skfed.utils._ids import canonical
 from skfed.utils._sklearn import Interval, StrOptions
 

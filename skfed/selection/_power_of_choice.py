@@ -7,15 +7,8 @@ Selection Strategies, 2020 (arXiv:2010.01243), section 4 and appendix F.
 import numpy as np
 
 from skfed.schedules import BaseSchedule, value_at
-from skfed.selection._base import (
-    CLIENT_COUNT,
-    BaseSelector,
-    Cohort,
-    Round,
-    count_clients,
-    default_count,
-    half_at_most,
-)
+from skfed.selection._base import BaseSelector, Cohort, Round
+from skfed.selection._counts import CLIENT_COUNT, count_clients, default_count, half_at_most
 from skfed.selection._sampling import inclusion_probabilities
 from skfed.utils._sklearn import StrOptions
 

@@ -6,14 +6,8 @@ Selection Strategies, 2020 (arXiv:2010.01243), section 2 and appendix E.
 
 import numpy as np
 
-from skfed.selection._base import (
-    CLIENT_COUNT,
-    BaseSelector,
-    Cohort,
-    Round,
-    count_clients,
-    default_count,
-)
+from skfed.selection._base import BaseSelector, Cohort, Round
+from skfed.selection._counts import CLIENT_COUNT, count_clients, default_count
 from skfed.selection._sampling import inclusion_probabilities
 from skfed.utils._sklearn import StrOptions
 

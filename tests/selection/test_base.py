@@ -5,7 +5,7 @@ from sklearn.base import clone
 
 from skfed import FedAlignSelector, PowerOfChoice, RandomSelector
 from skfed.selection import BaseSelector, Cohort
-from skfed.selection._base import count_clients
+from skfed.selection._counts import count_clients
 
 SELECTORS = [
     RandomSelector(clients_per_round=2),
