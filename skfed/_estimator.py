@@ -18,8 +18,8 @@ from skfed.availability import BaseAvailability
 from skfed.callbacks._sklearn import CallbackSupportMixin, SklearnCallbacks, with_callbacks
 from skfed.checkpoint._run import Run, open_run
 from skfed.checkpoint._save import is_saved, load, save
-from skfed.engines import Draws, batch_size, make_engine
-from skfed.nets import LINEAR_ATTRIBUTES, NetPool, cast
+from skfed.engines import Draws, make_engine
+from skfed.nets import LINEAR_ATTRIBUTES, NetPool, batch_size, cast
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector

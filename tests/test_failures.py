@@ -301,21 +301,21 @@ def test_n_failed_counts_distinct_clients(blobs):
 
 
 def test_a_chunk_that_raises_is_tried_client_by_client(blobs, monkeypatch):
-    from skfed.engines import _stack
+    from skfed.engines._stacked_steps import ChunkTraining
 
     X, y, clients = blobs
     params = {"selector": EVERYBODY, "n_rounds": 2, "engine": "stacked", "random_state": 0}
     whole = FederatedClassifier(**params).fit(X, y, clients=clients)
     # The chunk of six fails, then the second of them when it is alone.
-    real, calls = _stack._train, []
+    run, calls = ChunkTraining.run, []
 
-    def failing(*arguments):
-        calls.append(len(arguments[5]))
+    def failing(self, load):
+        calls.append(len(self.members))
         if len(calls) in (1, 3):
             raise RuntimeError("once")
-        return real(*arguments)
+        return run(self, load)
 
-    monkeypatch.setattr(_stack, "_train", failing)
+    monkeypatch.setattr(ChunkTraining, "run", failing)
     model = FederatedClassifier(**params).fit(X, y, clients=clients)
     assert calls[:7] == [6, 1, 1, 1, 1, 1, 1]
     assert model.history_["n_failed"].tolist() == [1, 0]
@@ -325,18 +325,18 @@ def test_a_chunk_that_raises_is_tried_client_by_client(blobs, monkeypatch):
 
 
 def test_a_poll_that_raises_is_tried_client_by_client(blobs, monkeypatch):
-    from skfed.engines import _evaluate
+    from skfed.engines._evaluate import BatchEvaluation
 
     X, y, clients = blobs
-    real, calls = _evaluate._evaluate, []
+    run, calls = BatchEvaluation.run, []
 
-    def failing(*arguments):
-        calls.append(len(arguments[-1].ends))
+    def failing(self, load):
+        calls.append(len(self.clients))
         if len(calls) in (1, 3):
             raise RuntimeError("once")
-        return real(*arguments)
+        return run(self, load)
 
-    monkeypatch.setattr(_evaluate, "_evaluate", failing)
+    monkeypatch.setattr(BatchEvaluation, "run", failing)
     model = FederatedClassifier(
         SoftmaxRegression(5, 3), selector=PowerOfChoice(d=1.0, clients_per_round=2), n_rounds=2,
         engine="stacked", random_state=0,

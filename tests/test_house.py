@@ -64,14 +64,14 @@ def test_with_the_newest_versions_warnings_at_our_lines_are_errors(tmp_path):
 import warnings
 import pytest
 
-@pytest.mark.parametrize("name", ["skfed", "skfed.engines._stack", "skorch", "skfedx"])
+@pytest.mark.parametrize("name", ["skfed", "skfed.engines._loop", "skorch", "skfedx"])
 def test_warns(name):
     warnings.warn_explicit("old", DeprecationWarning, "its.py", 1, module=name)
 """)
     run = [sys.executable, "-m", "pytest", "-rf", "-p", "no:cacheprovider", "-o", filters, tmp_path]
     output = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     failed = re.findall(r"FAILED .*\[(.+)\]", output)
-    assert failed == ["skfed", "skfed.engines._stack"], output
+    assert failed == ["skfed", "skfed.engines._loop"], output
 
 
 def test_a_missing_extra_is_one_line():

@@ -19,8 +19,8 @@ from skfed import (
 )
 from skfed._federation import make_federation
 from skfed.aggregation import Scaffold
-from skfed.engines._data import Rows
-from skfed.engines._worker_data import ClientRows, DataRef, serve
+from skfed.engines._data import Dataset
+from skfed.engines._worker_data import ClientData, WorkerCache
 from skfed.modules import SoftmaxRegression
 from skfed.privacy import GaussianMechanism
 
@@ -299,15 +299,15 @@ def test_searches_slice_weights_and_routing_asks_for_a_request(blobs, weights):
 def test_weights_are_sent_to_other_processes():
     X, y, weights = np.arange(6.0)[:, None], np.arange(6), np.linspace(0, 1, 6)
     federation = make_federation(["a", "b", "a", "b", "a", "b"], 6)
-    names = set()
+    digests = set()
     for given in (weights, None):
-        held = ClientRows(Rows(X, y, weights=given), federation, budget=10**6)
-        share = DataRef(held, [1, 0], lambda rows, mine: [rows.weigh(i) for i in mine])
-        sent = serve(list, (), share.complete().parcel())
+        data = ClientData(Dataset(X, y, weights=given), federation, budget=10**6)
+        dataset, rows = WorkerCache().load(data.payload([1, 0], complete=True))([1, 0])
+        found = [dataset.weigh(own) for own in rows]
         expected = [None] * 2 if given is None else [weights[1::2].tolist(), weights[::2].tolist()]
-        assert [w if w is None else w.tolist() for w in sent] == expected
-        names |= {held.name(0)}
-    assert len(names) == 2  # so that rows with weights are not taken for those without
+        assert [w if w is None else w.tolist() for w in found] == expected
+        digests |= {data.digest(0)}
+    assert len(digests) == 2  # so that rows with weights are not taken for those without
 
 
 def test_a_checkpoint_depends_on_weights(blobs, weights, tmp_path):

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 from skorch import NeuralNet
 
-from skfed.engines._weights import weighed
-from skfed.nets import State
+from skfed.nets import State, weighed
 
 
 @dataclass(frozen=True)

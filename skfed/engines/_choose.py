@@ -8,19 +8,18 @@ from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 from skfed.engines._batched import BatchedModule
-from skfed.engines._data import Rows
-from skfed.engines._evaluate import is_rowwise
+from skfed.engines._data import Dataset, check_gives_row_losses
 from skfed.engines._linear import CriterionLoss, LinearStack, cross_entropy
 from skfed.engines._loop import LoopEngine
 from skfed.engines._probe import CannotStack, Probe, few_rows, first_line
 from skfed.engines._replies import Engine
-from skfed.engines._sampling import Draws, batch_size
-from skfed.engines._stack import Method
+from skfed.engines._sampling import Draws
 from skfed.engines._stacked import Plan, StackedEngine
-from skfed.engines._weights import check_gives_row_losses
-from skfed.engines._worker_data import ClientRows
+from skfed.engines._stacked_steps import Method
+from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Workers
-from skfed.nets import NetPool, model_bytes, parameter_names
+from skfed.nets import NetPool, batch_size, model_bytes, parameter_names
+from skfed.selection._poll_metrics import is_rowwise
 
 logger = logging.getLogger(__name__)
 
@@ -75,10 +74,9 @@ def make_engine(
 
     def loop() -> LoopEngine:
         workers = Workers(n_jobs, prefer="processes")
-        held = ClientRows(
-            Rows(X, y, weights=weights), draws.federation, memory_budget, workers.n_workers
-        )
-        return LoopEngine(net_pool, held, draws, workers)
+        dataset = Dataset(X, y, weights=weights)
+        data = ClientData(dataset, draws.federation, memory_budget, workers.n_workers)
+        return LoopEngine(net_pool, data, draws, workers)
 
     if wanted == "loop":
         return loop(), "loop: engine='loop'"
@@ -97,9 +95,10 @@ def make_engine(
         logger.info("engine='auto' takes the loop engine: %s", reason)
         return loop(), f"loop: {reason}"
     logger.info("engine=%r takes the stacked engine: %s", wanted, kind)
-    rows = Rows(X, y, net_pool.device, weights)
+    dataset = Dataset(X, y, net_pool.device, weights)
     workers = Workers(n_jobs)
-    return StackedEngine(net_pool, rows, draws, plan, memory_budget, workers), f"stacked: {kind}"
+    engine = StackedEngine(net_pool, dataset, draws, plan, memory_budget, workers)
+    return engine, f"stacked: {kind}"
 
 
 def _plan(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[Plan, str]:

@@ -1,15 +1,67 @@
-"""The data of all clients, taken by row number to where the net computes.
+"""The rows of all clients, taken by row number to where the net computes, and their weights.
 
 X is never copied as a whole nor sorted by client, so it may be a memory map larger than memory.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import numpy as np
 import torch
+from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
+from torch import nn
 
-from skfed.engines._memory import Memory
+from skfed._federation import Federation
+from skfed.nets import weighed
+from skfed.utils._checks import naming
+from skfed.utils._seeding import torch_seeded
+from skfed.utils._sklearn import check_sample_weight
+
+#: Methods of a net that a loss with weights of rows goes through.
+_LOSS_METHODS = "train_step", "train_step_single", "validation_step", "infer", "get_loss"
 
 
-class Rows:
+class Memory:
+    """Tensors by name that use the same memory again: fresh pages would take longer."""
+
+    def __init__(self):
+        self._blocks: dict[str, torch.Tensor] = {}
+
+    def empty(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: Any = "cpu"
+    ) -> torch.Tensor:
+        """Return a tensor with any values; it is valid until the next of this name."""
+        needed = torch.Size(shape).numel()
+        block = self._blocks.get(name)
+        if block is None or block.numel() < needed or block.dtype != dtype:
+            block = self._blocks[name] = torch.empty(needed, dtype=dtype, device=device)
+        return block[:needed].view(torch.Size(shape))
+
+
+class MemoryPool:
+    """Memories, each used by one thread at a time."""
+
+    def __init__(self):
+        self._idle: list[Memory] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_idle": []}  # not sent to other processes
+
+    @contextmanager
+    def borrowed(self) -> Iterator[Memory]:
+        """Yield a memory that no other thread has."""
+        try:
+            memory = self._idle.pop()
+        except IndexError:
+            memory = Memory()
+        try:
+            yield memory
+        finally:
+            self._idle.append(memory)
+
+
+class Dataset:
     """X and y of all clients.
 
     On a GPU X is moved there once if it fills at most half of its free memory; else the rows of
@@ -24,7 +76,7 @@ class Rows:
     device : str, default="cpu"
         Where the net computes.
     weights : ndarray of shape (n_samples,), default=None
-        By which the losses of rows are averaged; None: all alike.
+        Weights of the rows in the loss; None: all alike.
     """
 
     def __init__(
@@ -44,7 +96,7 @@ class Rows:
                 self._moved = torch.from_numpy(whole).to(self.device)
 
     def prepare(self, rows: np.ndarray) -> tuple[np.ndarray | torch.Tensor, torch.Tensor]:
-        """Return row numbers as ``take`` wants them, parts of them at a time, and their y."""
+        """Return row numbers in the form that ``take`` wants, and their y."""
         y = torch.from_numpy(self.y[rows]).to(self.device)
         return rows if self._moved is None else torch.from_numpy(rows).to(self.device), y
 
@@ -72,6 +124,86 @@ class Rows:
         flat = out.numpy().reshape(rows.size, *self.X.shape[1:])
         np.take(self.X, rows.ravel(), axis=0, out=flat, mode="clip")
         return out
+
+
+def row_weights(
+    sample_weight, X: np.ndarray, federation: Federation, name: str = "sample_weight"
+) -> np.ndarray:
+    """Check the weights of rows; return them as fractions of their client's largest.
+
+    A batch is of one client, so that its loss does not depend on their scale.
+
+    Raises
+    ------
+    ValueError
+        If there is not one a row, one is negative or not finite, or all of a client's are 0.
+    """
+    with naming(name):
+        weights = check_sample_weight(
+            sample_weight,
+            X,
+            dtype=np.float64,
+            ensure_non_negative=True,
+            allow_all_zero_weights=True,
+        )
+    grouped = weights[federation.order]
+    largest = np.maximum.reduceat(grouped, federation.offsets[:-1])
+    if not largest.all():
+        (client,) = federation.names(np.flatnonzero(largest == 0)[:1])
+        raise ValueError(
+            f"{name} is zero in all rows of client {client!r}, so it has no loss: leave its "
+            "rows out of fit, or give one of them a weight."
+        )
+    scaled = np.empty_like(weights)
+    scaled[federation.order] = grouped / np.repeat(largest, federation.sizes)
+    return scaled
+
+
+def check_gives_row_losses(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> None:
+    """Check that a net's loss is the mean of losses of rows, by its settings and on a few rows.
+
+    Raises
+    ------
+    ValueError
+        If it is not, so that rows cannot have weights.
+    """
+    reason = _obstacle(net) or _difference(net, X, y)
+    if reason:
+        raise ValueError(
+            f"sample_weight needs a loss that is the mean of the losses of the rows, but {reason}. "
+            "Use one of torch's criteria with reduction='mean', or fit without weights."
+        )
+
+
+def _obstacle(net: NeuralNet) -> str | None:
+    base = NeuralNetClassifier if isinstance(net, NeuralNetClassifier) else NeuralNetRegressor
+    own = [name for name in _LOSS_METHODS if getattr(type(net), name) is not getattr(base, name)]
+    if own:
+        return f"estimator overrides {', '.join(own)}"
+    if net._criteria != ["criterion"]:
+        return "estimator has more than one criterion"
+    criterion = net.criterion_
+    if not isinstance(criterion, nn.Module) or getattr(criterion, "reduction", None) != "mean":
+        return f"the criterion {criterion} has no reduction='mean'"
+    if getattr(criterion, "weight", None) is not None:
+        return f"the criterion {criterion} has weights of its own: put them into sample_weight"
+    if getattr(criterion, "ignore_index", -1) >= 0:
+        return f"the criterion {criterion} leaves out rows: give them weight 0"
+    return None
+
+
+def _difference(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> str | None:
+    with torch_seeded(np.random.default_rng(0), net.device):
+        output = net.evaluation_step((X, None))
+        mean = net.get_loss(output, y, X=X, training=False)
+        ones = torch.ones(len(y), device=y.device)
+        try:
+            with weighed(net, ones):
+                by_row = net.get_loss(output, y, X=X, training=False)
+        except ValueError as error:
+            return str(error)
+    same = torch.allclose(mean, by_row, rtol=1e-3, equal_nan=True)
+    return None if same else f"that of the criterion {net.criterion_} is another"
 
 
 def _torch_dtype(dtype: np.dtype) -> torch.dtype:

@@ -6,14 +6,14 @@ product reads and writes memory in order, and is the fastest of the layouts meas
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from skorch import NeuralNet
 from torch.nn import functional as F
 
-from skfed.engines._weights import shares, weighed
-from skfed.nets import State
+from skfed.nets import State, normalized, weighed
 
 #: What a net's loss makes of logits (client, class, row), targets, batch sizes and weights of rows:
 #: the loss of each client, and its gradient by the logits.
@@ -70,17 +70,11 @@ class _BoundLinear:
         self.weight = params[layer.weight]  # (client, out, in)
         self.weight_t = self.weight.mT
         self.bias = None if layer.bias is None else params[layer.bias]
-        # To be added to (client, out, row), and to (client, row, out).
-        self.column = None if self.bias is None else self.bias.unsqueeze(2)
-        self.row = None if self.bias is None else self.bias.unsqueeze(1)
-
-    def forward(self, h: torch.Tensor, h_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the output for inputs (client, in, row), and its transpose."""
-        if _fills_better(self.weight.shape[1], h.shape[2]):
-            z_t = _product(self.row, h_t, self.weight_t)
-            return z_t.mT, z_t
-        z = _product(self.column, self.weight, h)
-        return z, z.mT
+        # Products plus the bias, as (client, out, row) and as (client, row, out).
+        self.by_column, self.by_row = torch.bmm, torch.bmm
+        if self.bias is not None:
+            self.by_column = partial(torch.baddbmm, self.bias.unsqueeze(2))
+            self.by_row = partial(torch.baddbmm, self.bias.unsqueeze(1))
 
     def backward(self, slope: torch.Tensor) -> torch.Tensor:
         """Return the slope of the input, given that of the output (client, out, row)."""
@@ -140,8 +134,8 @@ class BoundLinearStack:
         X: torch.Tensor,
         y: torch.Tensor,
         sizes: torch.Tensor | None,
+        weights: torch.Tensor | None,
         rate: float,
-        weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Take a step of plain SGD, each product written into the weights; return the losses."""
         losses, backwards = self._pass(X, y, sizes, weights)
@@ -169,22 +163,20 @@ class BoundLinearStack:
         for i, layer in enumerate(self.layers):
             if isinstance(layer, _BoundLinear):
                 tape.append((h_t,))
-                h, h_t = layer.forward(h, h_t)
+                if _fills_better(layer.weight.shape[1], h.shape[2]):
+                    h_t = layer.by_row(h_t, layer.weight_t)
+                    h = h_t.mT
+                else:
+                    h = layer.by_column(layer.weight, h)
+                    h_t = h.mT
             elif i < self.first:  # no weight before it wants a gradient
                 tape.append(())
                 h = layer(h)
                 h_t = h.mT
-            elif layer is F.relu:
-                h = h.relu()
-                h_t = h.mT
-                tape.append((h,))
             else:
-                with torch.enable_grad():
-                    z = h.detach().requires_grad_()
-                    output = layer(z)
-                tape.append((z, output))
-                h = output.detach()
+                h, kept = _activate(layer, h)
                 h_t = h.mT
+                tape.append(kept)
         losses, slope = self.loss(self.net, h, y, sizes, weights)
         return losses, self._back(tape, slope)
 
@@ -213,8 +205,15 @@ def _bound(layer: Any, params: State, buffers: State) -> Any:
     return layer
 
 
-def _product(plus: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
+def _activate(layer: Any, h: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Return the output of an elementwise layer, and what its gradient needs."""
+    if layer is F.relu:
+        h = h.relu()
+        return h, (h,)
+    with torch.enable_grad():
+        z = h.detach().requires_grad_()
+        output = layer(z)
+    return output.detach(), (z, output)
 
 
 def _fills_better(one: int, other: int) -> bool:
@@ -235,7 +234,7 @@ def cross_entropy(
     picked = slope.gather(1, index)
     slope.exp_().scatter_(1, index, -1.0, reduce="add")
     if weights is not None:
-        share = shares(weights, slope.dtype).unsqueeze(1)
+        share = normalized(weights, slope.dtype).unsqueeze(1)
     elif sizes is None:
         return picked.mean((1, 2)).neg_(), slope.mul_(1 / y.shape[1])
     else:

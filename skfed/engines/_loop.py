@@ -1,101 +1,296 @@
 """The reference engine: skorch, client by client.
 
-Each client starts from the global model with a fresh optimizer and takes the wrapped net's own
+Each client starts from the global state with a fresh optimizer and takes the wrapped net's own
 train steps. Every faster engine is checked against this one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from skorch import NeuralNet
 
-from skfed.engines._client import evaluate_client, make_task, train_client
-from skfed.engines._replies import EvaluateRequest, Evaluation, TrainRequest, Updates
-from skfed.engines._sampling import Draws, Polled, enumerate_copies
-from skfed.engines._worker_data import ClientRows, DataRef
-from skfed.engines._workers import Work, Workers
-from skfed.nets import NetPool
-from skfed.utils._seeding import Purpose
+from skfed.aggregation._scaffold import new_variate
+from skfed.engines._replies import Evaluation, Updates, collect
+from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
+from skfed.engines._sampling import (
+    Draws,
+    Minibatches,
+    Positions,
+    enumerate_copies,
+    take_positions,
+)
+from skfed.engines._worker_data import ClientData
+from skfed.engines._workers import Load, Workers
+from skfed.nets import (
+    NetPool,
+    State,
+    add_to_gradients,
+    evaluate_net,
+    get_state,
+    group_of_parameters,
+    parameter_names,
+    set_state,
+    to_tensors,
+    weighed,
+)
+from skfed.selection._poll_metrics import POLL_METRICS, PollMetric
+from skfed.utils._seeding import Purpose, torch_seeded
+
+Rates = tuple[float, ...]  # learning rates, one for each parameter group
 
 
 @dataclass
 class LoopEngine:
-    """Train and poll the clients of a federation, one after the other or through joblib.
+    """Train and evaluate the clients of a federation, one after the other or through joblib.
 
     Parameters
     ----------
     net_pool : NetPool
-        The net that does the work.
-    held : ClientRows
-        The data, in the dtype of the module, in the memory of the CPU.
+        Copies of the net.
+    data : ClientData
+        The rows, in the dtype of the module, in the memory of the CPU.
     draws : Draws
-        Who holds which rows, and the streams.
+        The random draws of clients.
     workers : Workers
-        Who serves the clients.
+        Where clients are trained and evaluated.
     """
 
     net_pool: NetPool
-    held: ClientRows
+    data: ClientData
     draws: Draws
     workers: Workers
     clients_add_noise: bool = field(default=False, init=False)
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
-        """Train each client from the same model; one that stands twice trains twice, afresh."""
-        works = (
-            Work(
-                train_client,
-                (self.net_pool, request.subset(member), member),
-                share,
-                tuple,
-                partial(_lost, member, name),
-            )
-            for member, name, share in self.trainings(request)
-        )
-        return self.workers.side_by_side(works)
+        """Train each client from the same state; one that stands twice trains twice."""
+        return self.workers.map(self.trainings(request), self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
-        """Let clients say their mean loss and error; bounds are for the round to keep."""
-        t, clients = request.round, request.clients
-        asked = [self.draws.polled(t, k, request.max_samples) for k in clients]
-        works = (
-            Work(evaluate_client, (self.net_pool, request.state), share, tuple, _lost_answer)
-            for share in self._polls(clients, t, asked)
-        )
-        answers = list(self.workers.side_by_side(works))
-        values = np.array([answer[:2] for answer in answers], float).reshape(-1, 2)
-        raised = {i: error for i, (*_, error) in enumerate(answers) if error is not None}
-        n_samples = np.array([len(polled) for polled in asked], dtype=int)
-        column = ("loss", "error").index(request.metric)
-        return Evaluation(values[:, column], n_samples, raised)
+        """Evaluate the request's metric on each client's rows."""
+        return evaluate_one_by_one(self.net_pool, self.data, self.draws, self.workers, request)
 
-    def trainings(self, request: TrainRequest) -> Iterator[tuple[np.ndarray, str, DataRef]]:
-        """Yield each member of a cohort, its name, and the share that makes its task."""
+    def trainings(self, request: TrainRequest) -> Iterator["ClientTraining"]:
+        """Yield the training of each member of a cohort."""
         draws, t = self.draws, request.round
         for i, (k, copy) in enumerate(enumerate_copies(request.cohort.clients)):
-            member, name = np.array([i]), draws.name(k, t)
-            layers_rng = draws.stream(Purpose.RANDOM_LAYERS, t, k, copy)
-            draw = draws.minibatches(request.training, t, k, copy)
-            yield (
-                member,
-                name,
-                DataRef(self.held, [k], partial(make_task, name, layers_rng, draw, None)),
+            member = np.array([i])
+            yield ClientTraining(
+                net_pool=self.net_pool,
+                request=request.subset(member),
+                member=member,
+                clients=[k],
+                name=draws.name(k, t),
+                draw=draws.minibatches(request.training, t, k, copy),
+                layers_rng=draws.stream(Purpose.RANDOM_LAYERS, t, k, copy),
             )
 
-    def _polls(self, clients: np.ndarray, round: int, asked: Sequence[Polled]) -> Iterator[DataRef]:
-        """Yield the share of each polled client, with the rows that a poll may use."""
-        for k, polled in zip(clients, asked, strict=True):
-            layers_rng = self.draws.stream(Purpose.EVALUATION_LAYERS, round, k)
-            make = partial(make_task, self.draws.name(k, round), layers_rng, None, polled)
-            yield DataRef(self.held, [k], make)
+
+class Trained(NamedTuple):
+    """The result of one member's training; arrays and tensors have a leading axis of length 1."""
+
+    stack: State  # w_k
+    losses: np.ndarray  # the mean over its local steps
+    n_samples: np.ndarray  # rows seen
+    variate: State | None  # SCAFFOLD's new c_k
 
 
-def _lost(member: np.ndarray, name: str, error: Exception) -> list[Updates]:
-    """Return what is left of a client whose process died in training."""
-    error.add_note(f"while training {name}")
-    return [Updates.of_failed(member, error)]
+@dataclass(frozen=True, kw_only=True)
+class ClientTraining:
+    """The training of one member of a cohort (a ``Work``)."""
+
+    net_pool: NetPool
+    request: TrainRequest  # for this member alone
+    member: np.ndarray  # its position in the cohort
+    clients: Sequence[int]
+    name: str  # for error messages
+    draw: Callable[[], Minibatches]
+    layers_rng: np.random.Generator
+
+    def run(self, load: Load) -> list[Updates]:
+        """Train, and collect what the aggregator needs."""
+        own = self.train(load)
+        variates = [own.variate]
+        return [collect(self.request, self.member, own.stack, own.losses, own.n_samples, variates)]
+
+    def split(self) -> Sequence["ClientTraining"]:
+        """Return nothing: this is one client."""
+        return ()
+
+    def failed(self, error: Exception) -> list[Updates]:
+        """Return the update of a client that failed."""
+        error.add_note(f"while training {self.name}")
+        return [Updates.of_failed(self.member, error)]
+
+    def train(self, load: Load) -> Trained:
+        """Train with a fresh optimizer."""
+        request, training = self.request, self.request.training
+        correction = None if request.corrections is None else request.corrections[0]
+        with (
+            torch_seeded(self.layers_rng, self.net_pool.device),
+            self.net_pool.borrowed() as net,
+            one_torch_thread(),
+        ):
+            set_state(net, request.state)
+            net.initialize_optimizer()
+            net.history.clear()
+            with _corrected(net, request.state, training.proximal_mu, correction):
+                losses, rates, n_samples = self._take_steps(net, training, load)
+            trained = get_state(net)
+            variate = None
+            if correction is not None:
+                own = {name: trained[name] for name in request.parameters}
+                variate = new_variate(request.state, own, correction, _distances(net, rates))
+            stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
+            return Trained(stack, np.array([np.mean(losses)]), np.array([n_samples]), variate)
+
+    def _take_steps(
+        self, net: NeuralNet, training: LocalTraining, load: Load
+    ) -> tuple[list[float], list[Rates], int]:
+        """Take the local steps; return the loss and learning rates of each, and the rows seen."""
+        dataset, (own,) = load(self.clients)
+        weights = dataset.weigh(own)
+        X, y = to_tensors(net, dataset.X[own], dataset.y[own])
+        net.notify("on_train_begin", X=X, y=y)
+        net.notify("on_epoch_begin", dataset_train=None, dataset_valid=None)
+        losses, rates, n_samples = [], [], 0
+        for iteration, positions in self.draw():
+            rates.append(_set_rates(net, training.rates, iteration))
+            rows = torch.from_numpy(positions).to(y.device)
+            with weighed(net, None if weights is None else weights[rows]):
+                losses.append(_train_step(net, (X.index_select(0, rows), y.index_select(0, rows))))
+            n_samples += len(rows)
+        return losses, rates, n_samples
 
 
-def _lost_answer(error: Exception) -> list[tuple[float, float, Exception]]:
-    return [(np.nan, np.nan, error)]
+@dataclass(frozen=True, kw_only=True)
+class ClientEvaluation:
+    """The evaluation of a state on one client's rows (a ``Work``)."""
+
+    net_pool: NetPool
+    state: State
+    metric: PollMetric
+    clients: Sequence[int]
+    positions: Positions
+    layers_rng: np.random.Generator
+
+    def run(self, load: Load) -> list[tuple[float, Exception | None]]:
+        """Return the metric's value."""
+        dataset, (own,) = load(self.clients)
+        rows = take_positions(own, self.positions)
+        with (
+            torch_seeded(self.layers_rng, self.net_pool.device),
+            self.net_pool.borrowed() as net,
+            one_torch_thread(),
+        ):
+            set_state(net, self.state)
+            value = self.metric.value(net, dataset.X[rows], dataset.y[rows], dataset.weigh(rows))
+            return [(value, None)]
+
+    def split(self) -> Sequence["ClientEvaluation"]:
+        """Return nothing: this is one client."""
+        return ()
+
+    def failed(self, error: Exception) -> list[tuple[float, Exception | None]]:
+        """Return the value of a client that failed."""
+        return [(np.nan, error)]
+
+
+def evaluate_one_by_one(
+    net_pool: NetPool, data: ClientData, draws: Draws, workers: Workers, request: EvaluateRequest
+) -> Evaluation:
+    """Evaluate any metric, client by client."""
+    t, clients = request.round, request.clients
+    polled = [draws.polled(t, k, request.max_samples) for k in clients]
+    works = (
+        ClientEvaluation(
+            net_pool=net_pool,
+            state=request.state,
+            metric=POLL_METRICS[request.metric],
+            clients=[k],
+            positions=positions,
+            layers_rng=draws.stream(Purpose.EVALUATION_LAYERS, t, k),
+        )
+        for k, positions in zip(clients, polled, strict=True)
+    )
+    results = list(workers.map(works, data))
+    raised = {i: error for i, (_, error) in enumerate(results) if error is not None}
+    for i, error in raised.items():
+        error.add_note(f"while polling {draws.name(clients[i], t)}")
+    values = np.array([value for value, _ in results], dtype=float)
+    return Evaluation(values, np.array([len(rows) for rows in polled], dtype=int), raised)
+
+
+def evaluate(
+    net: NeuralNet, X: np.ndarray, y: np.ndarray, rng: np.random.Generator
+) -> tuple[float, np.ndarray]:
+    """Return the mean loss and the outputs of a net as it stands; ``rng`` is for its layers."""
+    with torch_seeded(rng, net.device), one_torch_thread():
+        loss, outputs = evaluate_net(net, X, y)
+        return loss, outputs.cpu().numpy()
+
+
+def _train_step(net: NeuralNet, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """Take one step as skorch's own loop takes it, batch-level callbacks included."""
+    net.notify("on_batch_begin", batch=batch, training=True)
+    step = net.train_step(batch)
+    loss = step["loss"].item()
+    net.history.record_batch("train_loss", loss)
+    net.history.record_batch("train_batch_size", len(batch[1]))
+    net.notify("on_batch_end", batch=batch, training=True, **step)
+    return loss
+
+
+def _set_rates(net: NeuralNet, rates: Sequence[Rates] | None, iteration: int) -> Rates:
+    """Set the learning rate of each parameter group in an iteration, and return them."""
+    groups = net.optimizer_.param_groups
+    if rates is not None:
+        for group, rate in zip(groups, rates[iteration], strict=True):
+            group["lr"] = rate
+    return tuple(float(group["lr"]) for group in groups)
+
+
+def _distances(net: NeuralNet, rates: Sequence[Rates]) -> dict[str, float]:
+    """Return the sum of the learning rates of each trained parameter, those of its group."""
+    sums = np.sum(rates, axis=0)
+    return {name: float(sums[group]) for name, group in group_of_parameters(net).items()}
+
+
+@contextmanager
+def _corrected(
+    net: NeuralNet, state: State, proximal_mu: float, correction: State | None
+) -> Iterator[None]:
+    """Add mu (w - w_t) and SCAFFOLD's c - c_k to the gradients, where there are such terms."""
+    if not proximal_mu and not correction:
+        yield
+        return
+    anchor = {name: state[name].to(net.device) for name in parameter_names(net)}
+    shift = {name: tensor.to(net.device) for name, tensor in (correction or {}).items()}
+
+    def extra(name: str, parameter: torch.Tensor) -> torch.Tensor:
+        term = proximal_mu * (parameter - anchor[name])
+        return term + shift[name] if name in shift else term
+
+    undo = add_to_gradients(net, extra)
+    try:
+        yield
+    finally:
+        undo()
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Compute with one torch thread: a product split over threads rounds in another order.
+
+    So the result is the same whatever n_jobs; cores are used by clients side by side. Each thread
+    has a number of its own.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)

@@ -1,47 +1,51 @@
-"""The stacked engine: many clients trained and polled as one batch.
+"""The stacked engine: many clients trained and evaluated as one batch.
 
-What it computes is what the loop engine computes, up to the rounding of its products: the same
-minibatches, the same steps. Small models leave a machine idle when clients are served one by one,
-since most of a step is then the dispatch of its operations.
+Its results are those of the loop engine, up to the rounding of products: the same minibatches, the
+same steps. Small models leave a machine idle when clients are trained one by one, since most of a
+step is then the dispatch of its operations.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
-from skfed.engines._chunks import cut, make_chunk
-from skfed.engines._data import Rows
-from skfed.engines._evaluate import cut_polls, poll_work
-from skfed.engines._memory import MemoryPool
-from skfed.engines._minibatches import count_steps
-from skfed.engines._replies import EvaluateRequest, Evaluation, LocalTraining, TrainRequest, Updates
-from skfed.engines._sampling import Draws, Polled, chosen, enumerate_copies
-from skfed.engines._stack import Method, chunk_work
-from skfed.engines._worker_data import ClientRows, DataRef
-from skfed.engines._workers import Work, Workers
+from skfed.engines._data import Dataset, MemoryPool
+from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
+from skfed.engines._loop import evaluate_one_by_one
+from skfed.engines._replies import Evaluation, Updates
+from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
+from skfed.engines._sampling import (
+    Draws,
+    Positions,
+    count_steps,
+    enumerate_copies,
+    take_positions,
+)
+from skfed.engines._stacked_steps import ChunkTraining, Method
+from skfed.engines._worker_data import ClientData
+from skfed.engines._workers import Workers
 from skfed.nets import NetPool
+from skfed.selection._poll_metrics import POLL_METRICS, Batches
 from skfed.utils._seeding import Purpose
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a net's clients are stacked; see ``skfed.engines._choose``.
+    """How a net's clients are stacked; made by ``skfed.engines._choose``.
 
     Parameters
     ----------
     method : LinearStack or BatchedModule
-        How losses and gradients are had.
+        How losses and gradients are computed.
     random : bool
-        Whether the module draws while it trains.
+        Whether the module draws random numbers in training.
     rowwise : bool
         Whether the criterion is the plain mean of cross-entropies.
     evaluation_batch : int
         Rows of a batch of evaluation; -1 means all.
     model_bytes, state_bytes, row_bytes : int
-        Memory of a model, of what the optimizer remembers of it, and of a row with its
-        activations.
+        Memory of a model, of the optimizer's state for it, and of a row with its activations.
     """
 
     method: Method
@@ -55,26 +59,26 @@ class Plan:
 
 @dataclass
 class StackedEngine:
-    """Train and poll the clients of a federation side by side.
+    """Train and evaluate the clients of a federation side by side.
 
     Parameters
     ----------
     net_pool : NetPool
-        The net that does the work.
-    rows : Rows
-        The data.
+        Copies of the net.
+    dataset : Dataset
+        The rows of all clients.
     draws : Draws
-        Who holds which rows, and the streams.
+        The random draws of clients.
     plan : Plan
         How clients are stacked.
     memory_budget : int
         Bytes that stacked models and activations may fill, of each job.
     workers : Workers
-        Who serves chunks of clients.
+        Where chunks of clients are trained and evaluated.
     """
 
     net_pool: NetPool
-    rows: Rows
+    dataset: Dataset
     draws: Draws
     plan: Plan
     memory_budget: int
@@ -83,79 +87,105 @@ class StackedEngine:
     clients_add_noise: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.held = ClientRows(
-            self.rows, self.draws.federation, self.memory_budget, self.workers.n_workers
+        self.data = ClientData(
+            self.dataset, self.draws.federation, self.memory_budget, self.workers.n_workers
         )
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
-        """Train a cohort; a client that stands twice trains twice, afresh."""
-        return self.workers.side_by_side(self._works(request))
+        """Train a cohort; a client that stands twice trains twice."""
+        return self.workers.map(self._trainings(request), self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
-        """Let clients say their mean loss and error; bounds are for the round to keep."""
-        t, clients, state = request.round, request.clients, request.state
+        """Evaluate the request's metric on each client's rows."""
+        metric = POLL_METRICS[request.metric]
+        if metric.batch_sums is None:
+            return evaluate_one_by_one(self.net_pool, self.data, self.draws, self.workers, request)
+        t, clients = request.round, request.clients
         if not len(clients):
             return Evaluation(np.zeros(0), np.zeros(0, dtype=int))
-        asked = [self.draws.polled(t, k, request.max_samples) for k in clients]
-        limit = self._limit(self.plan.row_bytes, self.plan.row_bytes)
-        size = self.plan.evaluation_batch
-        if self.plan.rowwise and not 0 < size <= limit:
-            size = limit  # its sums are the same however they are cut
-        polls, owners = cut_polls(self.held, clients.tolist(), asked, size, limit)
-        same = self.net_pool, self.memory_pool, state, self.plan.rowwise
-        answers = list(self.workers.side_by_side(poll_work(*same, *poll) for poll in polls))
-        n_samples = np.array([len(polled) for polled in asked])
-        totals = n_samples if self.rows.weights is None else self._totals(clients, asked)
-        column = ("loss", "error").index(request.metric)
-        sums = np.bincount(owners, weights=[a[column] for a in answers])
-        raised = {int(owners[b]): a[2] for b, a in enumerate(answers) if a[2] is not None}
+        polled = [self.draws.polled(t, k, request.max_samples) for k in clients]
+        batches = list(cut_into_batches(polled, self._evaluation_batch()))
+        works = self._evaluations(request, metric.batch_sums, batches)
+        results = list(self.workers.map(works, self.data))
+        owners = np.array([i for i, _ in batches])
+        sums = np.bincount(owners, weights=[value for value, _ in results])
+        raised = {int(owners[b]): e for b, (_, e) in enumerate(results) if e is not None}
         for i, error in raised.items():
             error.add_note(f"while polling {self.draws.name(clients[i], t)}")
-        return Evaluation(sums / totals, n_samples, raised)
+        n_samples = np.array([len(rows) for rows in polled])
+        return Evaluation(sums / self._totals(clients, polled, n_samples), n_samples, raised)
 
-    def _totals(self, clients: np.ndarray, asked: Sequence[Polled]) -> np.ndarray:
-        """Return the weight of the rows asked of each client; 1 where there is none to divide by.
+    def _evaluations(
+        self,
+        request: EvaluateRequest,
+        batch_sums: Callable[[Batches], np.ndarray],
+        batches: list[tuple[int, Positions]],
+    ) -> Iterator[BatchEvaluation]:
+        """Yield the products of a poll."""
+        clients = request.clients.tolist()
+        for group in group_batches(batches, self._evaluation_limit()):
+            yield BatchEvaluation(
+                net_pool=self.net_pool,
+                memory_pool=self.memory_pool,
+                state=request.state,
+                batch_sums=batch_sums,
+                clients=[clients[i] for i, _ in group],
+                positions=[positions for _, positions in group],
+            )
 
-        Then the sums are 0 too.
-        """
-        assert self.rows.weights is not None
-        mine = map(self.draws.federation.rows, clients)
-        pairs = zip(mine, asked, strict=True)
-        totals = np.array([self.rows.weights[chosen(*pair)].sum() for pair in pairs])
+    def _totals(
+        self, clients: np.ndarray, polled: Sequence[Positions], n_samples: np.ndarray
+    ) -> np.ndarray:
+        """Return the sum of the weights of each client's polled rows; 1 where it is 0."""
+        weights = self.dataset.weights
+        if weights is None:
+            return n_samples
+        rows = map(self.draws.federation.rows, clients)
+        totals = np.array([weights[own].sum() for own in map(take_positions, rows, polled)])
         return np.where(totals > 0, totals, 1.0)
 
-    def _works(self, request: TrainRequest) -> Iterator[Work]:
+    def _evaluation_limit(self) -> int:
+        """Return the rows of a product of evaluation."""
+        return self._limit(self.plan.row_bytes, self.plan.row_bytes)
+
+    def _evaluation_batch(self) -> int:
+        """Return the rows of a batch of evaluation."""
+        size, limit = self.plan.evaluation_batch, self._evaluation_limit()
+        # A sum over rows is the same however they are cut.
+        return limit if self.plan.rowwise and not 0 < size <= limit else size
+
+    def _trainings(self, request: TrainRequest) -> Iterator[ChunkTraining]:
         """Yield the training of a cohort, chunk by chunk."""
-        training, drawn = request.training, list(enumerate_copies(request.cohort.clients))
-        same = self.net_pool, self.memory_pool, self.plan.method, self.plan.random
-        for members in self._cut(training, [k for k, _ in drawn]):
-            mine = [drawn[i] for i in members]
-            names = self.draws.federation.names([k for k, _ in mine])
-            share = self._share(request, names, mine)
-            yield chunk_work(*same, request.subset(members), members, names, share)
+        draws, t, training = self.draws, request.round, request.training
+        copies = list(enumerate_copies(request.cohort.clients))
+        for members in self._cut(training, [k for k, _ in copies]):
+            chosen = [copies[i] for i in members]
+            clients = [k for k, _ in chosen]
+            yield ChunkTraining(
+                net_pool=self.net_pool,
+                memory_pool=self.memory_pool,
+                method=self.plan.method,
+                random=self.plan.random,
+                request=request.subset(members),
+                members=members,
+                clients=clients,
+                names=draws.federation.names(clients),
+                draws=[draws.minibatches(training, t, k, copy) for k, copy in chosen],
+                # A chunk's random layers have draws of their own, since its cut is its own.
+                layers_rng=draws.stream(Purpose.RANDOM_LAYERS, t, *chosen[0]),
+            )
 
     def _cut(self, training: LocalTraining, clients: list[int]) -> list[np.ndarray]:
         """Cut a cohort into chunks."""
-        held = [self.draws.federation.size(k) for k in clients]
-        steps = [self._n_steps(n, training) for n in held]
+        sizes = [self.draws.federation.size(k) for k in clients]
+        steps = [self._n_steps(n, training) for n in sizes]
         # Where the rate changes with the epoch, clients of a chunk change epochs together.
         alike = training.steps is None and len(set(training.rates or ())) > 1
-        largest = max(held, default=1)
+        largest = max(sizes, default=1)
         limit = self._clients_a_chunk(largest)
         # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
         max_steps = self.memory_budget // (4 * 8 * self.draws.rows_a_step(largest))
         return cut(np.array(steps, dtype=int), limit, alike, max_steps)
-
-    def _share(
-        self, request: TrainRequest, names: tuple, members: list[tuple[int, int]]
-    ) -> DataRef:
-        """Return what makes a chunk of its members' rows."""
-        training, t = request.training, request.round
-        draws = [self.draws.minibatches(training, t, k, copy) for k, copy in members]
-        # The draws of a chunk's random layers are its own, since its cut is.
-        layers_rng = self.draws.stream(Purpose.RANDOM_LAYERS, t, *members[0])
-        make = partial(make_chunk, names, draws, layers_rng)
-        return DataRef(self.held, [k for k, _ in members], make)
 
     def _n_steps(self, n_samples: int, training: LocalTraining) -> int:
         size = self.draws.rows_a_step(n_samples)
@@ -168,9 +198,53 @@ class StackedEngine:
         # correction; beside each activation its gradient.
         return self._limit(model + data, 4 * model + self.plan.state_bytes + 2 * data)
 
-    def _limit(self, touched: int, held: int) -> int:
-        """Return how many fit, of what a step touches in cache and holds in memory."""
-        limit = self.memory_budget // held
-        if self.rows.device.type == "cpu":
-            limit = min(limit, self.plan.method.cache_bytes // touched)
+    def _limit(self, cached: int, stored: int) -> int:
+        """Return how many fit, given the bytes of each in a step's cache and in memory."""
+        limit = self.memory_budget // stored
+        if self.dataset.device.type == "cpu":
+            limit = min(limit, self.plan.method.cache_bytes // cached)
         return max(1, limit)
+
+
+def cut(n_steps: np.ndarray, limit: int, alike: bool, max_steps: int) -> list[np.ndarray]:
+    """Cut a cohort into chunks of at most ``limit`` members, of much the same size.
+
+    The cut depends on the cohort and the memory budget alone, not on n_jobs, the backend or free
+    memory, since the rounding of a product depends on its shape.
+
+    Parameters
+    ----------
+    n_steps : ndarray of shape (n_members,)
+        Local steps of each member.
+    limit : int
+        Largest chunk.
+    alike : bool
+        Whether all members of a chunk must have the same number of steps.
+    max_steps : int
+        Most steps of a chunk, those of the longest counted for each member; one member may have
+        more.
+
+    Returns
+    -------
+    list of ndarray of int
+        Positions in the cohort, those with most steps first.
+    """
+    order = np.argsort(-n_steps, kind="stable")
+    groups = [order]
+    if alike:
+        groups = np.split(order, np.flatnonzero(np.diff(n_steps[order])) + 1)
+    parts = [
+        part
+        for group in groups
+        if len(group)
+        for part in np.array_split(group, -(-len(group) // limit))
+    ]
+    return [piece for part in parts for piece in _short_enough(part, n_steps, max_steps)]
+
+
+def _short_enough(part: np.ndarray, n_steps: np.ndarray, max_steps: int) -> list[np.ndarray]:
+    """Halve a chunk until the steps laid out for it are few enough."""
+    if len(part) == 1 or len(part) * n_steps[part[0]] <= max_steps:
+        return [part]
+    halves = np.array_split(part, 2)
+    return [piece for half in halves for piece in _short_enough(half, n_steps, max_steps)]

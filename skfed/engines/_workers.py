@@ -1,17 +1,22 @@
-"""Work on clients side by side: in threads, or wherever joblib's active backend runs it."""
+"""Work on clients side by side: in this thread, in threads, or by joblib's active backend."""
 
+import pickle
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from operator import methodcaller
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from joblib import effective_n_jobs
 from joblib.parallel import (
+    EXTERNAL_BACKENDS,
     MultiprocessingBackend,
     SequentialBackend,
     ThreadingBackend,
@@ -19,48 +24,73 @@ from joblib.parallel import (
 )
 from sklearn.utils.parallel import Parallel, delayed
 
-import skfed.engines._backends  # noqa: F401 - makes them known to joblib
-from skfed.engines._worker_data import CacheMiss, DataRef, serve
+from skfed.engines._data import Dataset
+from skfed.engines._worker_data import CacheMiss, ClientData, Payload, WorkerCache
+from skfed.utils._extras import needs
+
+#: Returns the dataset, and the row numbers of each of some clients.
+Load = Callable[[Sequence[int]], tuple[Dataset, list[np.ndarray]]]
+
+_worker_cache = WorkerCache()  # of this process, where it is a worker
 
 
-class Work(NamedTuple):
-    """A call whose process may die; what it returns is a list.
+class Work(Protocol):
+    """A call on the rows of some clients; it can be sent to another process."""
 
-    Parameters
-    ----------
-    function : callable
-        What is called.
-    arguments : tuple
-        With what, before what the share makes.
-    share : DataRef
-        The rows it needs.
-    apart : callable
-        Returns the works of each client alone; none, if there is only one.
-    lost : callable
-        Makes the result of a client whose process died, of the exception that says so.
+    @property
+    def clients(self) -> Sequence[int]:
+        """The clients whose rows are needed."""
+
+    def run(self, load: Load) -> list:
+        """Do the work."""
+
+    def split(self) -> Sequence["Work"]:
+        """Return the work of each client alone; nothing where there is only one."""
+
+    def failed(self, error: Exception) -> list:
+        """Return the result of the work of one client that failed."""
+
+
+def run_or_split(
+    work: Work, run: Callable[[Work], list], failures: tuple[type[Exception], ...] = (Exception,)
+) -> list:
+    """Return ``run(work)``; where it fails, run the work of each client alone.
+
+    So that only the clients that fail by themselves are left out.
     """
+    try:
+        return run(work)
+    except MemoryError:
+        raise
+    except failures as error:
+        parts = work.split()
+        if not parts:
+            return work.failed(sendable(error))
+        return [result for part in parts for result in run_or_split(part, run, failures)]
 
-    function: Callable[..., list]
-    arguments: tuple
-    share: DataRef
-    apart: Callable[[], Iterable["Work"]]
-    lost: Callable[[Exception], list]
 
-    def here(self) -> list:
-        """Do it in this process."""
-        return self.function(*self.arguments, self.share.here())
+def sendable(error: Exception) -> Exception:
+    """Return an exception that another process can send: itself, or a copy of its text.
+
+    An exception without a pickle would end the fit, and one that cannot be unpickled the process.
+    """
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # raised by a class of the user's
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 class Workers:
-    """Who does the work of a fit: this thread, threads, or joblib's active backend.
+    """Workers of a fit: this thread, threads of our own, or those of joblib's active backend.
 
     Parameters
     ----------
     n_jobs : int or None
         As joblib understands it.
     prefer : {"threads", "processes"}, default="threads"
-        Where, unless ``joblib.parallel_config`` says otherwise. Products release the interpreter's
-        lock, so threads do for them.
+        Kind of workers, unless ``joblib.parallel_config`` names a backend. Products release the
+        interpreter's lock, so threads are enough for them.
     """
 
     def __init__(self, n_jobs: int | None, prefer: str = "threads"):
@@ -68,99 +98,98 @@ class Workers:
         self.n_workers = effective_n_jobs(n_jobs)
         self.dask: Any = getattr(self.backend, "client", None)
         if self.dask is not None and n_jobs != 1:
-            self.elsewhere = True  # however few of its workers are up just now
+            self.has_processes = True  # however few of its workers are up just now
         else:
             here = SequentialBackend | ThreadingBackend
-            self.elsewhere = self.n_workers > 1 and not isinstance(self.backend, here)
+            self.has_processes = self.n_workers > 1 and not isinstance(self.backend, here)
         return_as = "generator" if self.backend.supports_return_generator else "list"
         self._new = partial(Parallel, n_jobs=n_jobs, prefer=prefer, return_as=return_as)
         self._kept: Parallel | None = None
-        if self.elsewhere and isinstance(self.backend, MultiprocessingBackend):  # as Ray's is
-            # Its processes, and the rows they hold, end with it.
+        if self.has_processes and isinstance(self.backend, MultiprocessingBackend):  # as Ray's is
+            # Its processes, and the rows that they keep, end with it.
             self._kept = self._new().__enter__()
             weakref.finalize(self, self._kept.__exit__, None, None, None)
 
-    def side_by_side(self, works: Iterable[Work]) -> Iterator:
-        """Yield the members of the works' results in their order, as they come.
+    def map(self, works: Iterable[Work], data: ClientData) -> Iterator:
+        """Yield the members of the works' results, in order and as they come.
 
-        Where a process dies, the works that were under way are done again, one by one, and one that
-        is lost again client by client: so only a client that kills its process is left out.
+        Where a worker process dies, the works that were under way are run again, one by one, and
+        one whose process dies again is split into clients: only a client that kills its process
+        fails.
 
         Parameters
         ----------
         works : iterable of Work
-            Taken from as room appears.
+            Taken from as workers become free.
+        data : ClientData
+            The rows of all clients.
         """
-        if self.elsewhere:
-            results = self._in_processes(works)
+        run = methodcaller("run", data.local)
+        if self.has_processes:
+            results = self._in_processes(works, data)
         elif self.n_workers > 1:
-            results = _in_threads(works, self.n_workers)
+            results = _in_threads(works, run, self.n_workers)
         else:
-            results = (work.here() for work in works)
+            for work in works:
+                yield from run_or_split(work, run)
+            return
         for result in results:
             yield from result
 
-    def _in_processes(self, works: Iterable[Work]) -> Iterator[list]:
-        """Yield results; works that lack rows travel again, with these."""
-        behind: list[tuple[Work, list | CacheMiss]] = []  # from the first that lacks rows on
-        for work, result in self._tried(works):
+    def _in_processes(self, works: Iterable[Work], data: ClientData) -> Iterator[list]:
+        """Yield results; works whose rows were missing are sent again with all of them."""
+        behind: list[tuple[Work, Any]] = []  # from the first work on whose rows were missing
+        for work, result in self._sent(works, data):
+            if isinstance(result, CacheMiss):
+                data.note_miss(result)
             if behind or isinstance(result, CacheMiss):
                 behind.append((work, result))
             else:
                 yield result
-        if behind:
-            again = self._in_processes(
-                work._replace(share=work.share.carrying(result.names))
-                for work, result in behind
-                if isinstance(result, CacheMiss)
-            )
-            for _, result in behind:
-                yield next(again) if isinstance(result, CacheMiss) else result
+        missed = (work for work, result in behind if isinstance(result, CacheMiss))
+        again = self._sent(missed, data, complete=True)
+        for _, result in behind:
+            yield next(again)[1] if isinstance(result, CacheMiss) else result
 
-    def _tried(self, works: Iterable[Work]) -> Iterator[tuple[Work, list | CacheMiss]]:
-        """Yield works and what came of them."""
+    def _sent(
+        self, works: Iterable[Work], data: ClientData, complete: bool = False
+    ) -> Iterator[tuple[Work, Any]]:
+        """Send works to other processes; yield each with its result or a CacheMiss."""
         coming, pending = iter(works), deque[Work]()
 
-        def sent() -> Iterator[Work]:
+        def calls() -> Iterator[tuple[Work, Payload]]:
             for work in coming:
                 pending.append(work)
-                yield work
+                yield work, data.payload(work.clients, complete)
 
         broken = True
         while broken:
             try:
-                for result in self._results(sent()):
+                for result in self._results(calls()):
                     yield pending.popleft(), result
                 broken = False
             except _deaths():
                 suspects = [*pending]
                 pending.clear()
                 for work in suspects:
-                    yield work, self._alone(work)
+                    yield work, run_or_split(work, partial(self._alone, data), _deaths())
 
-    def _alone(self, work: Work) -> list:
-        """Do one work, by parts if its process dies."""
-        try:
-            (result,) = self._results([work._replace(share=work.share.complete())])
-            return result
-        except _deaths() as error:
-            parts = list(work.apart())
-            if not parts:
-                return work.lost(error)
-            return [one for part in parts for one in self._alone(part)]
+    def _alone(self, data: ClientData, work: Work) -> list:
+        """Send one work, with all its rows."""
+        (result,) = self._results([(work, data.payload(work.clients, complete=True))])
+        return result
 
-    def _results(self, works: Iterable[Work]) -> Iterable[Any]:
-        """Send works to other processes, and return what comes back."""
-        calls = ((work.function, work.arguments, work.share.parcel()) for work in works)
+    def _results(self, calls: Iterable[tuple[Work, Payload]]) -> Iterable[Any]:
+        """Send calls to other processes, and return their results in order."""
         if self.dask is not None:
             return self._through_dask(calls)
         parallel = self._kept or self._new()
         return parallel(delayed(serve)(*call) for call in calls)
 
     def _through_dask(self, calls: Iterable[tuple]) -> Iterator[Any]:
-        """Yield what comes back from Dask.
+        """Yield results from Dask.
 
-        Not through joblib, which would wait for ever for work whose worker died.
+        Not through joblib, which waits for ever for work whose worker died.
         """
         submit = partial(self.dask.submit, serve, pure=False, **self.backend.submit_kwargs)
         n_workers = sum(self.dask.ncores().values())
@@ -169,17 +198,27 @@ class Workers:
         waiting.__enter__()
         try:
             yield from _in_order((submit(*call) for call in calls), max(1, n_workers))
-        finally:  # which the context itself would pass over after an exception
+        finally:  # which the context itself passes over after an exception
             waiting.__exit__(None, None, None)
 
 
+def serve(work: Work, payload: Payload) -> list | CacheMiss:
+    """Run a work in a worker process, unless it lacks rows."""
+    load = _worker_cache.load(payload)
+    if isinstance(load, CacheMiss):
+        return load
+    return run_or_split(work, methodcaller("run", load))
+
+
 def _deaths() -> tuple[type[Exception], ...]:
-    """Return what says that a process died; only who has imported Dask can get its word for it."""
+    """Return the exceptions that mean that a worker died; Dask's only where it is imported."""
     distributed = sys.modules.get("distributed")
     return (BrokenProcessPool, *([distributed.KilledWorker] if distributed else []))
 
 
-def _in_threads(works: Iterable[Work], n_workers: int) -> Iterator[list]:
+def _in_threads(
+    works: Iterable[Work], run: Callable[[Work], list], n_workers: int
+) -> Iterator[list]:
     """Yield results from threads of our own.
 
     Since joblib looks for results of its own every 10 ms, which is longer than a chunk takes.
@@ -187,7 +226,7 @@ def _in_threads(works: Iterable[Work], n_workers: int) -> Iterator[list]:
     n_torch_threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(n_workers) as pool:
-            yield from _in_order((pool.submit(work.here) for work in works), n_workers)
+            yield from _in_order((pool.submit(run_or_split, w, run) for w in works), n_workers)
     finally:
         # Each thread has a number of its own, but new ones start with what was last set anywhere.
         torch.set_num_threads(n_torch_threads)
@@ -202,3 +241,27 @@ def _in_order(futures: Iterable, n_workers: int) -> Iterator[Any]:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()
+
+
+def _with_extra(extra: str, package: str, register: Callable[[], None]) -> Callable[[], None]:
+    """Return ``register``, with an error that names the extra where the package is missing."""
+
+    def checked() -> None:
+        if find_spec(package) is None:
+            raise ImportError(needs(f"backend={extra!r}", extra))
+        register()
+
+    return checked
+
+
+def _register_ray() -> None:
+    from ray.util.joblib import register_ray
+
+    register_ray()
+
+
+# joblib asks for a backend here when it first gets its name, so nothing is imported before.
+EXTERNAL_BACKENDS.update(
+    dask=_with_extra("dask", "distributed", EXTERNAL_BACKENDS["dask"]),
+    ray=_with_extra("ray", "ray", _register_ray),
+)

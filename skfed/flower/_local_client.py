@@ -16,15 +16,14 @@ from skfed.engines import (
     LocalTraining,
     LoopEngine,
     TrainRequest,
-    batch_size,
     make_engine,
 )
-from skfed.engines._client import Trained, train_alone
-from skfed.engines._data import Rows
-from skfed.engines._worker_data import ClientRows
+from skfed.engines._data import Dataset
+from skfed.engines._loop import Trained
+from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Workers
 from skfed.flower._messages import Refusal, from_text, to_arrays, to_state
-from skfed.nets import NetPool, State, cast, parameter_names
+from skfed.nets import NetPool, State, batch_size, cast, parameter_names
 from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
 
@@ -53,8 +52,8 @@ class LocalClient:
         draws = Draws(federation, seed, batch_size(net))
         y = problem.for_criterion(net, X, y)
         weights = problem.row_weights(None, X, y, federation)
-        rows = ClientRows(Rows(X, y, weights=weights), federation, estimator.memory_budget)
-        engine = LoopEngine(net_pool, rows, draws, Workers(n_jobs=1))
+        data = ClientData(Dataset(X, y, weights=weights), federation, estimator.memory_budget)
+        engine = LoopEngine(net_pool, data, draws, Workers(n_jobs=1))
         evaluator, _ = make_engine(
             estimator.engine, net_pool, X, y, draws, estimator.memory_budget, 1, weights
         )
@@ -64,9 +63,9 @@ class LocalClient:
         """Train as a message requests; return the records of the reply."""
         request = self._train_request(content, state)
         reply: dict[str, ArrayRecord | MetricRecord] = {}
-        for i, (member, _, share) in enumerate(self.engine.trainings(request)):
-            trained = train_alone(self.engine.net_pool, request.subset(member), share.here())
-            reply |= self._records(request, i, trained)
+        for copy, training in enumerate(self.engine.trainings(request)):
+            trained = training.train(self.engine.data.local)
+            reply |= self._records(request, copy, trained)
         return RecordDict(reply)
 
     def _train_request(self, content: RecordDict, state: State) -> TrainRequest:

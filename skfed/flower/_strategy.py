@@ -17,13 +17,13 @@ from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
 from skfed.availability import BaseAvailability
 from skfed.checkpoint._run import open_run
-from skfed.engines import Draws, batch_size
+from skfed.engines import Draws
 from skfed.flower._client import checked_estimator, has_privacy
 from skfed.flower._client_info import ClientInfo
 from skfed.flower._engine import MessageEngine
 from skfed.flower._messages import to_arrays, to_text
 from skfed.flower._nodes import Nodes
-from skfed.nets import get_state
+from skfed.nets import batch_size, get_state
 from skfed.server._config import RoundConfig
 from skfed.server._fitting import open_rounds
 from skfed.server._standardize import layers_of, set_moments

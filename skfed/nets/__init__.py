@@ -1,5 +1,13 @@
 """The skorch net of an estimator: made, copied, read and written."""
 
+from skfed.nets._evaluate import (
+    batch_size,
+    evaluate_net,
+    normalized,
+    weighed,
+    weighted_mean,
+    whole,
+)
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
 from skfed.nets._pool import NetPool
 from skfed.nets._predict import cast, output_of, predict, predict_log, to_tensors
@@ -25,18 +33,24 @@ __all__ = [
     "NetSpec",
     "State",
     "add_to_gradients",
+    "batch_size",
     "buffer_names",
     "by_member",
     "cast",
+    "evaluate_net",
     "get_state",
     "group_of_parameters",
     "linear_attributes",
     "make_net",
     "model_bytes",
+    "normalized",
     "output_of",
     "parameter_names",
     "predict",
     "predict_log",
     "set_state",
     "to_tensors",
+    "weighed",
+    "weighted_mean",
+    "whole",
 ]

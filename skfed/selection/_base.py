@@ -15,6 +15,7 @@ import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator
 
+from skfed.selection._poll_metrics import POLL_METRICS
 from skfed.selection._sampling import draw_by_size
 
 
@@ -169,8 +170,9 @@ class Round:
             If a client does not exist or is not available, or an option is unknown.
         """
         polled = _client_indices(clients, self.available, "poll")
-        if metric not in ("loss", "error"):
-            raise ValueError(f'metric must be "loss" or "error", got {metric!r}.')
+        if metric not in POLL_METRICS:
+            names = " or ".join(f'"{name}"' for name in POLL_METRICS)
+            raise ValueError(f"metric must be {names}, got {metric!r}.")
         whole_number = isinstance(max_samples, Integral) and max_samples >= 1
         if max_samples not in (None, "batch") and not whole_number:
             raise ValueError(f'max_samples must be None, "batch" or >= 1, got {max_samples!r}.')

@@ -12,6 +12,7 @@ from skfed.engines import EvaluateRequest, Evaluator
 from skfed.nets import State
 from skfed.privacy import GaussianMechanism
 from skfed.selection import Round
+from skfed.selection._poll_metrics import POLL_METRICS
 from skfed.server._exchange import NOT_FINITE, Exchange, ModelHolders, Outcome, in_one_line
 from skfed.utils._seeding import Purpose
 
@@ -85,11 +86,9 @@ class Poll:
 
     def __call__(self, clients, metric, max_samples, at_most):
         """Return the values of clients in their order, NaN without one; see ``Round.poll``."""
-        if metric == "error" and not self.has_errors:
-            raise ValueError(
-                "selector polls the error, 1 - accuracy, which a regressor has not: let it match "
-                "losses (FedAlignSelector(match='loss'))."
-            )
+        refusal = POLL_METRICS[metric].not_for_regressors
+        if refusal and not self.has_errors:
+            raise ValueError(refusal)
         request = EvaluateRequest(self.round, self.state, clients, metric, max_samples, at_most)
         reply = self.evaluator.evaluate(request)
         values = reply.values

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skfed import FederatedClassifier, PowerOfChoice
-from skfed.engines._worker_data import DataRef
+from skfed.engines._worker_data import ClientData
 from skfed.modules import SoftmaxRegression
 
 N_ROUNDS, N_CLIENTS = 20, 8
@@ -14,12 +14,12 @@ N_ROUNDS, N_CLIENTS = 20, 8
 
 @pytest.fixture
 def sent(monkeypatch):
-    """The bytes that travel beside models with each piece of work, round by round."""
+    """The bytes of rows sent with each piece of work, round by round."""
     rounds = []
-    parcel, select = DataRef.parcel, PowerOfChoice._select
+    payload, select = ClientData.payload, PowerOfChoice._select
 
-    def counted(self):
-        result = parcel(self)
+    def counted(self, clients, complete=False):
+        result = payload(self, clients, complete)
         rounds[-1].append(len(pickle.dumps(result)))
         return result
 
@@ -27,7 +27,7 @@ def sent(monkeypatch):
         rounds.append([])
         return select(self, round)
 
-    monkeypatch.setattr(DataRef, "parcel", counted)
+    monkeypatch.setattr(ClientData, "payload", counted)
     monkeypatch.setattr(PowerOfChoice, "_select", begun)
     return rounds
 

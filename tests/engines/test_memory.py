@@ -7,10 +7,11 @@ import pytest
 
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
-from skfed.engines import Draws, StackedEngine, _evaluate, _stack, make_engine
-from skfed.engines._chunks import cut
-from skfed.engines._data import Rows
-from skfed.engines._memory import Memory
+from skfed.engines import Draws, StackedEngine, make_engine
+from skfed.engines._data import Dataset, Memory
+from skfed.engines._evaluate import BatchEvaluation
+from skfed.engines._stacked import cut
+from skfed.engines._stacked_steps import ChunkTraining
 from skfed.nets import CLASSIFIER, NetPool, make_net
 
 
@@ -43,7 +44,7 @@ def test_rows_are_taken_in_any_layout(order):
     X = np.asarray(np.random.default_rng(0).normal(size=(20, 2, 3)), order=order)
     X.flags.writeable = False
     rows = np.array([[3, 3, 19], [0, 7, 1]])
-    source = Rows(X, np.arange(20), "cpu")
+    source = Dataset(X, np.arange(20), "cpu")
     numbers, y = source.prepare(rows)
     np.testing.assert_array_equal(source.take(numbers, Memory()).numpy(), X[rows])
     np.testing.assert_array_equal(y.numpy(), rows)
@@ -98,33 +99,33 @@ def test_the_budget_bounds_chunks(make_stacked):
 
 def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):
     X, y, clients = blobs
-    asked = []
-    evaluate_rows = _evaluate.evaluate_rows
+    n_rows = []
+    run = BatchEvaluation.run
 
-    def watch(*arguments):
-        asked.append(len(arguments[-1].numbers))
-        return evaluate_rows(*arguments)
+    def watch(self, load):
+        n_rows.append(sum(map(len, self.positions)))
+        return run(self, load)
 
-    monkeypatch.setattr(_evaluate, "evaluate_rows", watch)
+    monkeypatch.setattr(BatchEvaluation, "run", watch)
     FederatedClassifier(
         selector=PowerOfChoice(d=6), n_rounds=1, memory_budget=32 * 7, random_state=0
     ).fit(X, y, clients=clients)
-    assert sum(asked) == len(X)
-    assert max(asked) <= 7
+    assert sum(n_rows) == len(X)
+    assert max(n_rows) <= 7
 
 
 def test_a_cohort_does_not_hold_all_models_of_a_mean(blobs, monkeypatch):
     """With one client a chunk, parts are sums of the size of a model, and come one by one."""
     X, y, clients = blobs
     open_chunks = []
-    train_chunk = _stack.train_chunk
+    run = ChunkTraining.run
 
-    def watch(*arguments):
-        [updates] = train_chunk(*arguments)
+    def watch(self, load):
+        [updates] = run(self, load)
         open_chunks.append({name: tuple(t.shape) for name, t in updates.part.items()})
         return [updates]
 
-    monkeypatch.setattr(_stack, "train_chunk", watch)
+    monkeypatch.setattr(ChunkTraining, "run", watch)
     FederatedClassifier(
         selector=RandomSelector(1.0, probability="uniform", replace=False),
         n_rounds=1,

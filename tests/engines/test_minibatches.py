@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from skfed.engines._minibatches import minibatches
+from skfed.engines._sampling import minibatches
 
 
 def test_an_epoch_is_a_fresh_permutation_with_the_last_partial_batch():

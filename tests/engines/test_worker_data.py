@@ -1,4 +1,4 @@
-"""What other processes keep of the clients' rows."""
+"""Rows that worker processes keep."""
 
 import pickle
 from itertools import cycle
@@ -8,107 +8,82 @@ import pytest
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed._federation import make_federation
-from skfed.engines import _worker_data
-from skfed.engines._data import Rows
-from skfed.engines._worker_data import CacheMiss, ClientRows, DataRef, WorkerCache, serve
-from skfed.engines._workers import Workers
+from skfed.engines import _workers
+from skfed.engines._data import Dataset
+from skfed.engines._worker_data import CacheMiss, ClientData, WorkerCache
+from skfed.engines._workers import Workers, serve
 
 
 @pytest.fixture
-def shelf(monkeypatch):
-    monkeypatch.setattr(_worker_data, "_worker_cache", WorkerCache())
-    return _worker_data._worker_cache
-
-
-@pytest.fixture
-def held():
-    """Five clients of 4 rows of 24 bytes each, target included, where numbers tell them apart."""
+def data():
+    """Five clients of 4 rows of 24 bytes each, target included, that numbers tell apart."""
     y = np.arange(20)
     X = np.stack([y, y + 0.5]).T
-    return ClientRows(Rows(X, y), make_federation(y % 5, len(y)), budget=3 * 4 * 24)
+    return ClientData(Dataset(X, y), make_federation(y % 5, len(y)), budget=3 * 4 * 24)
 
 
-def totals(factor, made):
-    return [factor * total for total in made]
+def sums(load, clients):
+    dataset, rows = load(clients)
+    return [dataset.X[own].sum() + dataset.y[own].sum() for own in rows]
 
 
-def sums(rows, numbers):
-    return [rows.X[mine].sum() + rows.y[mine].sum() for mine in numbers]
+def sent(cache, payload):
+    return cache.load(pickle.loads(pickle.dumps(payload)))
 
 
-def journey(share):
-    return serve(totals, (2,), pickle.loads(pickle.dumps(share.parcel())))
+def test_rows_that_a_worker_lacks_are_sent_once(data):
+    clients, cache = [3, 0, 3], WorkerCache()
+    missed = sent(cache, data.payload(clients))
+    assert missed == CacheMiss({data.digest(0), data.digest(3)})
+    data.note_miss(missed)
+    again = data.payload(clients, complete=True)
+    assert again.arrays.keys() == missed.digests
+    assert sums(sent(cache, again), clients) == sums(data.local, clients)
+    assert data.payload(clients).arrays.keys() == missed.digests  # once for the only worker
+    assert not data.payload(clients).arrays
+    assert sums(sent(cache, data.payload(clients)), clients) == sums(data.local, clients)
 
 
-def test_rows_that_are_lacking_travel_once(held, shelf):
-    share = DataRef(held, [3, 0, 3], sums)
-    expected = totals(2, share.here())
-    lacking = journey(share)
-    assert lacking == CacheMiss({held.name(0), held.name(3)})
-    again = share.carrying(lacking.names)
-    assert again.parcel().arrays.keys() == lacking.names
-    assert journey(again) == expected
-    share.parcel()  # goes with what was lacking, once
-    assert not share.parcel().arrays
-    assert journey(share) == expected
+def test_the_least_recently_used_go_beyond_the_budget(data):
+    cache = WorkerCache()
+    for k in (0, 1, 2, 0, 3):
+        assert not isinstance(sent(cache, data.payload([k], complete=True)), CacheMiss)
+    missed = [isinstance(sent(cache, data.payload([k])), CacheMiss) for k in range(4)]
+    assert missed == [False, True, False, False]
 
 
-def test_what_lacks_twice_travels_whole(held, shelf):
-    share = DataRef(held, [0, 1], sums)
-    once = share.carrying({held.name(0)})
-    assert once.carrying({held.name(1)}).parcel().arrays.keys() == {held.name(0), held.name(1)}
-
-
-def test_beyond_the_budget_those_unused_for_longest_go(held, shelf):
-    for clients in ([0], [1], [2], [0], [3]):
-        assert isinstance(journey(DataRef(held, clients, sums).complete()), list)
-    held.due.clear()
-    assert [isinstance(journey(DataRef(held, [k], sums)), list) for k in range(4)] == [
-        True, False, True, True,
-    ]  # fmt: skip
-
-
-def test_a_part_is_made_of_the_whole(held):
-    class Made(list):
-        def subset(self, which):
-            return self[which]
-
-    share = DataRef(held, [0, 1], lambda rows, numbers: Made(sums(rows, numbers)))
-    assert share.part(1).here() == DataRef(held, [1], sums).here()[0]
-
-
-def test_rows_are_named_by_what_they_hold(held):
-    X, y = held.rows.X, held.rows.y
-    again = ClientRows(Rows(X[::-1], y[::-1]), make_federation(y[::-1] % 5, len(y)), budget=0)
-    assert held.name(0) != again.name(0)  # in another order
-    forth = ClientRows(Rows(X.copy(), y), make_federation(y % 5, len(y)), budget=9)
-    assert held.name(0) == forth.name(0) != forth.name(1)
+def test_the_digest_depends_on_the_rows_alone(data):
+    X, y = data.dataset.X, data.dataset.y
+    other = ClientData(Dataset(X[::-1], y[::-1]), make_federation(y[::-1] % 5, len(y)), budget=0)
+    assert data.digest(0) != other.digest(0)  # in another order
+    copy = ClientData(Dataset(X.copy(), y), make_federation(y % 5, len(y)), budget=9)
+    assert data.digest(0) == copy.digest(0) != copy.digest(1)
 
 
 @pytest.fixture
 def processes(monkeypatch):
-    """Have work dealt out in turn to so many processes, which are imagined; count rows sent."""
+    """Give work in turn to so many mock processes; count the clients whose rows are sent."""
     n_sent, n_workers = [], 1
 
-    def dealt(shelves, self, works):
-        for work in works:
-            parcel = pickle.loads(pickle.dumps(work.share.parcel()))
-            n_sent.append(len(parcel.arrays))
-            monkeypatch.setattr(_worker_data, "_worker_cache", next(shelves))
-            yield serve(work.function, work.arguments, parcel)
+    def in_turn(caches, self, calls):
+        for call in calls:
+            work, payload = pickle.loads(pickle.dumps(call))
+            n_sent.append(len(payload.arrays))
+            monkeypatch.setattr(_workers, "_worker_cache", next(caches))
+            yield serve(work, payload)
 
     def start(n):
         nonlocal n_workers
         n_workers = n
-        shelves = cycle([WorkerCache() for _ in range(n)])
-        monkeypatch.setattr(Workers, "_results", lambda *given: dealt(shelves, *given))
+        caches = cycle([WorkerCache() for _ in range(n)])
+        monkeypatch.setattr(Workers, "_results", lambda *given: in_turn(caches, *given))
         return n_sent
 
     real = Workers.__init__
 
     def elsewhere(self, *arguments, **settings):
         real(self, *arguments, **settings)
-        self.elsewhere, self.n_workers = True, n_workers
+        self.has_processes, self.n_workers = True, n_workers
 
     monkeypatch.setattr(Workers, "__init__", elsewhere)
     return start
@@ -117,16 +92,14 @@ def processes(monkeypatch):
 @pytest.mark.parametrize("budget", [1, 2**30])
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_rows_reach_processes_that_are_dealt_work_in_turn(
-    blobs, same_model, request, engine, n, budget
-):
+def test_rows_reach_processes_that_get_work_in_turn(blobs, same_model, request, engine, n, budget):
     X, y, clients = blobs
     params = {"selector": PowerOfChoice(d=6, clients_per_round=6), "engine": engine}
     params |= {"n_rounds": 8, "memory_budget": budget, "random_state": 0}
-    here = FederatedClassifier(**params).fit(X, y, clients=clients)
+    one = FederatedClassifier(**params).fit(X, y, clients=clients)
     n_sent = request.getfixturevalue("processes")(n)
-    there = FederatedClassifier(**params).fit(X, y, clients=clients)
-    assert same_model(here, there)
+    many = FederatedClassifier(**params).fit(X, y, clients=clients)
+    assert same_model(one, many)
     if budget > 1:
         assert 6 * n <= sum(n_sent) <= 6 * 3 * n
         assert sum(n_sent[-2:]) == 0

@@ -1,0 +1,62 @@
+"""What the server asks of clients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from skfed.aggregation import BaseAggregator
+from skfed.nets import State
+from skfed.privacy import GaussianMechanism
+from skfed.selection import Cohort
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains in a round."""
+
+    epochs: int = 1  # E
+    steps: int | None = None  # tau; used instead of epochs when given
+    proximal_mu: float = 0.0  # FedProx's mu
+    # Of each iteration the learning rate of each parameter group; None: the net's own.
+    rates: tuple[tuple[float, ...], ...] | None = None
+
+    @property
+    def n_iterations(self) -> int:
+        """Local iterations of a round: steps where they are given, else epochs."""
+        return self.epochs if self.steps is None else self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """A request to train a cohort."""
+
+    round: int
+    state: State  # w_t
+    parameters: Sequence[str]  # names of the trained tensors; the others are buffers
+    cohort: Cohort
+    training: LocalTraining
+    aggregator: BaseAggregator
+    corrections: Sequence[State] | None = None  # SCAFFOLD's c - c_k of each member of the cohort
+    privacy: GaussianMechanism | None = None  # by which members clip their updates and add noise
+    noise: Sequence[np.random.Generator] | None = None  # of each member
+
+    def subset(self, members: np.ndarray) -> "TrainRequest":
+        """Return the request to some members alone."""
+        cohort = self.cohort
+        cohort = replace(cohort, clients=cohort.clients[members], weights=cohort.weights[members])
+        corrections = self.corrections and [self.corrections[i] for i in members]
+        noise = self.noise and [self.noise[i] for i in members]
+        return replace(self, cohort=cohort, corrections=corrections, noise=noise)
+
+
+class EvaluateRequest(NamedTuple):
+    """A request to evaluate a state on the data of some clients."""
+
+    round: int
+    state: State  # w
+    clients: np.ndarray
+    metric: str = "loss"  # a key of POLL_METRICS
+    max_samples: int | str | None = None  # rows of a client; "batch": as many as of a minibatch
+    at_most: float | None = None  # a client whose value is above does not reply

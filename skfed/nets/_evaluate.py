@@ -1,0 +1,81 @@
+"""The loss of a net on rows, which may have weights, and its outputs.
+
+With weights the loss of a batch is the sum of w_i l_i over the sum of w_i: torch's criteria average
+the losses of rows; here they return each, and these are averaged.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+from torch import nn
+
+from skfed.nets._predict import to_tensors
+
+
+def evaluate_net(
+    net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | None = None
+) -> tuple[float, torch.Tensor]:
+    """Return the mean loss over rows, by their weights if they have any, and the net's outputs.
+
+    Batches are those of the net's iterator for validation.
+    """
+    size = whole(batch_size(net, "iterator_valid"), len(y))
+    loss, total, outputs = 0.0, 0.0, []
+    for start in range(0, len(y), size):
+        rows = slice(start, start + size)
+        batch = to_tensors(net, X[rows], y[rows])
+        own = None if weights is None else weights[rows]
+        with weighed(net, own):
+            step = net.validation_step(batch)
+        n_rows = len(batch[1]) if own is None else own.sum().item()
+        loss, total = loss + step["loss"].item() * n_rows, total + n_rows
+        output = step["y_pred"]
+        outputs.append(output[0] if isinstance(output, tuple) else output)
+    return loss / (total or 1.0), torch.cat(outputs)
+
+
+def batch_size(net: NeuralNet, iterator="iterator_train") -> int:
+    """Return the batch size of skorch's own iterator; -1 means all rows."""
+    return net.get_params_for(iterator).get("batch_size", net.batch_size)
+
+
+def whole(size: int, n_samples: int) -> int:
+    """Return a batch size in rows, where -1 means all."""
+    return n_samples if size == -1 else size
+
+
+@contextmanager
+def weighed(net: NeuralNet, weights: torch.Tensor | None) -> Iterator[None]:
+    """Make the net's loss of a batch the mean by the weights of its rows; None: the plain mean."""
+    if weights is None:
+        yield
+        return
+    criterion = net.criterion_
+
+    def average(criterion: nn.Module, arguments: tuple, losses: torch.Tensor) -> torch.Tensor:
+        if losses.shape[:1] != weights.shape:
+            raise ValueError(f"the criterion {criterion} returns no loss of each row")
+        return weighted_mean(losses, weights)
+
+    before, criterion.reduction = criterion.reduction, "none"
+    hook = criterion.register_forward_hook(average)
+    try:
+        yield
+    finally:
+        hook.remove()
+        criterion.reduction = before
+
+
+def weighted_mean(losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Average losses of rows (n_rows, ...) by weights (n_rows,); 0 where these are all 0."""
+    rows = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+    return (rows * normalized(weights, rows.dtype)).sum()
+
+
+def normalized(weights: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return weights over their sum along the last axis; 0 where these are all 0."""
+    total = weights.sum(-1, keepdim=True)
+    return (weights / torch.where(total > 0, total, 1)).to(dtype)

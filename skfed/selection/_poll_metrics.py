@@ -1,0 +1,135 @@
+"""What a selector may poll. A new metric is one function and its line in ``POLL_METRICS``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from skorch import NeuralNet, NeuralNetClassifier
+from torch import nn
+
+from skfed.nets import evaluate_net, weighed, weighted_mean
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches of several clients' rows, one after the other, and the net's output for all.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        In evaluation mode.
+    X, y : Tensor of shape (n_rows, ...)
+        The rows and their targets.
+    output : Tensor of shape (n_rows, ...)
+        Of the module.
+    weights : Tensor of shape (n_rows,) or None
+        Of the rows.
+    ends : ndarray of shape (n_batches,)
+        Where each batch ends.
+    """
+
+    net: NeuralNet
+    X: torch.Tensor
+    y: torch.Tensor
+    output: torch.Tensor
+    weights: torch.Tensor | None
+    ends: np.ndarray
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Where each batch starts."""
+        return np.concatenate([[0], self.ends[:-1]])
+
+
+@dataclass(frozen=True)
+class PollMetric:
+    """A number that a client computes from a net and its rows.
+
+    Parameters
+    ----------
+    value : callable
+        Takes the net with the polled state, X and y of a client, and the weights of the rows or
+        None; returns a float.
+    batch_sums : callable, default=None
+        For a metric that is a mean over rows: takes ``Batches`` and returns the sum of the rows'
+        values, by weight, of each batch. The stacked engine evaluates clients one by one where
+        there is none.
+    not_for_regressors : str, default=""
+        For a metric of classifiers: what a regressor is to do instead.
+    """
+
+    value: Callable[[NeuralNet, np.ndarray, np.ndarray, torch.Tensor | None], float]
+    batch_sums: Callable[[Batches], np.ndarray] | None = None
+    not_for_regressors: str = ""
+
+
+def loss(net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | None) -> float:
+    """Return F_k(w), the mean loss."""
+    return evaluate_net(net, X, y, weights)[0]
+
+
+def error(net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | None) -> float:
+    """Return 1 - accuracy."""
+    _, output = evaluate_net(net, X, y, weights)
+    wrong = _wrong(net, output, torch.from_numpy(y).to(output.device))
+    return float(wrong.mean() if weights is None else weighted_mean(wrong, weights))
+
+
+def loss_sums(batches: Batches) -> np.ndarray:
+    """Return the sum of the losses of each batch."""
+    net, weights = batches.net, batches.weights
+    if is_rowwise(net.criterion_):
+        # With rows as the last axis it takes a fraction of the time.
+        log_p = torch.log_softmax(batches.output.T.contiguous(), 0)
+        losses = -log_p.gather(0, batches.y.unsqueeze(0)).squeeze(0).cpu().numpy()
+        if weights is not None:
+            losses = losses * weights.cpu().numpy()
+        return np.add.reduceat(losses, batches.starts, dtype=float)
+    sums = []
+    for a, b in zip(batches.starts.tolist(), batches.ends.tolist(), strict=True):
+        X, y, output = batches.X[a:b], batches.y[a:b], batches.output[a:b]
+        own = None if weights is None else weights[a:b]
+        with weighed(net, own):
+            mean = net.get_loss(output, y, X=X, training=False).item()
+        sums.append(mean * (b - a if own is None else own.sum().item()))
+    return np.array(sums)
+
+
+def error_sums(batches: Batches) -> np.ndarray:
+    """Return the number of errors in each batch."""
+    wrong = _wrong(batches.net, batches.output, batches.y).cpu().numpy()
+    if batches.weights is not None:
+        wrong *= batches.weights.cpu().numpy()
+    return np.add.reduceat(wrong, batches.starts)
+
+
+def is_rowwise(criterion: nn.Module) -> bool:
+    """Tell whether a criterion is the plain mean of its rows' cross-entropies."""
+    return (
+        type(criterion) is nn.CrossEntropyLoss
+        and criterion.weight is None
+        and criterion.label_smoothing == 0
+        and criterion.reduction == "mean"
+        and criterion.ignore_index < 0
+    )
+
+
+def _wrong(net: NeuralNet, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return 1 where a classifier is wrong, else 0; NaN for a regressor."""
+    if isinstance(net, NeuralNetClassifier):
+        return (output.argmax(1) != y).to(torch.double)
+    return torch.full((len(y),), torch.nan, dtype=torch.double)
+
+
+POLL_METRICS = {
+    "loss": PollMetric(loss, loss_sums),
+    "error": PollMetric(
+        error,
+        error_sums,
+        not_for_regressors=(
+            "selector polls the error, 1 - accuracy, which a regressor has not: let it match "
+            "losses (FedAlignSelector(match='loss'))."
+        ),
+    ),
+}
