@@ -1,4 +1,4 @@
-"""Any module that torch.func can batch: the gradient of many clients' models as one."""
+"""Any module that torch.func can batch: the gradients of many clients at once."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,15 +16,15 @@ class BatchedModule:
     Parameters
     ----------
     ignored : int, default=None
-        A target that the criterion leaves out of its mean: rows beyond a client's batch get it.
-        For a criterion that has one and a module whose rows do not influence each other; None
-        otherwise, and then only clients with as many rows are one batch.
+        The criterion's ignore_index: the target of rows beyond a client's batch. None where the
+        criterion has none, or rows influence each other: then only clients of equal batch sizes are
+        computed together.
     """
 
     ignored: int | None = None
 
-    #: Bytes of models and rows that are worth stacking on a CPU: more than what stays near a
-    #: core, since each step has operations of its own whatever the number of clients.
+    #: Bytes of models and rows that are worth stacking on a CPU: more than a core's cache holds,
+    #: since much of the cost of a step does not depend on the number of clients.
     cache_bytes: ClassVar[int] = 32 * 2**20
 
     def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundModule":
@@ -34,14 +34,14 @@ class BatchedModule:
 
 @dataclass(frozen=True)
 class BoundModule:
-    """The losses and gradients of some clients' models, through torch.func.
+    """The losses and gradients of some clients, through torch.func.
 
     Parameters
     ----------
     ignored : int or None
         See ``BatchedModule``.
     net : NeuralNet
-        Whose module and criterion it is.
+        Its module and criterion are used.
     params, buffers : dict of str to Tensor of shape (n_clients, ...)
         The clients' parameters and buffers.
     """
@@ -58,16 +58,16 @@ class BoundModule:
         sizes: torch.Tensor | None,
         weights: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, State]:
-        """Return each client's loss and gradients, and bring the buffers up to date.
+        """Return each client's loss and gradients, and update the buffers.
 
         See ``BoundLinearStack.gradients``.
         """
         if sizes is None:
-            return self._of_one_size(self.params, self.buffers, X, y, weights)
+            return self._of_equal_sizes(self.params, self.buffers, X, y, weights)
         if self.ignored is not None:
             beyond = torch.arange(y.shape[1], device=y.device) >= sizes.unsqueeze(1)
             y = y.masked_fill(beyond, self.ignored)
-            return self._of_one_size(self.params, self.buffers, X, y, weights)
+            return self._of_equal_sizes(self.params, self.buffers, X, y, weights)
         losses = next(iter(self.params.values())).new_empty(len(y))
         grads = {name: torch.empty_like(tensor) for name, tensor in self.params.items()}
         for size in sizes.unique().tolist():
@@ -75,7 +75,7 @@ class BoundModule:
             buffers = {name: tensor[who] for name, tensor in self.buffers.items()}
             params = {name: tensor[who] for name, tensor in self.params.items()}
             mine = None if weights is None else weights[who, :size]
-            losses[who], slopes = self._of_one_size(
+            losses[who], slopes = self._of_equal_sizes(
                 params, buffers, X[who, :size], y[who, :size], mine
             )
             for name, slope in slopes.items():
@@ -84,7 +84,7 @@ class BoundModule:
                 self.buffers[name][who] = tensor
         return losses, grads
 
-    def _of_one_size(
+    def _of_equal_sizes(
         self,
         params: State,
         buffers: State,

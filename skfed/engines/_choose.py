@@ -1,4 +1,4 @@
-"""Which engine runs a net: stacked when it gives the same result, else the loop, and why."""
+"""Choose the engine of a fit: stacked where it gives the loop engine's result, else the loop."""
 
 import logging
 
@@ -23,22 +23,27 @@ from skfed.selection._poll_metrics import is_rowwise
 
 logger = logging.getLogger(__name__)
 
-_ELEMENTWISE = (
+#: The optimizers that the stacked engine takes. It runs one of them on the stacked parameters of
+#: many clients. To add one, name its class here and in ``OPTIMIZERS`` of tests/engines/families.py,
+#: whose tests compare it with the loop. It must update each element of a parameter by that element
+#: alone (no norm of a parameter or a layer, no closure), and keep state of the parameter's shape or
+#: the same for all clients, such as the number of steps.
+_STACKABLE_OPTIMIZERS = (
     torch.optim.SGD,
     torch.optim.Adam,
     torch.optim.AdamW,
     torch.optim.RMSprop,
     torch.optim.Adagrad,
 )
-_STEP = (
+_STEP_METHODS = (
     "train_step", "train_step_single", "validation_step", "evaluation_step", "infer", "get_loss",
     "initialize_optimizer", "notify", "on_train_begin", "on_epoch_begin", "on_batch_begin",
     "on_batch_end", "on_grad_computed", "_set_training", "_step_optimizer",
     "_zero_grad_optimizer",
 )  # fmt: skip
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
-_PRESUMED_ROWS = 128  # of a client whose batch is all it has
-_LARGE_STEP = 2**20  # bytes of a client's model and rows; beyond, dispatch is a small part
+_PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
+_LARGE_STEP = 2**20  # bytes of a client's model and rows beyond which dispatch matters little
 
 
 def make_engine(
@@ -60,13 +65,13 @@ def make_engine(
     net_pool, X, y, draws, memory_budget, n_jobs
         See the engines.
     weights : ndarray of shape (n_samples,), default=None
-        By which the losses of rows are averaged; None: all alike.
+        Weights of the rows in the loss; None: all alike.
 
     Raises
     ------
     ValueError
-        If the stacked engine is wanted and would not give the loop engine's result, or if rows
-        have weights and the net's loss is not the mean of the losses of rows.
+        If ``wanted`` is "stacked" and the result would not be the loop engine's, or if rows have
+        weights and the net's loss is not the mean of the losses of rows.
     """
     if weights is not None:
         net = net_pool.set_up()
@@ -108,15 +113,15 @@ def _plan(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[
         raise CannotStack("torch.autocast is on, and stacked products round otherwise")
     _check_settings(net)
     try:
-        return _try(net, Probe(net, *few_rows(net, X, y, batch)))
+        return _make_plan(net, Probe(net, *few_rows(net, X, y, batch)))
     except CannotStack:
         raise
     except Exception as error:  # from the module's code; the loop raises it again, if it does
         raise CannotStack(f"the module fails on a few rows: {first_line(error)}") from error
 
 
-def _try(net: NeuralNet, probe: Probe) -> tuple[Plan, str]:
-    """Return what the probe finds."""
+def _make_plan(net: NeuralNet, probe: Probe) -> tuple[Plan, str]:
+    """Return the plan that a probe finds, and the kind of method in words."""
     method, kind = _method(net, probe)
     random, row_bytes, state_bytes = probe.draws(True), probe.row_bytes(), probe.state_bytes()
     plan = Plan(
@@ -132,28 +137,29 @@ def _try(net: NeuralNet, probe: Probe) -> tuple[Plan, str]:
 
 
 def _method(net: NeuralNet, probe: Probe) -> tuple[Method, str]:
-    """Return how losses and gradients are had: the lean way if the module allows it."""
+    """Return how losses and gradients are computed: by products alone if the module allows it."""
     probe.check()
     layers = probe.layers()
     if layers is not None:
         rowwise = layers[1] is None and is_rowwise(net.criterion_)
-        lean = LinearStack(layers[0], cross_entropy if rowwise else CriterionLoss(layers[1]))
-        if probe.difference(lean) is None:
-            return lean, "linear layers"
+        linear = LinearStack(layers[0], cross_entropy if rowwise else CriterionLoss(layers[1]))
+        if probe.difference(linear) is None:
+            return linear, "linear layers"
     candidates = [BatchedModule(None)]
-    if (ignored := _ignored(net)) is not None:
+    if (ignored := _ignore_index(net)) is not None:
         candidates.insert(0, BatchedModule(ignored))
-    for general in candidates:
-        difference = probe.difference(general)
+    for batched in candidates:
+        difference = probe.difference(batched)
         if difference is None:
-            return general, "torch.func"
+            return batched, "torch.func"
     raise CannotStack(difference or "")
 
 
 def _check_speed(plan: Plan, device: str, batch: int) -> None:
     """Raise CannotStack where the loop was measured to be as fast (``benchmarks``).
 
-    By the net alone, not by the clients' sizes: else one could change another's rounding.
+    This depends on the net alone, not on the clients' sizes: else the rows of one client could
+    change the rounding of all.
     """
     if isinstance(plan.method, LinearStack) or torch.device(device).type != "cpu":
         return
@@ -168,15 +174,17 @@ def _check_speed(plan: Plan, device: str, batch: int) -> None:
 
 
 def _check_weights(net: NeuralNet) -> None:
-    """Raise CannotStack where the rows' losses might be had of one client and not of many."""
+    """Raise CannotStack where the criterion may not give the losses of rows when it is batched."""
     if not type(net.criterion_).__module__.startswith("torch.nn.modules."):
         raise CannotStack("rows have weights, and the criterion is not one of torch's")
 
 
 def _check_settings(net: NeuralNet) -> None:
-    """Raise CannotStack for what shows in the net's settings."""
+    """Raise CannotStack where the net's settings rule out stacking."""
     base = NeuralNetClassifier if isinstance(net, NeuralNetClassifier) else NeuralNetRegressor
-    own = [name for name in _STEP if getattr(type(net), name) is not getattr(base, name)]
+    overridden = [
+        name for name in _STEP_METHODS if getattr(type(net), name) is not getattr(base, name)
+    ]
     if not isinstance(net.criterion_, nn.Module):
         raise CannotStack("the criterion is not a torch module")
     if net._modules != ["module"] or net._criteria != ["criterion"]:
@@ -190,11 +198,11 @@ def _check_settings(net: NeuralNet) -> None:
         for p in module.parameters()
     )
     reasons = {
-        f"estimator overrides {', '.join(own)}": own,
+        f"estimator overrides {', '.join(overridden)}": overridden,
         f"callbacks act on batches: {', '.join(dict(net.callbacks_))}": net.callbacks_,
         "the criterion has parameters": any(True for _ in net.criterion_.parameters()),
         f"{type(optimizer).__name__} is not an optimizer known to act on each element by itself": (
-            type(optimizer) not in _ELEMENTWISE
+            type(optimizer) not in _STACKABLE_OPTIMIZERS
         ),
         "the optimizer has parameter groups": len(optimizer.param_groups) > 1,
         "the module is compiled": net.compile,
@@ -206,10 +214,10 @@ def _check_settings(net: NeuralNet) -> None:
             raise CannotStack(reason)
 
 
-def _ignored(net: NeuralNet) -> int | None:
-    """Return the target that the criterion leaves out, if batches may be filled up with it.
+def _ignore_index(net: NeuralNet) -> int | None:
+    """Return the criterion's ignore_index, if batches may be padded with it.
 
-    A batch normalisation averages over the rows; of other modules the probe will tell.
+    Not with batch normalisation, which averages over the rows; the probe checks other modules.
     """
     criterion = net.criterion_
     fills = type(criterion) in (nn.CrossEntropyLoss, nn.NLLLoss) and criterion.reduction == "mean"

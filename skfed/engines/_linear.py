@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from skfed.nets import State, normalized, weighed
 
-#: What a net's loss makes of logits (client, class, row), targets, batch sizes and weights of rows:
-#: the loss of each client, and its gradient by the logits.
+#: A net's loss as a function of logits (client, class, row), targets, batch sizes and weights of
+#: rows; returns the loss of each client, and its gradient by the logits.
 LogitLoss = Callable[
     [NeuralNet, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None],
     tuple[torch.Tensor, torch.Tensor],
@@ -25,7 +25,7 @@ LogitLoss = Callable[
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer, by the names of its parameters in the model."""
+    """A linear layer, by the names of its parameters in the module."""
 
     weight: str
     bias: str | None
@@ -33,10 +33,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class WithBuffer:
-    """A function of the activations and a buffer that has one value a column."""
+    """A function of the activations and a buffer with one value a feature."""
 
     function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    buffer: str  # its name in the model
+    buffer: str  # its name in the module
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LinearStack:
     layers: Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
     loss: LogitLoss
 
-    #: Bytes of models and rows that are worth stacking on a CPU: what stays near a core.
+    #: Bytes of models and rows that are worth stacking on a CPU: what fits a core's cache.
     cache_bytes: ClassVar[int] = 5 * 2**20
 
     def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLinearStack":
@@ -63,7 +63,7 @@ class LinearStack:
 
 
 class _BoundLinear:
-    """A linear layer of some clients, with its views: each takes as long as a small product."""
+    """A linear layer of some clients. Its views are made once: one takes as long as a product."""
 
     def __init__(self, layer: Linear, params: State):
         self.layer = layer
@@ -91,7 +91,7 @@ class BoundLinearStack:
     stack : LinearStack
         The layers.
     net : NeuralNet
-        Whose criterion it is.
+        Its criterion is used.
     params, buffers : dict of str to Tensor of shape (n_clients, ...)
         The clients' parameters and buffers.
     """
@@ -117,9 +117,9 @@ class BoundLinearStack:
         y : Tensor of shape (n_clients, batch_size)
             Targets.
         sizes : Tensor of shape (n_clients,) or None
-            How many of the rows are meant; None: all.
+            Number of rows used of each client; None: all.
         weights : Tensor of shape (n_clients, batch_size), default=None
-            By which the losses of rows are averaged, 0 for rows that are not meant; None: alike.
+            Weights of the rows in the loss, 0 for rows not used; None: all alike.
         """
         losses, backwards = self._pass(X, y, sizes, weights)
         grads = {}
@@ -154,10 +154,10 @@ class BoundLinearStack:
     ) -> tuple[torch.Tensor, Iterator[tuple[_BoundLinear, torch.Tensor, torch.Tensor]]]:
         """Return the losses, and each linear layer with its output's slope and its input.
 
-        The last layer comes first; nothing more is read of a layer once it has been yielded, so
-        its weights may change then.
+        The last layer comes first; a layer is not read after it was yielded, so that its weights
+        may change then.
         """
-        tape: list[tuple[torch.Tensor, ...]] = []  # what each layer needs for the way back
+        tape: list[tuple[torch.Tensor, ...]] = []  # what the gradient of each layer needs
         h_t = X.flatten(2) if X.dim() > 3 else X
         h = h_t.mT
         for i, layer in enumerate(self.layers):
@@ -169,7 +169,7 @@ class BoundLinearStack:
                 else:
                     h = layer.by_column(layer.weight, h)
                     h_t = h.mT
-            elif i < self.first:  # no weight before it wants a gradient
+            elif i < self.first:  # no weight before it needs a gradient
                 tape.append(())
                 h = layer(h)
                 h_t = h.mT
@@ -217,7 +217,7 @@ def _activate(layer: Any, h: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Te
 
 
 def _fills_better(one: int, other: int) -> bool:
-    """Tell whether an axis leaves less of vector registers of 16 floats empty than another."""
+    """Tell whether an axis fills vector registers of 16 floats better than another."""
     return -one % 16 * other < -other % 16 * one
 
 
@@ -234,20 +234,20 @@ def cross_entropy(
     picked = slope.gather(1, index)
     slope.exp_().scatter_(1, index, -1.0, reduce="add")
     if weights is not None:
-        share = normalized(weights, slope.dtype).unsqueeze(1)
+        factors = normalized(weights, slope.dtype).unsqueeze(1)
     elif sizes is None:
         return picked.mean((1, 2)).neg_(), slope.mul_(1 / y.shape[1])
     else:
-        meant = torch.arange(y.shape[1], device=y.device) < sizes.unsqueeze(1)
-        share = (meant.to(slope.dtype) / sizes.unsqueeze(1)).unsqueeze(1)
-    return (picked * share).sum((1, 2)).neg_(), slope.mul_(share)
+        used = torch.arange(y.shape[1], device=y.device) < sizes.unsqueeze(1)
+        factors = (used.to(slope.dtype) / sizes.unsqueeze(1)).unsqueeze(1)
+    return (picked * factors).sum((1, 2)).neg_(), slope.mul_(factors)
 
 
 @dataclass(frozen=True)
 class CriterionLoss:
     """Any criterion, through the net's own get_loss; ``head`` is the module's last function.
 
-    Clients with as many rows are one batch: a criterion may do more than average its rows.
+    Clients of equal batch sizes are computed together: a criterion may do more than average rows.
     """
 
     head: Callable[[torch.Tensor], torch.Tensor] | None = None

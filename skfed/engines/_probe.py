@@ -1,4 +1,4 @@
-"""Tries on a few rows whether a net's clients can be stacked: against skorch's own step."""
+"""Checks on a few rows that a stacked step gives the losses and gradients of skorch's own."""
 
 import copy
 import warnings
@@ -36,7 +36,6 @@ _HEADS = {
     torch.Tensor.log_softmax,
 }  # fmt: skip
 
-
 _ROWS = 8
 _DROPOUT = {
     F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
@@ -45,28 +44,28 @@ _DROPOUT = {
 
 
 class CannotStack(Exception):
-    """Says why the loop engine is needed."""
+    """The stacked engine cannot run a net; the message is the reason."""
 
 
 class Probe:
-    """Tries a net; it is not to be used afterwards.
+    """Checks of a net, which may not be used afterwards.
 
     Parameters
     ----------
     net : NeuralNet
         A net with the settings of those that will train.
     X, y : Tensor
-        A few rows of the data, so that a module sees what it is made for.
+        A few rows of the data.
     """
 
     def __init__(self, net: NeuralNet, X: torch.Tensor, y: torch.Tensor):
         self.net, self.X, self.y = net, X, y
         self.names = parameter_names(net)
-        self.states = [self._shaken(seed) for seed in range(2)]
+        self.states = [self._perturbed(seed) for seed in range(2)]
 
     def check(self) -> None:
-        """Raise CannotStack for what shows when the module computes."""
-        with self._quietly(training=False):
+        """Raise CannotStack where the module or criterion cannot be stacked."""
+        with self._restoring(training=False):
             output = self.net.module_(self.X)
             if not torch.is_tensor(output):
                 raise CannotStack("the module returns more than one tensor")
@@ -74,9 +73,9 @@ class Probe:
             raise CannotStack("the module draws random numbers when it is evaluated")
         if self._criterion_draws():
             raise CannotStack("the criterion draws random numbers")
-        if self._remembers():
+        if self._has_hidden_state():
             raise CannotStack("the module or criterion changes attributes of its own")
-        with self._quietly(training=False):
+        with self._restoring(training=False):
             single = [self.net.module_(row) for row in self.X.split(1)]
             if not _close(output, torch.cat(single), output.abs().max()):
                 raise CannotStack("rows influence each other when the module is evaluated")
@@ -86,13 +85,13 @@ class Probe:
 
     def layers(self) -> tuple[Layers, Callable | None] | None:
         """Return the layers and the softmax of a stack of linear layers, if it is one."""
-        with self._quietly(training=True):
+        with self._restoring(training=True):
             return layers_of(self.net.module_, self.X)
 
     def difference(self, method: LinearStack | BatchedModule) -> str | None:
-        """Say why two stacked clients do not get the losses and gradients of each; None if so.
+        """Return how losses and gradients of two stacked clients differ from those of each alone.
 
-        With full batches, and with one that is filled up, by either of two fillers.
+        With full batches, and with one that is padded, in two ways. None if they do not differ.
         """
         n_rows = len(self.X)
         trials: list[tuple[Sequence[int] | None, torch.Tensor]] = [(None, self.X)]
@@ -109,14 +108,14 @@ class Probe:
 
     def draws(self, training: bool) -> bool:
         """Tell whether the module draws random numbers."""
-        with self._quietly(training):
+        with self._restoring(training):
             generator = _generator(self.net.device)
             before = generator.get_state()
             self.net.module_(self.X)
             return not torch.equal(before, generator.get_state())
 
     def row_bytes(self) -> int:
-        """Return the bytes of a row of X and of what its way through the module leaves behind."""
+        """Return the bytes of a row of X and of its activations."""
         parameters = {p.data_ptr() for p in self.net.module_.parameters()}
         found = {self.X.data_ptr(): self.X.nbytes}
 
@@ -125,14 +124,14 @@ class Probe:
                 found[tensor.data_ptr()] = tensor.nbytes
             return tensor
 
-        with self._quietly(training=True), torch.enable_grad():
+        with self._restoring(training=True), torch.enable_grad():
             with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
                 output = self.net.module_(self.X)
             found[output.data_ptr()] = output.nbytes
         return sum(found.values()) // len(self.X)
 
     def state_bytes(self) -> int:
-        """Return the bytes that the optimizer remembers of one client."""
+        """Return the bytes of the optimizer's state for one client."""
         for group in self.net.optimizer_.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
@@ -140,8 +139,8 @@ class Probe:
         states = self.net.optimizer_.state.values()
         return sum(t.nbytes for state in states for t in state.values() if torch.is_tensor(t))
 
-    def _shaken(self, seed: int) -> State:
-        """Return the model with other weights: zeros, for one, would hide what they multiply."""
+    def _perturbed(self, seed: int) -> State:
+        """Return the net's state plus noise, since zeros would hide what they multiply."""
         rng = np.random.default_rng(seed)
         state = get_state(self.net)
         for name in self.names:
@@ -150,17 +149,17 @@ class Probe:
         return state
 
     def _criterion_draws(self) -> bool:
-        with self._quietly(training=True):
+        with self._restoring(training=True):
             output = self.net.module_(self.X)
             generator = _generator(self.net.device)
             before = generator.get_state()
             self.net.get_loss(output, self.y, X=self.X, training=True)
             return not torch.equal(before, generator.get_state())
 
-    def _remembers(self) -> bool:
-        """Tell whether module or criterion keep anything but buffers from batch to batch."""
+    def _has_hidden_state(self) -> bool:
+        """Tell whether the module or criterion changes attributes other than buffers."""
         modules = [*self.net.module_.modules(), *self.net.criterion_.modules()]
-        with self._quietly(training=True):
+        with self._restoring(training=True):
             before = [_attributes(module) for module in modules]
             self.net.get_loss(self.net.module_(self.X), self.y, X=self.X, training=True)
             after = [_attributes(module) for module in modules]
@@ -169,14 +168,14 @@ class Probe:
     def _differs(
         self, method: LinearStack | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
     ) -> str | None:
-        """Compare a stacked step with that of each client by itself."""
+        """Compare a stacked step with the step of each client alone."""
         counts = (len(X), len(X)) if sizes is None else sizes
-        alone = [self._alone(state, n) for state, n in zip(self.states, counts, strict=True)]
+        alone = [self._step_alone(state, n) for state, n in zip(self.states, counts, strict=True)]
         try:
             with warnings.catch_warnings():
-                # torch would repeat an operation without a rule for batches client by client.
+                # An operation without a batching rule would run client by client.
                 warnings.filterwarnings("error", message="There is a performance drop")
-                together = self._together(method, sizes, X)
+                together = self._step_stacked(method, sizes, X)
         except Exception as error:  # whatever the module's code raises when it is batched
             return f"torch.func cannot batch the module or criterion: {first_line(error)}"
         for mine, theirs in zip(alone, together, strict=True):
@@ -185,9 +184,9 @@ class Probe:
                 return "batched gradients differ from those of one client"
         return None
 
-    def _alone(self, state: State, n_rows: int) -> State:
-        """Return one client's loss, gradients and buffers, as the loop engine has them."""
-        with self._quietly(training=True), torch.enable_grad():
+    def _step_alone(self, state: State, n_rows: int) -> State:
+        """Return one client's loss, gradients and buffers, as the loop engine computes them."""
+        with self._restoring(training=True), torch.enable_grad():
             set_state(self.net, state)
             self.net.module_.zero_grad()
             batch = self.X[:n_rows], self.y[:n_rows]
@@ -196,16 +195,16 @@ class Probe:
             tensors = dict(self.net.module_.named_parameters())
             for name in self.names:
                 grad = tensors[name.removeprefix("module.")].grad
-                if grad is None:  # whose parameter an optimizer leaves alone, weight decay included
+                if grad is None:  # an optimizer leaves it alone, weight decay included
                     raise CannotStack(f"{name} gets no gradient")
                 after[name] = grad.cpu()
             self.net.module_.zero_grad()
         return after | {"loss": loss.cpu()}
 
-    def _together(
+    def _step_stacked(
         self, method: LinearStack | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
     ) -> list[State]:
-        """Return the same of all clients, from one step of the stack."""
+        """Return the same of each client, from one stacked step."""
         device = self.X.device
         stack = {
             name.removeprefix("module."): torch.stack([m[name] for m in self.states]).to(device)
@@ -215,7 +214,7 @@ class Probe:
         buffers = {n: t for n, t in stack.items() if n not in params}
         counts = None if sizes is None else torch.tensor(sizes, device=device)
         X, y = torch.stack([self.X, X]), torch.stack([self.y, self.y])
-        with self._quietly(training=True):
+        with self._restoring(training=True):
             losses, grads = method.bind(self.net, params, buffers).gradients(X, y, counts)
         whole = {f"module.{n}": t.detach().cpu() for n, t in {**buffers, **grads}.items()}
         return [
@@ -224,8 +223,8 @@ class Probe:
         ]
 
     @contextmanager
-    def _quietly(self, training: bool) -> Iterator[None]:
-        """Use the first model, and leave weights, buffers and torch's generator as they are."""
+    def _restoring(self, training: bool) -> Iterator[None]:
+        """Use the first state; then restore the net's state and torch's generator."""
         state = get_state(self.net)
         with torch_seeded(np.random.default_rng(0), self.net.device), torch.no_grad():
             set_state(self.net, self.states[0])
@@ -237,7 +236,7 @@ class Probe:
 def few_rows(
     net: NeuralNet, X: np.ndarray, y: np.ndarray, batch: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what a net is tried on: rows of all the data, and no more than a batch has."""
+    """Return rows to probe a net on: from all the data, at most as many as a batch has."""
     n_rows = min(_ROWS, len(X), whole(batch, len(X)))
     rows = np.linspace(0, len(X) - 1, n_rows).astype(int)
     few_X, few_y = to_tensors(net, X[rows], y[rows])
@@ -245,7 +244,7 @@ def few_rows(
 
 
 class _NoDropout(TorchFunctionMode):
-    """Leaves dropout out, so that what is left of a module can be compared."""
+    """Skips dropout, so that the rest of a module can be compared."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -255,7 +254,7 @@ class _NoDropout(TorchFunctionMode):
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return the first line of an error's message."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -308,15 +307,15 @@ class Call:
         return self.function(x, *self.args, **dict(self.kwargs))
 
 
-class _Watch(TorchFunctionMode):
-    """Writes down which functions of torch are called, with what, and what they return."""
+class _Recorder(TorchFunctionMode):
+    """Records the calls of torch functions, with arguments and results."""
 
     def __init__(self):
         self.calls: list[tuple[Callable, tuple, dict, Any]] = []
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if torch.is_tensor(result):  # and not a shape, say
+        if torch.is_tensor(result):  # not a shape
             self.calls.append((function, args, kwargs or {}, result))
         return result
 
@@ -324,17 +323,17 @@ class _Watch(TorchFunctionMode):
 def layers_of(module: nn.Module, X: torch.Tensor) -> tuple[Layers, Callable | None] | None:
     """Return the layers of a stack, and the softmax at its end if there is one; else None.
 
-    Whether what was found computes the same is for the caller to try: flattening, for one, is
-    taken on trust here.
+    They are recorded on a few rows, not by ``torch.fx``, which changes modules for all threads
+    while it traces. The caller has to compare results: flattening, for one, is not checked here.
     """
-    with _Watch() as watch:
+    with _Recorder() as recorder:
         output = module(X)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     buffers = {id(buffer): name for name, buffer in module.named_buffers() if buffer.dim() == 1}
     layers: Layers = []
     head = None
     current = X
-    for function, args, kwargs, result in watch.calls:
+    for function, args, kwargs, result in recorder.calls:
         if head is not None or not args or args[0] is not current:
             return None
         current = result
@@ -375,7 +374,7 @@ def _with_buffer(function: Callable, args: tuple, buffers: dict[int, str]) -> Wi
 
 
 def _call(function: Callable, args: tuple, kwargs: dict) -> Call:
-    """Keep a call, not in place."""
+    """Return a function with its arguments, not in place."""
     return Call(function, args[1:], tuple((k, v) for k, v in kwargs.items() if k != "inplace"))
 
 
