@@ -71,17 +71,17 @@ class BoundModule:
         losses = next(iter(self.params.values())).new_empty(len(y))
         grads = {name: torch.empty_like(tensor) for name, tensor in self.params.items()}
         for size in sizes.unique().tolist():
-            who = (sizes == size).nonzero().flatten()
-            buffers = {name: tensor[who] for name, tensor in self.buffers.items()}
-            params = {name: tensor[who] for name, tensor in self.params.items()}
-            mine = None if weights is None else weights[who, :size]
-            losses[who], slopes = self._of_equal_sizes(
-                params, buffers, X[who, :size], y[who, :size], mine
+            members = (sizes == size).nonzero().flatten()
+            buffers = {name: tensor[members] for name, tensor in self.buffers.items()}
+            params = {name: tensor[members] for name, tensor in self.params.items()}
+            own = None if weights is None else weights[members, :size]
+            losses[members], slopes = self._of_equal_sizes(
+                params, buffers, X[members, :size], y[members, :size], own
             )
             for name, slope in slopes.items():
-                grads[name][who] = slope
+                grads[name][members] = slope
             for name, tensor in buffers.items():
-                self.buffers[name][who] = tensor
+                self.buffers[name][members] = tensor
         return losses, grads
 
     def _of_equal_sizes(
@@ -101,8 +101,8 @@ class BoundModule:
         step = torch.func.vmap(
             torch.func.grad_and_value(loss, has_aux=True), randomness="different"
         )
-        given = (X, y) if weights is None else (X, y, weights)
-        grads, (losses, moved) = step(params, buffers, *given)
-        for name, tensor in moved.items():
+        arguments = (X, y) if weights is None else (X, y, weights)
+        grads, (losses, updated) = step(params, buffers, *arguments)
+        for name, tensor in updated.items():
             buffers[name].copy_(tensor)
         return losses, grads

@@ -77,47 +77,53 @@ def make_engine(
         net = net_pool.set_up()
         check_gives_row_losses(net, *few_rows(net, X, y, draws.batch_size))
 
-    def loop() -> LoopEngine:
-        workers = Workers(n_jobs, prefer="processes")
-        dataset = Dataset(X, y, weights=weights)
-        data = ClientData(dataset, draws.federation, memory_budget, workers.n_workers)
-        return LoopEngine(net_pool, data, draws, workers)
-
-    if wanted == "loop":
-        return loop(), "loop: engine='loop'"
-    try:
-        plan, kind = _plan(net_pool, X, y, draws.batch_size)
-        if weights is not None:
-            _check_weights(net_pool.set_up())
-        if wanted == "auto":
-            _check_speed(plan, net_pool.device, draws.batch_size)
-    except CannotStack as reason:
-        if wanted == "stacked":
-            raise ValueError(
-                f"engine='stacked' cannot run this estimator: {reason}. Pass engine='auto' or "
-                "engine='loop'."
-            ) from None
-        logger.info("engine='auto' takes the loop engine: %s", reason)
-        return loop(), f"loop: {reason}"
-    logger.info("engine=%r takes the stacked engine: %s", wanted, kind)
-    dataset = Dataset(X, y, net_pool.device, weights)
-    workers = Workers(n_jobs)
-    engine = StackedEngine(net_pool, dataset, draws, plan, memory_budget, workers)
-    return engine, f"stacked: {kind}"
+    reason = "engine='loop'"
+    if wanted != "loop":
+        try:
+            plan, kind = _plan(wanted, net_pool, X, y, draws.batch_size, weights)
+        except CannotStack as error:
+            if wanted == "stacked":
+                raise ValueError(
+                    f"engine='stacked' cannot run this estimator: {error}. Pass engine='auto' or "
+                    "engine='loop'."
+                ) from None
+            reason = str(error)
+            logger.info("engine='auto' takes the loop engine: %s", reason)
+        else:
+            logger.info("engine=%r takes the stacked engine: %s", wanted, kind)
+            dataset, workers = Dataset(X, y, net_pool.device, weights), Workers(n_jobs)
+            engine = StackedEngine(net_pool, dataset, draws, plan, memory_budget, workers)
+            return engine, f"stacked: {kind}"
+    workers = Workers(n_jobs, prefer="processes")
+    dataset = Dataset(X, y, weights=weights)
+    data = ClientData(dataset, draws.federation, memory_budget, workers.n_workers)
+    return LoopEngine(net_pool, data, draws, workers), f"loop: {reason}"
 
 
-def _plan(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> tuple[Plan, str]:
-    """Return how clients can be stacked; raise CannotStack if they cannot."""
+def _plan(
+    wanted: str,
+    net_pool: NetPool,
+    X: np.ndarray,
+    y: np.ndarray,
+    batch: int,
+    weights: np.ndarray | None,
+) -> tuple[Plan, str]:
+    """Return how clients are stacked, and the kind of method in words; raise CannotStack."""
     net = net_pool.set_up()
     if net_pool.torch_context.autocast:
         raise CannotStack("torch.autocast is on, and stacked products round otherwise")
     _check_settings(net)
     try:
-        return _make_plan(net, Probe(net, *few_rows(net, X, y, batch)))
+        plan, kind = _make_plan(net, Probe(net, *few_rows(net, X, y, batch)))
     except CannotStack:
         raise
     except Exception as error:  # from the module's code; the loop raises it again, if it does
         raise CannotStack(f"the module fails on a few rows: {first_line(error)}") from error
+    if weights is not None:
+        _check_weights(net)
+    if wanted == "auto":
+        _check_speed(plan, net_pool.device, batch)
+    return plan, kind
 
 
 def _make_plan(net: NeuralNet, probe: Probe) -> tuple[Plan, str]:

@@ -278,7 +278,7 @@ class CriterionLoss:
             return losses, slopes.mT
         losses, slope = logits.new_empty(len(y)), torch.zeros_like(logits)
         for size in sizes.unique().tolist():
-            who = (sizes == size).nonzero().flatten()
-            slopes, losses[who] = batched(logits[who, :, :size].mT, y[who, :size])
-            slope[who, :, :size] = slopes.mT
+            members = (sizes == size).nonzero().flatten()
+            slopes, losses[members] = batched(logits[members, :, :size].mT, y[members, :size])
+            slope[members, :, :size] = slopes.mT
         return losses, slope

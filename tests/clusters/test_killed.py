@@ -65,7 +65,7 @@ class Arming(PowerOfChoice):
 
 @pytest.fixture
 def deaths_allowed(request):
-    """Return a function that says how often Dask itself tries work again whose worker died."""
+    """Return a function that sets how often Dask itself runs work again whose worker died."""
 
     def allow(backend, n_deaths):
         if backend == "dask":
@@ -86,8 +86,8 @@ def test_a_client_that_kills_its_process_is_left_out(blobs, on, deaths_allowed, 
     with on(backend):
         model = FederatedClassifier(net, **given).fit(X, y, clients=clients)
     assert model.history_["failed"][0] == ("a",)
-    told = {"loky": "terminated", "dask": "KilledWorker"}
-    assert told[backend] in model.history_["causes"][0][0]
+    cause = {"loky": "terminated", "dask": "KilledWorker"}
+    assert cause[backend] in model.history_["causes"][0][0]
     assert model.history_["cohort"][0] == tuple("bcdef")
     others = clients != "a"
     alone = FederatedClassifier(net, **given).fit(X[others], y[others], clients=clients[others])

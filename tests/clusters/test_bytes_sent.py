@@ -1,4 +1,4 @@
-"""Rows reach a process once; after that only models travel."""
+"""Rows are sent to a process once; after that only states are sent."""
 
 import pickle
 
@@ -34,7 +34,7 @@ def sent(monkeypatch):
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("backend", ["loky", "dask"])
-def test_after_some_rounds_only_models_travel(sent, on, backend, engine):
+def test_after_some_rounds_only_states_are_sent(sent, on, backend, engine):
     rng = np.random.default_rng([ord(letter) for letter in backend + engine])  # rows of its own
     X = rng.normal(size=(200 * N_CLIENTS, 100)).astype("float32")
     y, clients = rng.integers(0, 3, len(X)), np.arange(len(X)) % N_CLIENTS
@@ -49,8 +49,8 @@ def test_after_some_rounds_only_models_travel(sent, on, backend, engine):
     data = X.nbytes + y.nbytes
     with on(backend):
         model.fit(X, y, clients=clients)
-        told = [sum(a_round) for a_round in sent]
-        assert data < sum(told) < N_ROUNDS / 2 * data  # not 1.5 data a round
-        assert max(told[-2:]) < data / 20
+        n_bytes = [sum(a_round) for a_round in sent]
+        assert data < sum(n_bytes) < N_ROUNDS / 2 * data  # not 1.5 data a round
+        assert max(n_bytes[-2:]) < data / 20
         model.set_params(n_rounds=1).fit(X, y, clients=clients)
         assert sum(sent[-1]) < data / 20  # what a fit has sent serves the next
