@@ -52,17 +52,18 @@ def statistics_exchange(clients: np.ndarray, replied: np.ndarray, n_scalars: int
 
     ``replied`` is a mask of ``clients``: those that did.
     """
-    none = np.zeros(len(clients), dtype=int)
+    n_clients = len(clients)
+    none = np.broadcast_to(0, n_clients)  # a view, as there may be very many clients
     return Exchange(
         kind="statistics",
         clients=clients,
-        outcomes=np.where(replied, Outcome.OK, Outcome.FAILED),
+        outcomes=np.where(replied, np.int8(Outcome.OK), np.int8(Outcome.FAILED)),
         rows=none,
         models_down=none,
         models_up=none,
         scalars_down=none,
-        scalars_up=replied * n_scalars,
-        answers=np.full(len(clients), np.nan),
+        scalars_up=replied * np.int32(n_scalars),
+        answers=np.broadcast_to(np.nan, n_clients),
     )
 
 

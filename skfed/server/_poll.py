@@ -121,14 +121,15 @@ class Poll:
 def objective(view: Round, exchanges: Iterable[Exchange]) -> float:
     """Return F(w_t) = sum of s_k p_k F_k(w_t), NaN unless all of P in reach were polled for it."""
     polls = [e for e in exchanges if e.metric == "loss" and e.on_all_rows]
-    if not polls:
+    reached = view.priority & view.available
+    n_answers = sum(np.count_nonzero(e.outcomes == Outcome.OK) for e in polls)
+    if not 0 < np.count_nonzero(reached) <= n_answers:  # before an array for all clients is made
         return float("nan")
     losses = np.full(len(view.sizes), np.nan)
     for exchange in polls:
         answered = exchange.outcomes == Outcome.OK
         losses[exchange.clients[answered]] = exchange.answers[answered]
-    reached = view.priority & view.available
-    if not reached.any() or np.isnan(losses[reached]).any():
+    if np.isnan(losses[reached]).any():
         return float("nan")
     weights = (view.priority_weights * view.sizes)[reached]
     return float(np.average(losses[reached], weights=weights))

@@ -110,6 +110,7 @@ class Rounds:
                 cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
             self._update_clients(pending)
             row = self._record(pending, cohort)
+        self.server.first_exchanges = []  # they are of very many clients, and charged by now
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
         self._after_callbacks(pending, row, stops)
         if self.checkpoint is not None and self.server.succeeded:
