@@ -59,12 +59,9 @@ class Federation:
         """Return the rows of X that client ``k`` holds."""
         return self.order[self.offsets[k] : self.offsets[k + 1]]
 
-    def digest(self, k: int) -> bytes:
-        """Return the key of client ``k`` in random streams and in the server's state."""
-        return self._digest(k)
-
     @cached_property
-    def _digest(self) -> Callable[[int], bytes]:
+    def digest(self) -> Callable[[int], bytes]:
+        """The function that returns a client's key in random streams and in the server's state."""
         # A round needs a client's digest several times. The cache has room for a cohort.
         ids = self.ids  # a reference to self in the cache would be a cycle
         return lru_cache(maxsize=2**12)(lambda k: digest(native(ids[k])))
@@ -123,15 +120,6 @@ def federation_of(sizes: Mapping[str, int], priority: Any = None) -> Federation:
     )
 
 
-def encode_ids(clients: Any, n_samples: int, name: str = "clients") -> tuple[np.ndarray, ...]:
-    """Return the distinct ids, sorted by type name and value, and each row's position in them."""
-    values = _check_ids(clients, n_samples, name)
-    if values.dtype != object:
-        ids, codes = np.unique(values, return_inverse=True)
-        return ids, codes
-    return _encode_objects(values, name)
-
-
 def _check_ids(clients: Any, n_samples: int, name: str) -> np.ndarray:
     """Return an array of one id a row of X; none may be missing."""
     values = _as_vector(clients, name)
@@ -153,7 +141,11 @@ def rows_of(
     clients: Any, n_samples: int, ids: np.ndarray, wanted: np.ndarray, name: str = "clients"
 ) -> np.ndarray:
     """Return a mask of the rows of clients that ``wanted``, a mask of ``ids``, selects."""
-    present, codes = encode_ids(clients, n_samples, name)
+    values = _check_ids(clients, n_samples, name)
+    if values.dtype == object:
+        present, codes = _encode_objects(values, name)
+    else:
+        present, codes = np.unique(values, return_inverse=True)
     found = find_ids(ids, present)
     return ((found >= 0) & wanted[found])[codes]
 
@@ -176,7 +168,7 @@ def _as_vector(clients: Any, name: str) -> np.ndarray:
 
 
 def _encode_objects(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """As ``encode_ids``, for ids of any types."""
+    """Return the distinct ids, sorted by type name and value, and each row's position in them."""
     keys = [canonical(client) for client in values]
     try:
         ids = {key: native(client) for key, client in zip(keys, values, strict=True)}

@@ -248,11 +248,10 @@ def digest_of(*arrays: np.ndarray) -> str:
     digest = blake2b(digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype} {array.shape}".encode())
-        n_rows = max(1, _CHUNK // max(1, array[:1].nbytes)) if array.ndim else 1
-        for start in range(0, len(array) if array.ndim else 0, n_rows):
-            digest.update(np.ascontiguousarray(array[start : start + n_rows]).tobytes())
-        if not array.ndim:
-            digest.update(array.tobytes())
+        array = np.atleast_1d(array)
+        n_rows = max(1, _CHUNK // max(1, array[:1].nbytes))
+        for start in range(0, len(array), n_rows):
+            digest.update(array[start : start + n_rows].tobytes())
     return digest.hexdigest()
 
 

@@ -41,13 +41,10 @@ class Run:
 
     def __init__(self, folder: Path, every: int):
         self.folder, self.every = folder, every  # rounds from one checkpoint to the next
+        self._state_path = folder / "state.safetensors"
         self._log: Path | None = None
         self._n_rows = 0  # in the history's file
         self._warned = False
-
-    @property
-    def _state_path(self) -> Path:
-        return self.folder / "state.safetensors"
 
     def read(self) -> Saved | None:
         """Return the state and the rows of the last checkpoint, or None if there is none."""
@@ -153,7 +150,12 @@ def _resume(run: Run, description: Description, server: ServerState, verbose: in
     if found is None:
         _files.replace(run.folder / "about.json", json.dumps(description, indent=1).encode())
     elif len(found[1]) != server.round:
-        _warn_of_seeds(run.folder, description)
+        if description.get("random_state", "None") == "None":
+            warn(
+                "random_state=None, so this fit resumes with the seed of the run in "
+                f"{run.folder}: set random_state, or give each repeat a checkpoint directory of "
+                "its own."
+            )
         try:
             restore(server, *found)
         except ValueError as error:
@@ -188,8 +190,7 @@ def _choose(
     """Return the description of the run to resume or to begin."""
     starts: list[Description] = [{}]
     if server.round:
-        here = position(get_state(server.net), server.seed, server.round)
-        starts.append({"start": here})
+        starts.append({"start": position(get_state(server.net), server.seed, server.round)})
     for start, limit in itertools.product(starts, ({}, {"n_rounds": str(n_rounds)})):
         candidate = description | start | limit
         found = Run(root / fingerprint(candidate), 1).read()
@@ -216,14 +217,6 @@ def _timeless(row: dict[str, Any]) -> str:
     return json.dumps(
         [_files.to_json([k, v], {}) for k, v in row.items() if not k.endswith("_seconds")]
     )
-
-
-def _warn_of_seeds(folder: Path, description: Description) -> None:
-    if description.get("random_state", "None") == "None":
-        warn(
-            f"random_state=None, so this fit resumes with the seed of the run in {folder}: set "
-            "random_state, or give each repeat a checkpoint directory of its own."
-        )
 
 
 @contextmanager

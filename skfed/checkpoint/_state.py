@@ -21,25 +21,21 @@ class _Field(NamedTuple):
     default: Callable[[], Any] | None = None  # None: every file has the field
 
 
-def _none() -> None:
-    return None
-
-
 # A new field is a line here, one in state_to_dict and one in restore.
 _FIELDS = {
     "model": _Field(dict),
     "seed": _Field(int),
     "reported": _Field(dict, dict),
-    "optimizer_state": _Field(dict | None, _none),
+    "optimizer_state": _Field(dict | None, lambda: None),
     "variates": _Field(list, lambda: [{}, {}]),  # the server's, and the clients' by digest
     "told": _Field(list, list),  # failures that were logged
     "messages": _Field(dict, dict),
     "private_rounds": _Field(tuple, tuple),
     "stopped": _Field(int, int),
-    "proven": _Field(dict | None, _none),
+    "proven": _Field(dict | None, lambda: None),
     "net_history": _Field(list, list),
-    "net_rates": _Field(list | None, _none),  # None: those of the new net
-    "callbacks": _Field(dict | None, _none),
+    "net_rates": _Field(list | None, lambda: None),  # None: those of the new net
+    "callbacks": _Field(dict | None, lambda: None),
 }
 
 

@@ -45,7 +45,6 @@ CLASSIFIER = NetSpec(
     ", or name all classes with partial_fit(X, y, classes=...)",
 )
 
-
 REGRESSOR = NetSpec(
     NeuralNetRegressor,
     LinearRegression,
@@ -56,7 +55,6 @@ REGRESSOR = NetSpec(
     "targets",
     "",
 )
-
 
 _BATCH_SIZE = 16  # of the default nets
 

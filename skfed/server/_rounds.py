@@ -241,14 +241,10 @@ class Rounds:
     def _update_clients(self, pending: PendingRound) -> None:
         """Put into the clients' records what they have reported, and what they sent with noise."""
         server, digest, updates = self.server, self.federation.digest, pending.updates
-        reported = {
-            k: loss for (k, _), loss in zip(updates.copies, updates.losses.tolist(), strict=True)
-        }
-        self._reported[list(reported)] = list(reported.values())
-        records = {
-            key: replace(server.record(key), reported=loss)
-            for key, loss in ((digest(k), loss) for k, loss in reported.items())
-        }
+        records = {}
+        for (k, _), loss in zip(updates.copies, updates.losses.tolist(), strict=True):
+            self._reported[k] = loss
+            records[digest(k)] = replace(server.record(digest(k)), reported=loss)
         server.clients = server.clients | records
         if self.config.update_privacy is not None or self.config.loss_privacy is not None:
             self._count_messages(pending.exchanges)
@@ -268,9 +264,8 @@ class Rounds:
         for k in (*trained, *polled):
             sent.setdefault(digest(k), Counter())["loss", of_loss] += 1
         server.clients = server.clients | {
-            key: replace(record, messages=Counter(record.messages) + n)
+            key: replace(server.record(key), messages=Counter(server.record(key).messages) + n)
             for key, n in sent.items()
-            for record in [server.record(key)]
         }
         server.private_rounds = (*server.private_rounds, server.round)
 

@@ -96,17 +96,16 @@ def to_json(value: Any, tensors: Tensors) -> Any:
     if type(value) is list:  # no subclass, since what is read would be another type
         return [to_json(one, tensors) for one in value]
     if type(value) in _MAPPINGS.values():
-        return {
-            type(value).__name__: [
-                [to_json(k, tensors), to_json(v, tensors)] for k, v in value.items()
-            ]
-        }
+        pairs = [[to_json(k, tensors), to_json(v, tensors)] for k, v in value.items()]
+        return {type(value).__name__: pairs}
     if type(value) in _SEQUENCES.values():
         members = value if type(value) is tuple else sorted(value, key=repr)
         return {type(value).__name__: [to_json(one, tensors) for one in members]}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
-    if isinstance(value, torch.Tensor) or _is_array(value):
+    if isinstance(value, torch.Tensor):
+        return _tensor_to_json(value, tensors)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufUSO":
         return _array_to_json(value, tensors)
     if isinstance(value, pd.Timestamp):
         return {"timestamp": [value.isoformat(), value.unit, _zone_of(value)]}
@@ -178,24 +177,28 @@ def _zone_of(value: pd.Timestamp) -> str | None:
     )
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind in "biufUSO"
-
-
-def _array_to_json(value: torch.Tensor | np.ndarray, tensors: Tensors) -> dict[str, Any]:
-    if isinstance(value, np.ndarray) and value.dtype.kind == "U":
+def _array_to_json(value: np.ndarray, tensors: Tensors) -> dict[str, Any]:
+    if value.dtype.kind == "U":
         return {"strings": value.tolist()}
-    if isinstance(value, np.ndarray) and value.dtype.kind == "S":
+    if value.dtype.kind == "S":
         return {"bytestrings": np.char.decode(value, "latin-1").tolist()}
-    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+    if value.dtype.kind == "O":
         return {"objects": [to_json(one, tensors) for one in value]}
-    kind = "tensor" if isinstance(value, torch.Tensor) else "array"
-    if isinstance(value, torch.Tensor) and value.is_complex():  # safetensors has no complex128
-        kind, value = "complex", torch.view_as_real(value.detach().resolve_conj())
+    return {"array": _add(torch.as_tensor(value), tensors)}
+
+
+def _tensor_to_json(value: torch.Tensor, tensors: Tensors) -> dict[str, Any]:
+    if value.is_complex():  # safetensors has no complex128
+        return {"complex": _add(torch.view_as_real(value.detach().resolve_conj()), tensors)}
+    return {"tensor": _add(value, tensors)}
+
+
+def _add(tensor: torch.Tensor, tensors: Tensors) -> str:
+    """Add a tensor to ``tensors`` under a new name, which is returned."""
     name = str(len(tensors))
     # Cloned, since safetensors refuses tensors that share memory.
-    tensors[name] = torch.as_tensor(value).detach().cpu().contiguous().clone()
-    return {kind: name}
+    tensors[name] = tensor.detach().cpu().contiguous().clone()
+    return name
 
 
 def checksum(text: str, tensors: Tensors) -> str:

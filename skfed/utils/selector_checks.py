@@ -7,8 +7,9 @@ with given losses; nothing is trained.
 
 import pickle
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -77,8 +78,9 @@ def run_check(check: Check, selector: BaseSelector) -> None:
 
 def check_cohorts_are_valid(selector: BaseSelector) -> None:
     """Indices exist, weights are finite, non-negative and sum to 1 unless unbiased."""
-    for view in _rounds():
-        cohort = selector.select(view)
+    # Early and late rounds, in which either all clients or none have reported.
+    for index, reported in product(range(10), (_LOSSES, np.full(_N_CLIENTS, np.inf))):
+        cohort = selector.select(_round(seed=index, index=index, reported=reported))
         assert isinstance(cohort, Cohort), f"returned {cohort!r}, not a Cohort"
         assert len(cohort.clients), "chose nobody although everybody is available"
 
@@ -278,13 +280,6 @@ def _round(
         index=index,
         rng=np.random.default_rng((7, seed)),
     )
-
-
-def _rounds() -> Iterator[MockRound]:
-    """Yield early and late rounds, in which either all clients or none have reported."""
-    for seed in range(10):
-        yield _round(seed=seed, index=seed)
-        yield _round(seed=seed, index=seed, reported=np.full(_N_CLIENTS, np.inf))
 
 
 def _losses_with(k: int, loss: float) -> np.ndarray:
