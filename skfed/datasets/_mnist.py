@@ -15,7 +15,10 @@ from skfed.datasets._fetch import fetch, find_home, reading
 from skfed.utils._sklearn import StrOptions
 
 _N_TRAIN = 60_000
-_PREFIX = {"train": "train", "test": "t10k"}
+_FILES = {
+    part: [f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz"]
+    for part, prefix in (("train", "train"), ("test", "t10k"))
+}
 _SUBSETS = StrOptions({"train", "test", "all"})
 
 
@@ -77,23 +80,18 @@ def _load(folder_name: str, openml_name: str, subset: str, data_home) -> Bunch:
     home = find_home(data_home)
     folder = home / folder_name
     parts = ["train", "test"] if subset == "all" else [subset]
-    files = [folder / name for part in parts for name in _names(part)]
+    files = [folder / name for part in parts for name in _FILES[part]]
     if all(path.is_file() for path in files):
         arrays = [_read_idx(path) for path in files]
         X, y = np.concatenate(arrays[0::2]), np.concatenate(arrays[1::2])
     else:
-        wanted = [*_names("train"), *_names("test")]
+        wanted = [*_FILES["train"], *_FILES["test"]]
         fetched = fetch(home, folder, wanted, openml_name, version=1)
         X = fetched.data.to_numpy(np.uint8).reshape(-1, 28, 28)
         y = fetched.target.to_numpy().astype(np.uint8)
         rows = {"train": slice(_N_TRAIN), "test": slice(_N_TRAIN, None), "all": slice(None)}
         X, y = X[rows[subset]], y[rows[subset]]
     return Bunch(X=X, y=y)
-
-
-def _names(part: str) -> list[str]:
-    prefix = _PREFIX[part]
-    return [f"{prefix}-images-idx3-ubyte.gz", f"{prefix}-labels-idx1-ubyte.gz"]
 
 
 def _read_idx(path: Path) -> np.ndarray:

@@ -73,10 +73,7 @@ class MessageEngine:
         return Evaluation(np.array(known), self._n_evaluated(request), raised, silent)
 
     def moments(self, n_features: int, drop: bool) -> list[Moments | None]:
-        """Return the mean and variance of each column, of each priority client.
-
-        None for a client that fails if ``drop``; else its failure is raised.
-        """
+        """Return the moments of each priority client; with ``drop``, None for one that fails."""
         names = self._names(np.flatnonzero(self.federation.priority))
         contents = {name: self._content(name, 0) for name in names}
         replies = self.nodes.exchange(contents, MOMENTS)

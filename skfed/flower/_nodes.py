@@ -91,10 +91,7 @@ class Nodes:
         return {node.node_id: node.name for node in self.grid.get_nodes()}
 
     def _discover(self, online: dict[int, str], wait: bool = False) -> None:
-        """Request the names of nodes without a client, and admit those that are valid.
-
-        With ``wait`` it waits for the replies of new nodes, for a limited time.
-        """
+        """Request the names of nodes without a client, and admit those that are valid."""
         self._registered |= set(filter(None, online.values()))
         self._discovery.keep_only(online)
         unknown = sorted(online.keys() - set(self.node_of.values()))
