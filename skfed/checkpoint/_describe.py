@@ -52,8 +52,8 @@ _NO_PICKLE = TypeError, PicklingError, AttributeError, RuntimeError, ValueError
 def describe(value: Any, of_callback: bool = False) -> str:
     """Return a text that is the same in every process, and another for another value.
 
-    In a value ``of_callback``, an object that can be neither copied nor called, such as a file or
-    TensorBoard's writer, is described by its type. Else that is an Indescribable error.
+    With ``of_callback``, an object that can be neither copied nor called, such as a file or
+    TensorBoard's writer, is described by its type; else it raises Indescribable.
     """
     return _Describer(of_callback).text(value)
 

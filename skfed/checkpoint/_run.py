@@ -37,10 +37,10 @@ Saved = tuple[dict[str, Any], list[dict[str, Any]]]  # the state, and the rows o
 
 
 class Run:
-    """Reads and writes the files of one run."""
+    """Reads the files of one run, and writes them after each ``every`` rounds."""
 
     def __init__(self, folder: Path, every: int):
-        self.folder, self.every = folder, every  # rounds from one checkpoint to the next
+        self.folder, self.every = folder, every
         self._state_path = folder / "state.safetensors"
         self._log: Path | None = None
         self._n_rows = 0  # in the history's file

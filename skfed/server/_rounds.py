@@ -100,11 +100,13 @@ class Rounds:
         for callback in self.callbacks:
             callback.begin_round()
         pending = self._poll_and_select()
-        for updates in self.engine.train(pending.request):  # clients train here
-            pending.updates.add(updates)  # without the models of clients that failed
-        cohort = admit(pending.request.cohort, pending.updates.finite, self.config.min_clients)
-        aggregate = pending.updates.aggregate()
-        self._close_training(pending)
+        updates = pending.updates
+        for chunk in self.engine.train(pending.request):  # clients train here
+            updates.add(chunk)  # without the models of clients that failed
+        cohort = admit(pending.request.cohort, updates.finite, self.config.min_clients)
+        aggregate = updates.aggregate()
+        pending.exchanges.append(updates.exchange(pending.chosen, pending.replies, pending.holders))
+        pending.trained = perf_counter()
         with _restored_on_error(self.server, pending.request.state):
             if not self._apply(pending, cohort, aggregate):  # by the server optimizer
                 cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
@@ -192,12 +194,6 @@ class Rounds:
         distinct, position = np.unique(chosen, return_inverse=True)
         rng = self.server.stream(Purpose.ANSWERS)
         return self.config.availability.answers(self.federation, distinct, rng)[position]
-
-    def _close_training(self, pending: PendingRound) -> None:
-        """Record the training as an exchange."""
-        updates = pending.updates
-        pending.exchanges.append(updates.exchange(pending.chosen, pending.replies, pending.holders))
-        pending.trained = perf_counter()
 
     def _apply(self, pending: PendingRound, cohort: Cohort, aggregate: State) -> bool:
         """Move the global model by an aggregate; return whether what came of it was finite."""
