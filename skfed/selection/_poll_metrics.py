@@ -13,28 +13,14 @@ from skfed.nets import evaluate_net, weighed, weighted_mean
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches of several clients' rows, one after the other, and the net's output for all.
+    """Batches of several clients' rows, one after the other, and the net's output for all."""
 
-    Parameters
-    ----------
-    net : NeuralNet
-        In evaluation mode.
-    X, y : Tensor of shape (n_rows, ...)
-        The rows and their targets.
-    output : Tensor of shape (n_rows, ...)
-        Of the module.
-    weights : Tensor of shape (n_rows,) or None
-        Of the rows.
-    ends : ndarray of shape (n_batches,)
-        Where each batch ends.
-    """
-
-    net: NeuralNet
-    X: torch.Tensor
+    net: NeuralNet  # in evaluation mode
+    X: torch.Tensor  # the rows, of shape (n_rows, ...), as y and output
     y: torch.Tensor
-    output: torch.Tensor
-    weights: torch.Tensor | None
-    ends: np.ndarray
+    output: torch.Tensor  # of the module
+    weights: torch.Tensor | None  # of the rows
+    ends: np.ndarray  # where each batch ends, of shape (n_batches,)
 
     @property
     def starts(self) -> np.ndarray:
@@ -44,24 +30,14 @@ class Batches:
 
 @dataclass(frozen=True)
 class PollMetric:
-    """A number that a client computes from a net and its rows.
+    """A number that a client computes from a net and its rows."""
 
-    Parameters
-    ----------
-    value : callable
-        Takes the net with the polled state, X and y of a client, and the weights of the rows or
-        None; returns a float.
-    batch_sums : callable, default=None
-        For a metric that is a mean over rows: takes ``Batches`` and returns the sum of the rows'
-        values, by weight, of each batch. The stacked engine evaluates clients one by one where
-        there is none.
-    not_for_regressors : str, default=""
-        For a metric of classifiers: what a regressor is to do instead.
-    """
-
+    # Takes the net with the polled state, a client's X and y, and the weights of its rows or None.
     value: Callable[[NeuralNet, np.ndarray, np.ndarray, torch.Tensor | None], float]
+    # For a mean over rows: returns the sum of the rows' values, by weight, of each batch. The
+    # stacked engine evaluates clients one by one where there is none.
     batch_sums: Callable[[Batches], np.ndarray] | None = None
-    not_for_regressors: str = ""
+    not_for_regressors: str = ""  # for a metric of classifiers: what a regressor is to do instead
 
 
 def loss(net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | None) -> float:
