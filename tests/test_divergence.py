@@ -11,7 +11,7 @@ from torch import nn
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed._problem import Regression
 from skfed.aggregation import ServerOptimizer
-from skfed.server._convergence import divergence_warning
+from skfed.server._divergence import divergence_warning
 
 ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
 

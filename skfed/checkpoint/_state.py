@@ -9,7 +9,7 @@ from skorch.history import History
 
 from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
 from skfed.nets import State, get_state, set_state
-from skfed.server._convergence import in_doubt
+from skfed.server._divergence import in_doubt
 from skfed.server._state import ClientRecord, ServerState
 from skfed.utils._files import checksum
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from skfed.selection import BaseSelector
-from skfed.selection._mock import mock_round
+from skfed.selection._mock_round import mock_round
 from skfed.utils._checks import Count, numbers, validated
 
 _SELECTION = {"selector": [BaseSelector], "n_draws": [Count()], "random_state": ["random_state"]}

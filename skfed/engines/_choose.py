@@ -7,7 +7,6 @@ import torch
 from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
-from skfed.engines._batched import BatchedModule
 from skfed.engines._data import Dataset, check_gives_row_losses
 from skfed.engines._linear import CriterionLoss, LinearStack, cross_entropy
 from skfed.engines._loop import LoopEngine
@@ -15,7 +14,8 @@ from skfed.engines._probe import CannotStack, Probe, few_rows, first_line
 from skfed.engines._replies import Engine
 from skfed.engines._sampling import Draws
 from skfed.engines._stacked import Plan, StackedEngine
-from skfed.engines._stacked_steps import Method
+from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
+from skfed.engines._vmap import BatchedModule
 from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Workers
 from skfed.nets import NetPool, batch_size, model_bytes, parameter_names
@@ -23,18 +23,6 @@ from skfed.selection._poll_metrics import is_rowwise
 
 logger = logging.getLogger(__name__)
 
-#: The optimizers that the stacked engine takes. It runs one of them on the stacked parameters of
-#: many clients. To add one, name its class here and in ``OPTIMIZERS`` of tests/engines/families.py,
-#: whose tests compare it with the loop. It must update each element of a parameter by that element
-#: alone (no norm of a parameter or a layer, no closure), and keep state of the parameter's shape or
-#: the same for all clients, such as the number of steps.
-_STACKABLE_OPTIMIZERS = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.RMSprop,
-    torch.optim.Adagrad,
-)
 _STEP_METHODS = (
     "train_step", "train_step_single", "validation_step", "evaluation_step", "infer", "get_loss",
     "initialize_optimizer", "notify", "on_train_begin", "on_epoch_begin", "on_batch_begin",
@@ -208,7 +196,7 @@ def _check_settings(net: NeuralNet) -> None:
         f"callbacks act on batches: {', '.join(dict(net.callbacks_))}": net.callbacks_,
         "the criterion has parameters": any(True for _ in net.criterion_.parameters()),
         f"{type(optimizer).__name__} is not an optimizer known to act on each element by itself": (
-            type(optimizer) not in _STACKABLE_OPTIMIZERS
+            type(optimizer) not in STACKABLE_OPTIMIZERS
         ),
         "the optimizer has parameter groups": len(optimizer.param_groups) > 1,
         "the module is compiled": net.compile,

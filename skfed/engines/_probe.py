@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from skfed.aggregation._tensors import real
-from skfed.engines._batched import BatchedModule
 from skfed.engines._linear import Linear, LinearStack, WithBuffer
+from skfed.engines._vmap import BatchedModule
 from skfed.nets import State, get_state, parameter_names, set_state, to_tensors, whole
 from skfed.utils._seeding import torch_seeded
 

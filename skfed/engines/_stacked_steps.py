@@ -11,18 +11,31 @@ from skorch import NeuralNet
 from torch.nn.utils.rnn import pad_sequence
 
 from skfed.aggregation._scaffold import new_variate
-from skfed.engines._batched import BatchedModule
 from skfed.engines._data import Dataset, Memory, MemoryPool
 from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._loop import one_torch_thread
 from skfed.engines._replies import Updates, collect
 from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import Minibatches
+from skfed.engines._vmap import BatchedModule
 from skfed.engines._workers import Load
 from skfed.nets import NetPool, State
 from skfed.utils._seeding import torch_seeded
 
 Method = LinearStack | BatchedModule
+
+#: The optimizers that the stacked engine takes. It runs one of them on the stacked parameters of
+#: many clients. To add one, name its class here and in ``OPTIMIZERS`` of tests/engines/families.py,
+#: whose tests compare it with the loop. It must update each element of a parameter by that element
+#: alone (no norm of a parameter or a layer, no closure), and keep state of the parameter's shape or
+#: the same for all clients, such as the number of steps.
+STACKABLE_OPTIMIZERS = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from skfed.history import Row, make_row
 from skfed.nets import State, get_state, model_bytes, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._config import RoundConfig
-from skfed.server._convergence import conclude
+from skfed.server._divergence import conclude
 from skfed.server._exchange import Exchange, ModelHolders, failed_clients
 from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
 from skfed.server._requests import make_train_request, noise_stream

@@ -17,7 +17,7 @@ from sklearn import config_context
 from sklearn.base import clone
 
 from skfed.selection import BaseSelector, Cohort
-from skfed.selection._mock import MockRound, mock_round
+from skfed.selection._mock_round import MockRound, mock_round
 
 __all__ = ["check_selector", "parametrize_with_selector_checks"]
 

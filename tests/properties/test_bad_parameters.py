@@ -30,7 +30,7 @@ from skfed import (
     schedules,
 )
 from skfed.privacy import GaussianMechanism
-from skfed.selection._mock import mock_round
+from skfed.selection._mock_round import mock_round
 
 SELECTORS = [
     RandomSelector(),
