@@ -255,7 +255,7 @@ def test_ctrl_c_in_validation_undoes_the_round(blobs, monkeypatch):
 
 def test_ctrl_c_in_the_update_of_variates_undoes_the_round(blobs, monkeypatch):
     X, y, clients = blobs
-    real, calls = _rounds.moved_variates, []
+    real, calls = _rounds.updated_variates, []
 
     def interrupted(*args):
         calls.append(1)
@@ -266,7 +266,7 @@ def test_ctrl_c_in_the_update_of_variates_undoes_the_round(blobs, monkeypatch):
     model = FederatedClassifier(aggregator=Scaffold(), n_rounds=4, random_state=0)
     whole = clone(model).fit(X, y, clients=clients)
     with monkeypatch.context() as patch:
-        patch.setattr(_rounds, "moved_variates", interrupted)
+        patch.setattr(_rounds, "updated_variates", interrupted)
         with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="2 of 4"):
             model.fit(X, y, clients=clients)
     model.set_params(warm_start=True).fit(X, y, clients=clients)

@@ -132,6 +132,21 @@ def test_a_step_beyond_all_numbers_is_refused(blobs):
         fit(blobs, server_optimizer=huge, lr_schedule=100.0)
 
 
+class FailsOnLargeX(nn.Linear):
+    def forward(self, X):
+        if self.training and X.max() > 500:
+            raise RuntimeError("too large")
+        return super().forward(X)
+
+
+def test_a_step_beyond_all_numbers_is_named_where_a_client_fails_too(blobs):
+    X, y, clients = blobs
+    X = np.where(clients[:, None] == "a", 1e3, X)
+    huge = ServerOptimizer(torch.optim.SGD, lr=3e38)
+    with pytest.raises(ValueError, match="not finite after round 0.*server_optimizer__lr"):
+        fit((X, y, clients), estimator=FailsOnLargeX(5, 3), server_optimizer=huge, lr_schedule=10.0)
+
+
 def test_the_servers_learning_rate_is_searched_and_its_state_goes_on(blobs, same_model):
     X, y, clients = blobs
     adam = ServerOptimizer(torch.optim.Adam, lr=0.1)

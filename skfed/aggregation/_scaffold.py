@@ -46,7 +46,7 @@ def correction(c: State, c_k: State) -> State:
     return {name: value - c_k[name] if name in c_k else value for name, value in c.items()}
 
 
-def moved_variates(
+def updated_variates(
     c: State, old: Mapping[bytes, State], new: Mapping[bytes, list[State]], n_clients: int
 ) -> tuple[State, dict[bytes, State]]:
     """Return c after a round, and the c_k that have changed.

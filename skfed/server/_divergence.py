@@ -28,7 +28,7 @@ _WAY_OUT = (
 Rows = Sequence[Mapping[str, Any]]
 
 
-def conclude(
+def warn_at_end(
     server: ServerState,
     federation: Federation,
     config: RoundConfig,

@@ -81,13 +81,13 @@ class Poll:
     holders: ModelHolders  # of w_t
     failures: FailureLog
     privatizer: LossPrivatizer
-    has_errors: bool  # of a classifier, whose predictions are right or wrong
+    is_classifier: bool  # of a classifier, whose predictions are right or wrong
     exchanges: list[Exchange] = field(default_factory=list)  # the polls so far
 
     def __call__(self, clients, metric, max_samples, at_most):
         """Return the values of clients in their order, NaN without one; see ``Round.poll``."""
         refusal = POLL_METRICS[metric].not_for_regressors
-        if refusal and not self.has_errors:
+        if refusal and not self.is_classifier:
             raise ValueError(refusal)
         request = EvaluateRequest(self.round, self.state, clients, metric, max_samples, at_most)
         reply = self.evaluator.evaluate(request)

@@ -13,14 +13,14 @@ import numpy as np
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
-from skfed.aggregation._scaffold import moved_variates
+from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.engines import Engine, LocalTraining, TrainRequest
 from skfed.history import Row, make_row
 from skfed.nets import State, get_state, model_bytes, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._config import RoundConfig
-from skfed.server._divergence import conclude
+from skfed.server._divergence import warn_at_end
 from skfed.server._exchange import Exchange, ModelHolders, failed_clients
 from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
 from skfed.server._requests import make_train_request, noise_stream
@@ -33,28 +33,28 @@ logger = logging.getLogger(__name__)
 
 
 class RoundCallback(Protocol):
-    """What is called before and after every round."""
+    """Called in every round."""
 
     def begin_round(self) -> None:
-        """Begin a round."""
+        """Called at the start."""
 
     def end_round(self, row: Row) -> bool:
-        """End a round, of which ``row`` is the row of the history; return whether to stop."""
+        """Called with the round's row of the history, before the checkpoint; True stops the fit."""
 
 
 @dataclass
 class PendingRound:
-    """A round whose cohort is selected and not aggregated yet."""
+    """A round in progress, from its selection on."""
 
     view: Round
     chosen: Cohort  # without clients whose poll failed
-    replies: np.ndarray  # a mask of the chosen: those that reply
-    request: TrainRequest  # to those
+    replies: np.ndarray  # a mask of the chosen clients: those that reply
+    request: TrainRequest  # sent to the clients that reply
     updates: RoundUpdates
-    exchanges: list[Exchange]
+    exchanges: list[Exchange]  # so far, one record of each client in each
     holders: ModelHolders
-    scheduled: dict[str, float]
-    started: float  # in seconds, as the other two
+    scheduled: dict[str, float]  # values of the selector's schedules
+    started: float  # a time of perf_counter, as the other two
     selected: float
     trained: float = float("nan")
 
@@ -69,7 +69,7 @@ class Rounds:
         engine: Engine,
         config: RoundConfig,
         *,
-        until: int,  # rounds that are finished in the end, unless a callback stops the fit
+        until: int,  # rounds in total, those of earlier fits included
         validation: Validation | None,
         callbacks: Sequence[RoundCallback],
         checkpoint: Callable[[bool], None] | None = None,  # takes whether the round is the last
@@ -77,16 +77,17 @@ class Rounds:
         self.server, self.federation, self.engine, self.config = server, federation, engine, config
         self.until, self.validation, self.callbacks = until, validation, callbacks
         self.checkpoint = checkpoint
-        self._reported = np.full(len(federation), np.inf)  # the view of the client records
+        self._reported = np.full(len(federation), np.inf)  # last training losses, for the view
         if server.clients:
             for k in range(len(federation)):
                 self._reported[k] = server.record(federation.digest(k)).reported
-        self._first: tuple[int, Exception] | None = None  # failure of all rounds
-        self._overflows: dict[int, Exception] = {}  # by round whose aggregate was not finite
+        self._first_failure: tuple[int, Exception] | None = None  # of a client, in any round
+        self._overflows: dict[int, Exception] = {}  # by round whose new model was not finite
 
     @property
     def finished(self) -> bool:
         """Whether no round is left, or a callback has stopped the fit."""
+        # A callback that stops the fit sets ``stopped`` to the ``until`` of that fit.
         return self.server.round >= self.until or self.server.stopped >= self.until
 
     def run(self) -> None:
@@ -100,50 +101,49 @@ class Rounds:
         for callback in self.callbacks:
             callback.begin_round()
         pending = self._poll_and_select()
-        updates = pending.updates
-        for chunk in self.engine.train(pending.request):  # clients train here
-            updates.add(chunk)  # without the models of clients that failed
-        cohort = admit(pending.request.cohort, updates.finite, self.config.min_clients)
+        request, updates = pending.request, pending.updates
+        for batch in self.engine.train(request):  # the clients train here
+            updates.add(batch)  # which drops updates that failed
+        cohort = admit(request.cohort, updates.finite, self.config.min_clients)
         aggregate = updates.aggregate()
         pending.exchanges.append(updates.exchange(pending.chosen, pending.replies, pending.holders))
         pending.trained = perf_counter()
-        with _restored_on_error(self.server, pending.request.state):
-            if not self._apply(pending, cohort, aggregate):  # by the server optimizer
+        with _restored_on_error(self.server, request.state):
+            if not self._apply_server_optimizer(pending, cohort, aggregate):
                 cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
-            self._update_clients(pending)
-            row = self._record(pending, cohort)
-        self.server.first_exchanges = []  # they are of very many clients, and charged by now
+            self._update_client_records(pending)
+            row = self._append_row(pending, cohort)
+        self.server.first_exchanges = []  # large, and in the row of round 0
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
         self._after_callbacks(pending, row, stops)
         if self.checkpoint is not None and self.server.succeeded:
             self.checkpoint(stops or self.server.round == self.until)
 
     def end(self) -> None:
-        """Warn of what went wrong in the rounds.
+        """Raise an error if no round succeeded; else warn of what went wrong.
 
-        If every client failed in every round, raise the first cause; if no aggregate was finite,
-        the first of these errors. Nothing is written to a checkpoint then.
+        It is the first new model that was not finite, or the first failure of a client.
         """
-        if self._first is not None and not self.server.succeeded:
-            k, cause = self._first
+        if self._overflows and not self.server.succeeded:
+            raise next(iter(self._overflows.values()))
+        if self._first_failure is not None and not self.server.succeeded:
+            k, cause = self._first_failure
             name = self.federation.names([k])[0]
             cause.add_note(f"client {name!r}; every client failed in every round")
             raise cause
-        if self._overflows and not self.server.succeeded:
-            raise next(iter(self._overflows.values()))
-        conclude(self.server, self.federation, self.config, self.until, self._overflows)
+        warn_at_end(self.server, self.federation, self.config, self.until, self._overflows)
 
     def _poll_and_select(self) -> PendingRound:
-        """Let the selector poll clients and choose the cohort; return what it is asked to do."""
+        """Let the selector poll clients and choose the cohort, and make the train request."""
         server, federation, config = self.server, self.federation, self.config
         started = perf_counter()
         state = get_state(server.net)
         failures = FailureLog(federation, server.round, server.logged, not config.drop_failing)
         noise = None if self.engine.clients_add_noise else config.loss_privacy
         privatizer = LossPrivatizer(noise, partial(noise_stream, server, federation))
-        has_errors = isinstance(server.net, NeuralNetClassifier)
+        is_classifier = isinstance(server.net, NeuralNetClassifier)
         holders = ModelHolders(len(federation))
-        poll = Poll(self.engine, state, server.round, holders, failures, privatizer, has_errors)
+        poll = Poll(self.engine, state, server.round, holders, failures, privatizer, is_classifier)
         view = self._view(poll)
         chosen = config.selector.select(view)
         failed = list(failed_clients(poll.exchanges))
@@ -195,11 +195,16 @@ class Rounds:
         rng = self.server.stream(Purpose.ANSWERS)
         return self.config.availability.answers(self.federation, distinct, rng)[position]
 
-    def _apply(self, pending: PendingRound, cohort: Cohort, aggregate: State) -> bool:
-        """Move the global model by an aggregate; return whether what came of it was finite."""
+    def _apply_server_optimizer(
+        self, pending: PendingRound, cohort: Cohort, aggregate: State
+    ) -> bool:
+        """Set the new global model; return False, and keep the old one, if it is not finite.
+
+        Without a server optimizer it is the aggregate. An empty cohort keeps the model.
+        """
         server, request, optimizer = self.server, pending.request, self.config.server_optimizer
         state, optimizer_state = request.state, server.optimizer_state
-        if pending.updates.finite.any():
+        if pending.updates.finite.any():  # which this state has led to
             server.last_finite = state
         if not len(cohort.clients):
             return True
@@ -218,24 +223,24 @@ class Rounds:
         set_state(server.net, aggregate)
         server.optimizer_state = optimizer_state
         if self.config.aggregator.uses_variates:
-            self._move_variates(pending.updates)
+            self._update_variates(pending.updates)
         return True
 
-    def _move_variates(self, updates: RoundUpdates) -> None:
-        """Move SCAFFOLD's variates by those of a round."""
+    def _update_variates(self, updates: RoundUpdates) -> None:
+        """Update SCAFFOLD's control variates, the server's and those of the cohort's clients."""
         server = self.server
         new: dict[bytes, list[State]] = {}
         for (k, _), variate in zip(updates.copies, updates.variates, strict=True):
             if variate is not None:
                 new.setdefault(self.federation.digest(k), []).append(variate)
         old = {key: server.record(key).variate for key in new}
-        server.variate, changed = moved_variates(server.variate, old, new, len(self.federation))
+        server.variate, changed = updated_variates(server.variate, old, new, len(self.federation))
         server.clients = server.clients | {
             key: replace(server.record(key), variate=variate) for key, variate in changed.items()
         }
 
-    def _update_clients(self, pending: PendingRound) -> None:
-        """Put into the clients' records what they have reported, and what they sent with noise."""
+    def _update_client_records(self, pending: PendingRound) -> None:
+        """Record the training losses that clients reported and, with privacy, their messages."""
         server, digest, updates = self.server, self.federation.digest, pending.updates
         records = {}
         for (k, _), loss in zip(updates.copies, updates.losses.tolist(), strict=True):
@@ -246,12 +251,13 @@ class Rounds:
             self._count_messages(pending.exchanges)
 
     def _count_messages(self, exchanges: Sequence[Exchange]) -> None:
-        """Count what clients have sent in a round with noise; with each update goes a loss."""
+        """Count the updates and losses sent, by noise multiplier; each update comes with a loss."""
         server, digest, config = self.server, self.federation.digest, self.config
         of_update, of_loss = (
             0.0 if mechanism is None else float(mechanism.noise_multiplier)
             for mechanism in (config.update_privacy, config.loss_privacy)
         )
+        # Clients that trained to the end, and so sent an update.
         trained = [k for e in exchanges if e.kind == "training" for k in e.clients[e.rows > 0]]
         polled = [k for e in exchanges if e.kind == "poll" for k in e.clients]
         sent: dict[bytes, Counter[tuple[str, float]]] = {}
@@ -265,13 +271,13 @@ class Rounds:
         }
         server.private_rounds = (*server.private_rounds, server.round)
 
-    def _record(self, pending: PendingRound, cohort: Cohort) -> Row:
-        """Append the round to the history and return its row."""
-        server, updates, asked = self.server, pending.updates, pending.request.cohort
-        measured = {}
+    def _append_row(self, pending: PendingRound, cohort: Cohort) -> Row:
+        """Validate the new model; append the round's row to the history, and return it."""
+        server, updates, requested = self.server, pending.updates, pending.request.cohort
+        scores = {}
         if self.validation is not None:
-            measured = self.validation.after_round(server.net, server.round)
-        known = pending.chosen.objective  # where the selector has computed it
+            scores = self.validation.after_round(server.net, server.round)
+        known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,
             exchanges=pending.exchanges,
@@ -279,8 +285,8 @@ class Rounds:
             names=self.federation.names,
             cohort=cohort.clients,
             objective=known if np.isfinite(known) else objective(pending.view, pending.exchanges),
-            train_loss=_train_loss(updates.losses, asked, updates.finite),
-            validation=measured,
+            train_loss=_train_loss(updates.losses, requested, updates.finite),
+            validation=scores,
             lr=_rate(server, pending.request.training),
             scheduled=pending.scheduled,
             seconds={
@@ -293,26 +299,25 @@ class Rounds:
         return row
 
     def _after_callbacks(self, pending: PendingRound, row: Row, stops: bool) -> None:
-        """Validate the last round, and note whether some client has succeeded."""
+        """Validate where a callback stops the fit; record whether the fit stopped or succeeded."""
         server, causes = self.server, failed_clients(pending.exchanges)
         if stops and self.validation is not None:
             started = perf_counter()
             row.update(self.validation.after_stop(server.net, row["round"]))
             row["round_seconds"] += perf_counter() - started
         server.stopped = self.until if stops else 0
-        self._first = self._first or next(iter(causes.items()), None)
+        self._first_failure = self._first_failure or next(iter(causes.items()), None)
         if row["round"] not in self._overflows:
             succeeded = bool(pending.updates.finite.any()) or not causes
             server.succeeded = server.succeeded or succeeded
 
 
 def admit(cohort: Cohort, finite: np.ndarray, min_clients: int) -> Cohort:
-    """Return the clients that are aggregated, and their weights.
+    """Return the members whose updates count, none if they are fewer than ``min_clients``.
 
-    It is the one step between the last report of a round and the aggregate: today it drops members
-    whose update is not finite, and all where fewer than ``min_clients`` are left. A rule that drops
-    others or sets weights by the reports belongs here, with an aggregator that collects the models
-    one by one instead of their sums.
+    Members whose update failed are dropped here; the aggregate is without their models already. A
+    rule that drops others, or sets weights by what all have reported, belongs here too; it needs an
+    aggregator that collects models one by one instead of their sums.
     """
     admitted = cohort.keep(finite)
     if len(np.unique(admitted.clients)) < min_clients:
@@ -322,7 +327,7 @@ def admit(cohort: Cohort, finite: np.ndarray, min_clients: int) -> Cohort:
 
 @contextmanager
 def _restored_on_error(server: ServerState, state: State) -> Iterator[None]:
-    """Restore the server state if a round is interrupted before its row is written."""
+    """Restore the model and the fields below on any exception before the row is appended."""
     t = server.round
     names = "optimizer_state", "variate", "clients", "private_rounds", "last_finite"
     before: dict[str, Any] = {name: getattr(server, name) for name in names}
@@ -336,18 +341,18 @@ def _restored_on_error(server: ServerState, state: State) -> Iterator[None]:
 
 
 def _first_not_finite(new: State, old: State) -> str | None:
-    """Return the name of the first tensor that has changed to what is not finite."""
+    """Return the name of the first tensor that has changed and is not finite."""
     return next((n for n, w in old.items() if not finite_where_changed(new[n], w)), None)
 
 
 def _rate(server: ServerState, training: LocalTraining) -> float:
-    """Return the rate of the first local iteration: of groups with the net's own, if any."""
+    """Return the first iteration's rate: of a group with the net's own rate, else of the first."""
     rates = server.rates if training.rates is None else training.rates[0]
     own = server.own_rate
     return rates[server.rates.index(own) if own in server.rates else 0]
 
 
 def _train_loss(losses: np.ndarray, cohort: Cohort, finite: np.ndarray) -> float:
-    """Return the mean training loss of those that succeeded, weighted as their updates are."""
+    """Return the mean training loss of finite updates, weighted by the cohort's weights."""
     weights = cohort.weights[finite]
     return float(np.average(losses[finite], weights=weights)) if weights.any() else float("nan")
