@@ -1,5 +1,6 @@
 """What the README and the examples promise."""
 
+import functools
 import importlib.util
 import re
 import runpy
@@ -9,6 +10,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import sklearn
+
+from skfed import FederatedClassifier
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,6 +49,23 @@ NEEDS = {"plot_dask": "distributed", "plot_ray": "ray"}  # packages of extras
 EXAMPLES = sorted(p for p in ROOT.glob("examples/*/plot_*.py") if p.stem != "plot_quickstart")
 
 
+IN_FULL = {"plot_resume"}  # whose other processes train as many rounds
+
+
+def in_few_rounds(fit):
+    """Return a fit of at most 20 rounds."""
+
+    @functools.wraps(fit)
+    def short(self, *arguments, **named):
+        n_rounds, self.n_rounds = self.n_rounds, min(self.n_rounds, 20)
+        try:
+            return fit(self, *arguments, **named)
+        finally:
+            self.n_rounds = n_rounds
+
+    return short
+
+
 @pytest.mark.parametrize(
     "path",
     [pytest.param(p, marks=[pytest.mark.cluster] * (p.stem in NEEDS), id=p.stem) for p in EXAMPLES],
@@ -57,6 +77,8 @@ def test_examples_run(path, monkeypatch, capsys, request):
     if path.stem in NEEDS:
         extra = path.stem.removeprefix("plot_")
         pytest.importorskip(NEEDS[path.stem], reason=f"needs pip install 'skfed[{extra}]'")
+    if path.stem not in IN_FULL:
+        monkeypatch.setattr(FederatedClassifier, "fit", in_few_rounds(FederatedClassifier.fit))
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setattr(plt, "show", lambda: None)
     with sklearn.config_context():  # an example may turn metadata routing on
