@@ -166,7 +166,7 @@ def test_a_search_gives_the_same_in_parallel(routing):
 def test_a_scorer_that_gets_no_clients_leaves_no_score():
     call = "GridSearchCV(model, grid, scoring=priority_accuracy).fit(X, y, clients=ids)"
     assert "scores are NaN" in ROWS[call]["routing off"]
-    with pytest.warns(UserWarning, match="enable_metadata_routing=True.*score by hand"):
+    with pytest.warns(UserWarning, match="enable_metadata_routing=True.*scorers; then call"):
         search = eval(call, names())
     assert np.isnan(search.cv_results_["mean_test_score"]).all()
 
