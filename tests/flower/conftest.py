@@ -9,12 +9,14 @@ if importlib.util.find_spec("flwr") is None:
 
 
 @pytest.fixture
-def federate(blobs):
+def federate(blobs, monkeypatch):
     """Return a function that fits an estimator over the blobs' clients, each on its own node."""
     from local_grid import LocalGrid, Node
 
-    from skfed.flower import FederatedStrategy, client_app
+    from skfed.flower import FederatedStrategy, _discovery, _nodes, client_app
 
+    for module in (_discovery, _nodes):  # a node in this process replies at once
+        monkeypatch.setattr(module, "PULL_INTERVAL", 0.05)
     X, y, clients = blobs
 
     def load_data(context):
