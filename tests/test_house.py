@@ -35,10 +35,10 @@ def private_names(source):
     ]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_private_scikit_learn_is_imported_in_one_place(path):
-    found = private_names(path.read_text(encoding="utf-8"))
-    assert bool(found) == (path == ONE_PLACE), found
+def test_private_scikit_learn_is_imported_in_one_place():
+    """Not by ruff's import-private-name: it is a preview, and does not see attributes."""
+    found = {path: private_names(path.read_text(encoding="utf-8")) for path in SOURCES}
+    assert {path: names for path, names in found.items() if names}.keys() == {ONE_PLACE}
 
 
 @pytest.mark.parametrize(
