@@ -34,21 +34,20 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         that do neither, and datasets and iterators of the net's own, which are not used. A torch
         module returns logits and is trained with cross-entropy, SGD, learning rate 0.01 and batch
         size 128; a class is built without arguments, an instance is copied. None: zero-initialised
-        softmax regression on
-        standardised columns (:class:`~skfed.modules.SoftmaxRegression` with ``standardize=True``),
-        trained with SGD, learning rate 0.1 and batch size 16. For four hospitals with raw columns,
-        36 phone users and 1,000 clients with 60 images each, its accuracy is within 5 points of
-        pooled logistic regression (``tests/test_standardize.py``). Each priority client sends the
-        mean and the variance of its columns once, before round 0.
+        softmax regression on standardised columns (:class:`~skfed.modules.SoftmaxRegression` with
+        ``standardize=True``), trained with SGD, learning rate 0.1 and batch size 16. For four
+        hospitals with raw columns, 36 phone users and 1,000 clients with 60 images each, its
+        accuracy is within 5 points of pooled logistic regression (``tests/test_standardize.py``).
+        Each priority client sends the mean and the variance of its columns once, before round 0.
     class_weight : dict, "balanced" or None, default=None
         Weights of the rows of each class in the loss of the default net, by label, 1 for a class
         that is not named; they multiply ``sample_weight``. "balanced": n_rows / (n_classes *
         n_rows_of_class), counted over the priority clients, each of which sends a count for each
         class before round 0, whose cost includes them.
     selector : BaseSelector, default=None
-        Chooses who trains in a round; None is ``FedAlignSelector()`` if ``priority`` is given, else
-        ``RandomSelector()``. If ``priority`` is given and the selector does not use it, there is a
-        warning, unless the selector has ``ignore_priority=True``.
+        Chooses the clients that train in a round; None is ``FedAlignSelector()`` if ``priority`` is
+        given, else ``RandomSelector()``. If ``priority`` is given and the selector does not use it,
+        there is a warning, unless the selector has ``ignore_priority=True``.
     priority : collection of client ids or mapping of them to weights, default=None
         The clients whose weighted loss F(w) is the objective (FedALIGN, equation 5); None means
         all. Ids must occur in ``clients``. A mapping has weights s_k in [0, 1], and 0 for the
@@ -69,7 +68,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         FedProx's mu: each client's loss has the term mu/2 ||w - w_t||^2 (Li et al. 2020).
     aggregator : BaseAggregator, default=None
         How updates are aggregated, from ``skfed.aggregation``: robust rules, or ``Scaffold()``;
-        None is the mean by the weights that the selector's cohort carries.
+        None is the mean by the weights of the selector's cohort.
     server_optimizer : ServerOptimizer, default=None
         Optimizer that steps from the global model towards the aggregate; None takes the aggregate
         as it is.

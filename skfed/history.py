@@ -3,7 +3,7 @@
 Every round is charged what a real federation would pay. A model is the bytes of its parameters
 and buffers, a scalar 8 bytes. There are two exchanges a round: the poll (the model down, a scalar
 up) and the training (the model up; it is not sent down again to who was just polled). A client
-drawn twice gets one model and returns two. The training loss travels with the update and is not
+drawn twice gets one model and returns two. The training loss is sent with the update and is not
 charged.
 
 The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
@@ -28,14 +28,14 @@ column                unit    there    what it is
 ``bytes_down``        bytes   always   of models and scalars down
 ``bytes_up``          bytes   always   of models and scalars up
 ``samples_evaluated`` rows    always   evaluated in polls
-``samples_trained``   rows    always   trained on, a row as often as it stood in a minibatch
+``samples_trained``   rows    always   trained on, a row once for each minibatch that it was in
 ``n_polled``          clients always   asked for their loss or error
 ``n_trained``         updates always   trained to the end; of a client drawn twice, two
 ``n_aggregated``      updates always   aggregated; of a client drawn twice, two
 ``n_failed``          clients always   silent, or failed in the poll or in training; each once
-``polled``            ids     always   who was asked, in that order
-``cohort``            ids     always   whose updates were aggregated; a repeated draw stands twice
-``failed``            ids     always   who failed, each once
+``polled``            ids     always   the clients asked, in that order
+``cohort``            ids     always   the clients aggregated; one drawn twice is listed twice
+``failed``            ids     always   the clients that failed, each once
 ``causes``            texts   always   why, one for each in ``failed``
 ``select_seconds``    seconds always   wall time of the selection and its polls
 ``train_seconds``     seconds always   wall time of training and aggregation

@@ -179,7 +179,7 @@ def test_it_has_no_accuracy_to_match(data):
         model = FederatedRegressor(
             selector=FedAlignSelector(match="accuracy"), priority=[0], engine=engine
         )
-        with pytest.raises(ValueError, match=r"regressor has not.*match='loss'"):
+        with pytest.raises(ValueError, match=r"regressor does not have.*match='loss'"):
             model.fit(X, y, clients=clients)
 
 

@@ -123,7 +123,7 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         Returns
         -------
         dict of str to Tensor
-            The aggregate over those that arrived; the model itself if nobody with a weight did.
+            The aggregate over those that arrived; the model itself if none with a weight did.
             What none of them has changed is put back by the caller.
         """
         arrived = list(parts)

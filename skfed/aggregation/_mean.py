@@ -1,11 +1,13 @@
 """The weighted mean of a cohort's models (FedAvg; McMahan et al. 2017)."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 
 from skfed.aggregation._base import BaseAggregator
 from skfed.aggregation._tensors import added, difference, like, real
-from skfed.nets import by_member
+from skfed.nets import State, by_member
 
 
 class WeightedMean(BaseAggregator):
@@ -32,16 +34,11 @@ class WeightedMean(BaseAggregator):
         if not parts or type(self).combine is not WeightedMean.combine:
             parts.append((members, part))
             return
-        before, total = parts[0]
-        total = {name: total[name] + tensor for name, tensor in part.items()}
-        parts[0] = np.concatenate([before, members]), total
+        parts[0] = _sum_of_parts([*parts, (members, part)])
 
     def combine(self, model, parts, cohort, parameters):
         """Make up for the weights of members that failed."""
-        added_up: list = []
-        for members, part in parts:
-            self.accumulate(added_up, members, part)
-        members, total = added_up[0] if added_up else (np.zeros(0, dtype=int), {})
+        members, total = _sum_of_parts(parts)
         there = np.zeros(len(cohort.clients), dtype=bool)
         there[members] = True
         arrived = cohort.weights[there].sum()
@@ -62,6 +59,17 @@ class WeightedMean(BaseAggregator):
     def _aggregate(self, model, updates, cohort, parameters):
         total = self.collect(model, updates, cohort.weights, parameters)
         return self.combine(model, [(np.arange(len(cohort.clients)), total)], cohort, parameters)
+
+
+def _sum_of_parts(parts: Iterable[tuple[np.ndarray, State]]) -> tuple[np.ndarray, State]:
+    """Return all members of some parts, and the sum of their tensors by name."""
+    all_members = [np.zeros(0, dtype=int)]
+    total: State = {}
+    for members, part in parts:
+        all_members.append(members)
+        for name, tensor in part.items():
+            total[name] = total[name] + tensor if name in total else tensor
+    return np.concatenate(all_members), total
 
 
 def _weighted_sum(stack: torch.Tensor, weights: np.ndarray) -> torch.Tensor:

@@ -96,7 +96,7 @@ class Dataset:
                 self._moved = torch.from_numpy(whole).to(self.device)
 
     def prepare(self, rows: np.ndarray) -> tuple[np.ndarray | torch.Tensor, torch.Tensor]:
-        """Return row numbers in the form that ``take`` wants, and their y."""
+        """Return row numbers in the form that ``take`` needs, and their y."""
         y = torch.from_numpy(self.y[rows]).to(self.device)
         return rows if self._moved is None else torch.from_numpy(rows).to(self.device), y
 

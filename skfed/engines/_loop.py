@@ -66,7 +66,7 @@ class LoopEngine:
     clients_add_noise: bool = field(default=False, init=False)
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
-        """Train each client from the same state; one that stands twice trains twice."""
+        """Train each client from the same state; one that is listed twice trains twice."""
         return self.workers.map(self.trainings(request), self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:

@@ -77,7 +77,7 @@ class Engine(Evaluator, Protocol):
     """Trains and evaluates clients."""
 
     def train(self, request: TrainRequest) -> Iterable[Updates]:
-        """Train a cohort from the request's state; a client that stands twice trains twice."""
+        """Train a cohort from the request's state; a client that is listed twice trains twice."""
 
 
 def collect(

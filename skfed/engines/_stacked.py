@@ -92,7 +92,7 @@ class StackedEngine:
         )
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
-        """Train a cohort; a client that stands twice trains twice."""
+        """Train a cohort; a client that is listed twice trains twice."""
         return self.workers.map(self._trainings(request), self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:

@@ -1,9 +1,9 @@
 """The rows of each client, and the rows that worker processes keep from one round to the next.
 
-A worker process keeps the rows that reach it, and later calls send digests only. The ways of joblib
-and Dask lose this or a round: each call of ``Parallel`` writes all of X to a file again (measured:
-four files of 188 MB in four rounds), and Dask cancels all work on scattered data when a worker that
-holds them dies, with ``broadcast=True`` too.
+A worker process keeps the rows that are sent to it, and later calls send digests only. Neither
+joblib's memory maps nor Dask's ``scatter`` replaces this: each call of ``Parallel`` writes all of X
+to a file again (measured: four files of 188 MB in four rounds), and Dask cancels all work on
+scattered data when a worker that holds them dies, also with ``broadcast=True``.
 """
 
 from collections import Counter, OrderedDict

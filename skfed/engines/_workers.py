@@ -56,7 +56,7 @@ def run_or_split(
 ) -> list:
     """Return ``run(work)``; where it fails, run the work of each client alone.
 
-    So that only the clients that fail by themselves are left out.
+    Only the clients whose own work fails are then left out.
     """
     try:
         return run(work)
@@ -189,11 +189,11 @@ class Workers:
     def _through_dask(self, calls: Iterable[tuple]) -> Iterator[Any]:
         """Yield results from Dask.
 
-        Not through joblib, which waits for ever for work whose worker died.
+        Not by joblib, which waits without end for a task whose worker died.
         """
         submit = partial(self.dask.submit, serve, pure=False, **self.backend.submit_kwargs)
         n_workers = sum(self.dask.ncores().values())
-        # A worker that waits for others, as in a search, makes room for their work.
+        # A worker that waits for others, as in a search, lets them use its slot.
         waiting = self.backend.retrieval_context()
         waiting.__enter__()
         try:

@@ -33,7 +33,7 @@ class ActiveFLSelector(BaseSelector):
     alpha3 : float, default=0.1
         Share of m that is drawn uniformly; (1 - alpha3) m is rounded down.
     ignore_priority : bool, default=False
-        If True, there is no warning that ``priority`` does not affect who trains.
+        If True, there is no warning that ``priority`` does not affect the choice.
     """
 
     _parameter_constraints = {

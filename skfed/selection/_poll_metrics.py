@@ -104,7 +104,7 @@ POLL_METRICS = {
         error,
         error_sums,
         not_for_regressors=(
-            "selector polls the error, 1 - accuracy, which a regressor has not: let it match "
+            "selector polls the error, 1 - accuracy, which a regressor does not have: let it match "
             "losses (FedAlignSelector(match='loss'))."
         ),
     ),

@@ -41,7 +41,7 @@ class PowerOfChoice(BaseSelector):
         takes the mean minibatch loss that a client sent with its last update, +inf before its
         first (rpow-d).
     ignore_priority : bool, default=False
-        If True, there is no warning that ``priority`` does not affect who trains.
+        If True, there is no warning that ``priority`` does not affect the choice.
 
     Raises
     ------

@@ -35,7 +35,7 @@ class RandomSelector(BaseSelector):
         q_k = p_k K / m for uniform draws, aggregated as w + sum of q_k (w_k - w) (appendix E).
         "auto" is "mean" when drawn by size and "size" when drawn uniformly.
     ignore_priority : bool, default=False
-        If True, there is no warning that ``priority`` does not affect who trains.
+        If True, there is no warning that ``priority`` does not affect the choice.
 
     Examples
     --------

@@ -50,7 +50,7 @@ def warn_at_end(
     if not is_last:
         return
     _keep_last_finite(server, len(federation), overflows)
-    # Losses that have diverged match nobody, and say nothing of what else would be better.
+    # Losses that have diverged match no client, whatever the selector's parameters.
     if text is None and (until == config.n_rounds or server.stopped):
         free = federation.names(np.flatnonzero(~federation.priority))
         text = config.selector.warning_after(server.rows, free, config.n_rounds)
@@ -99,7 +99,7 @@ def idle_rounds(rows: Rows, n_clients: int, overflows: Collection[int]) -> Rows:
     """
     idle: list[Mapping[str, Any]] = []
     for row in reversed(rows):
-        if not row["models_down"]:  # nobody was asked
+        if not row["models_down"]:  # no client was asked
             continue
         # Where there is a loss some update succeeded, though min_clients may have kept the model.
         failed = math.isnan(row["train_loss"]) and bool(_causes(row))

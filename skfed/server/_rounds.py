@@ -77,7 +77,7 @@ class Rounds:
         self.server, self.federation, self.engine, self.config = server, federation, engine, config
         self.until, self.validation, self.callbacks = until, validation, callbacks
         self.checkpoint = checkpoint
-        self._reported = np.full(len(federation), np.inf)  # last training losses, for the view
+        self._reported = np.full(len(federation), np.inf)  # of the client records, for the view
         if server.clients:
             for k in range(len(federation)):
                 self._reported[k] = server.record(federation.digest(k)).reported
@@ -104,8 +104,8 @@ class Rounds:
         request, updates = pending.request, pending.updates
         for batch in self.engine.train(request):  # the clients train here
             updates.add(batch)  # which drops updates that failed
-        cohort = admit(request.cohort, updates.finite, self.config.min_clients)
-        aggregate = updates.aggregate()
+        admitted = admit(request.cohort, updates.finite, self.config.min_clients)
+        cohort, aggregate = request.cohort.keep(admitted), updates.aggregate(admitted)
         pending.exchanges.append(updates.exchange(pending.chosen, pending.replies, pending.holders))
         pending.trained = perf_counter()
         with _restored_on_error(self.server, request.state):
@@ -312,17 +312,15 @@ class Rounds:
             server.succeeded = server.succeeded or succeeded
 
 
-def admit(cohort: Cohort, finite: np.ndarray, min_clients: int) -> Cohort:
-    """Return the members whose updates count, none if they are fewer than ``min_clients``.
+def admit(cohort: Cohort, finite: np.ndarray, min_clients: int) -> np.ndarray:
+    """Return a mask of the members of a cohort that are aggregated.
 
-    Members whose update failed are dropped here; the aggregate is without their models already. A
-    rule that drops others, or sets weights by what all have reported, belongs here too; it needs an
-    aggregator that collects models one by one instead of their sums.
+    The one step between the last report of a round and the aggregate: it leaves out members whose
+    update is not finite, and all if fewer than ``min_clients`` clients remain. A rule that leaves
+    out others belongs here.
     """
-    admitted = cohort.keep(finite)
-    if len(np.unique(admitted.clients)) < min_clients:
-        return cohort.keep(np.zeros_like(finite))
-    return admitted
+    enough = len(np.unique(cohort.keep(finite).clients)) >= min_clients
+    return finite if enough else np.zeros_like(finite)
 
 
 @contextmanager

@@ -48,13 +48,27 @@ class RoundUpdates:
             self.changed |= set(updates.changed)
             self.request.aggregator.accumulate(self.parts, members[updates.finite], updates.part)
 
-    def aggregate(self) -> State:
-        """Return the aggregate of the finite updates; tensors that none has changed stay."""
-        state, cohort = self.request.state, self.request.cohort
-        aggregate = self.request.aggregator.combine(
-            state, self.parts, cohort, self.request.parameters
+    def aggregate(self, admitted: np.ndarray) -> State:
+        """Return the aggregate of the members in a mask; tensors that none has changed stay.
+
+        Raises
+        ------
+        ValueError
+            If the aggregator has added up the model of a member that is not admitted.
+        """
+        request = self.request
+        parts = [(members, part) for members, part in self.parts if admitted[members].any()]
+        if not all(admitted[members].all() for members, _ in parts):
+            raise ValueError(
+                f"aggregator={request.aggregator} has added up models that are to be left out: "
+                "use one that keeps the model of each client."
+            )
+        if not parts:
+            return request.state
+        aggregate = request.aggregator.combine(
+            request.state, parts, request.cohort, request.parameters
         )
-        return settled(state, aggregate, self.changed)
+        return settled(request.state, aggregate, self.changed)
 
     def exchange(self, chosen: Cohort, replies: np.ndarray, holders: ModelHolders) -> Exchange:
         """Return the record of the training.

@@ -1,1 +1,1 @@
-"""Helpers that belong to no one room."""
+"""Shared helpers."""

@@ -1,7 +1,9 @@
 import numpy as np
+import pytest
 import torch
 
-from skfed.aggregation import WeightedMean
+from skfed import FederatedClassifier
+from skfed.aggregation import NormClipping, Scaffold, WeightedMean
 from skfed.selection import Cohort
 
 
@@ -59,3 +61,20 @@ def test_inputs_are_not_changed():
     current, update = state(1.0), state(2.0)
     aggregate(current, [update], Cohort(np.array([0]), np.array([0.5]), unbiased=True))
     assert (current["w"].item(), update["w"].item()) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("rule", [WeightedMean, NormClipping, Scaffold])
+@pytest.mark.parametrize("params", [{"engine": "loop"}, {"engine": "stacked", "memory_budget": 1}])
+def test_a_subclass_may_call_combine_of_its_base(blobs, rule, params):
+    class Observed(rule):
+        def combine(self, model, parts, cohort, parameters):
+            return super().combine(model, parts, cohort, parameters)
+
+    X, y, clients = blobs
+    one, other = (
+        FederatedClassifier(aggregator=kind(), n_rounds=2, random_state=0, **params).fit(
+            X, y, clients=clients
+        )
+        for kind in (rule, Observed)
+    )
+    np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-6, atol=1e-9)

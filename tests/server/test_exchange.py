@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from torch import nn
 
+from skfed import FederatedClassifier, RandomSelector
+from skfed.aggregation import CoordinateMedian
 from skfed.history import make_row
 from skfed.selection import Cohort
+from skfed.server import _rounds
 from skfed.server._exchange import Exchange, ModelHolders, Outcome, statistics_exchange
 from skfed.server._rounds import admit
 
@@ -82,14 +87,29 @@ def test_a_model_is_sent_to_a_client_once_a_round():
     assert holders.send(np.array([1, 2, 2, 0])).tolist() == [0, 1, 0, 1]
 
 
-def test_admit_drops_failed_members_and_scales_the_weights():
+def test_admit_leaves_out_failed_members_and_all_if_too_few_remain():
     cohort = Cohort(np.array([0, 2, 4]), np.array([0.5, 0.3, 0.2]))
-    admitted = admit(cohort, np.array([True, False, True]), min_clients=2)
-    assert admitted.clients.tolist() == [0, 4]
-    assert admitted.weights.tolist() == pytest.approx([5 / 7, 2 / 7])
-    assert len(admit(cohort, np.array([True, False, True]), min_clients=3).clients) == 0
+    finite = np.array([True, False, True])
+    assert admit(cohort, finite, min_clients=2).tolist() == [True, False, True]
+    assert not admit(cohort, finite, min_clients=3).any()
 
 
 def test_copies_of_a_client_count_once_for_min_clients():
     cohort = Cohort.mean(np.array([1, 1, 2]))
-    assert len(admit(cohort, np.array([True, True, False]), min_clients=2).clients) == 0
+    assert not admit(cohort, np.array([True, True, False]), min_clients=2).any()
+
+
+def test_a_client_that_is_not_admitted_is_not_aggregated(blobs, monkeypatch):
+    X, y, clients = blobs
+    model = FederatedClassifier(
+        nn.Linear(5, 3), aggregator=CoordinateMedian(), engine="loop", n_rounds=1, random_state=0
+    )
+    model.set_params(selector=RandomSelector(1.0, "uniform", False))
+    rows = clients != "c"
+    expected = clone(model).fit(X[rows], y[rows], clients=clients[rows])
+    monkeypatch.setattr(_rounds, "admit", lambda cohort, *_: cohort.clients != 2)
+    found = model.fit(X, y, clients=clients)
+    assert found.history_["cohort"][0] == ("a", "b", "d", "e", "f")
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+    with pytest.raises(ValueError, match=r"WeightedMean\(\) has added up models"):
+        model.set_params(aggregator=None).fit(X, y, clients=clients)
