@@ -136,11 +136,11 @@ def test_nodes_and_servers_that_die_and_come_back(tmp_path):
         assert rows(tmp_path) == 1
         (b / "garbage-1").touch()
         (b / "stall-2").touch()
-        second = federation.submit(PROJECT, **settings, timeout=90.0)
+        second = federation.submit(PROJECT, **settings, timeout=120.0)
         wait_until((b / "stalled").exists, 240, "round 2 does not begin")
         federation.kill("b")
         federation.node("b", b)  # it is back before the round ends by its timeout
-        federation.wait(second, timeout=300)
+        federation.wait(second, timeout=400)
         history = load(tmp_path, 4, "everybody").history_
     assert history["round"].tolist() == [0, 1, 2, 3]
     assert history["failed"].tolist() == [(), ("b",), ("b",), ()]
