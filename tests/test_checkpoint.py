@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from filelock import FileLock
+from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
@@ -228,9 +229,10 @@ def test_candidates_of_a_search_share_a_directory(blobs, tmp_path):
     X, y, _ = blobs
     grid = {"selector__clients_per_round": [1, 3], "checkpoint": [tmp_path]}
     search = GridSearchCV(model(selector=RandomSelector()), grid, cv=2, n_jobs=2)
-    search.fit(X, y, clients=np.arange(len(y)) % 3)
-    assert len(folders(tmp_path)) == 2 * 2 + 1
-    again = clone(search).fit(X, y, clients=np.arange(len(y)) % 3)
+    with parallel_config("threading"):  # processes would take seconds to start
+        search.fit(X, y, clients=np.arange(len(y)) % 3)
+        assert len(folders(tmp_path)) == 2 * 2 + 1
+        again = clone(search).fit(X, y, clients=np.arange(len(y)) % 3)
     # Times and all: nothing was trained.
     assert again.best_estimator_.history_.equals(search.best_estimator_.history_)
     np.testing.assert_array_equal(

@@ -48,8 +48,8 @@ class PendingRound:
 
     view: Round
     chosen: Cohort  # without clients whose poll failed
-    replies: np.ndarray  # a mask of the chosen clients: those that reply
-    request: TrainRequest  # sent to the clients that reply
+    replies: np.ndarray  # a mask of the chosen clients: those that will reply
+    request: TrainRequest  # sent to those
     updates: RoundUpdates
     exchanges: list[Exchange]  # so far, one record of each client in each
     holders: ModelHolders
@@ -122,7 +122,8 @@ class Rounds:
     def end(self) -> None:
         """Raise an error if no round succeeded; else warn of what went wrong.
 
-        It is the first new model that was not finite, or the first failure of a client.
+        The error is that of the first new model that was not finite or, without one, the first
+        failure of a client.
         """
         if self._overflows and not self.server.succeeded:
             raise next(iter(self._overflows.values()))
@@ -317,7 +318,7 @@ def admit(cohort: Cohort, finite: np.ndarray, min_clients: int) -> np.ndarray:
 
     The one step between the last report of a round and the aggregate: it leaves out members whose
     update is not finite, and all if fewer than ``min_clients`` clients remain. A rule that leaves
-    out others belongs here.
+    out others belongs here. The train loss and the client records are of all that reported.
     """
     enough = len(np.unique(cohort.keep(finite).clients)) >= min_clients
     return finite if enough else np.zeros_like(finite)
