@@ -9,7 +9,8 @@ from threadpoolctl import threadpool_limits
 
 from skfed.selection._mock_round import mock_round
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers, and processes that they start, share the cores
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     torch.set_num_threads(1)
     threadpool_limits(1)
 

@@ -37,9 +37,14 @@ FORMS = {"short": "eps={}", "long": LONG, "bare": "{}"}
 @pytest.mark.parametrize(
     ("draw", "n_entries", "form"),
     [
-        *product([curves], [25, 26, 40], FORMS),
-        *product([trade_offs, labels], [26], ["short"]),
-        *product([trade_offs, labels], [40], ["long"]),
+        (curves, 25, "short"),
+        (curves, 26, "bare"),
+        (curves, 26, "long"),
+        (curves, 40, "long"),
+        (trade_offs, 26, "short"),
+        (trade_offs, 40, "long"),
+        (labels, 25, "bare"),
+        (labels, 40, "long"),
     ],
 )
 def test_many_entries_are_all_shown(draw, n_entries, form, check_texts):
