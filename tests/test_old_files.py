@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -33,12 +34,13 @@ def regressor():
 
 
 def goes_on_alike(one, other, y):
+    """Compare up to rounding, since another machine has written the files."""
     for model in (one, other):
         model.partial_fit(X, y, clients=CLIENTS)
     assert one.n_rounds_ == other.n_rounds_ == 4
-    np.testing.assert_array_equal(one.predict(X), other.predict(X))
+    np.testing.assert_allclose(one.predict(X), other.predict(X), rtol=1e-5)
     columns = ["train_loss", "objective", "bytes_up", "cohort", "polled"]
-    assert one.history_[columns].equals(other.history_[columns])
+    pd.testing.assert_frame_equal(one.history_[columns], other.history_[columns], rtol=1e-5)
 
 
 def test_classifiers_of_format_1():
