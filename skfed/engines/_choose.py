@@ -1,6 +1,7 @@
 """Choose the engine of a fit: stacked where it gives the loop engine's result, else the loop."""
 
 import logging
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -8,6 +9,7 @@ from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 from skfed.engines._data import Dataset, check_gives_row_losses
+from skfed.engines._layers import layers_of, on_meta, row_bytes
 from skfed.engines._linear import CriterionLoss, LinearStack, cross_entropy
 from skfed.engines._loop import LoopEngine
 from skfed.engines._probe import CannotStack, Probe, few_rows, first_line
@@ -20,6 +22,7 @@ from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Workers
 from skfed.nets import NetPool, batch_size, model_bytes, parameter_names
 from skfed.selection._poll_metrics import is_rowwise
+from skfed.utils._seeding import torch_seeded
 
 logger = logging.getLogger(__name__)
 
@@ -101,70 +104,111 @@ def _plan(
     if net_pool.torch_context.autocast:
         raise CannotStack("torch.autocast is on, and stacked products round otherwise")
     _check_settings(net)
+    speed = None
+    if wanted == "auto" and torch.device(net_pool.device).type == "cpu":
+        speed = _Speed(model_bytes(net), _PRESUMED_ROWS if batch == -1 else batch)
+    few_X, few_y = few_rows(net, X, y, batch)
+    if speed is not None:
+        _check_shapes(net, few_X, speed)
     try:
-        plan, kind = _make_plan(net, Probe(net, *few_rows(net, X, y, batch)))
+        plan, kind = _make_plan(net, Probe(net, few_X, few_y), speed)
     except CannotStack:
         raise
     except Exception as error:  # from the module's code; the loop raises it again, if it does
         raise CannotStack(f"the module fails on a few rows: {first_line(error)}") from error
     if weights is not None:
         _check_weights(net)
-    if wanted == "auto":
-        _check_speed(plan, net_pool.device, batch)
     return plan, kind
 
 
-def _make_plan(net: NeuralNet, probe: Probe) -> tuple[Plan, str]:
+@dataclass(frozen=True)
+class _Speed:
+    """Where the loop was measured to be as fast on a CPU (``benchmarks``).
+
+    This depends on the net alone, not on the clients' sizes: else the rows of one client could
+    change the rounding of all. It is not asked of stacks of linear layers.
+
+    Parameters
+    ----------
+    model_bytes : int
+        Bytes of a model.
+    n_rows : int
+        Rows of a batch.
+    """
+
+    model_bytes: int
+    n_rows: int
+
+    def check_size(self, row_bytes: int) -> None:
+        """Raise CannotStack where a client's model and rows are large."""
+        if self.model_bytes + self.n_rows * row_bytes > _LARGE_STEP:
+            raise CannotStack("on a CPU, a step with so much to compute gains nothing")
+
+    def check_padding(self, ignored: int | None) -> None:
+        """Raise CannotStack where no target is ignored."""
+        if ignored is None:
+            raise CannotStack(
+                "on a CPU, clients whose last batches have other sizes gain nothing if batches "
+                "cannot be filled up: rows influence each other, or the criterion has no "
+                "ignore_index"
+            )
+
+
+def _check_shapes(net: NeuralNet, X: torch.Tensor, speed: _Speed) -> None:
+    """Raise CannotStack where shapes alone show that the loop is as fast: no row is computed."""
+    if any(isinstance(module, nn.RNNBase) for module in net.module_.modules()):
+        return  # on meta tensors they take longer than on a few rows
+    with torch_seeded(np.random.default_rng(0)):
+        try:
+            module, X = on_meta(net.module_).train(), X.to("meta")
+            found = row_bytes(module, X), layers_of(module, X)
+        except Exception:  # the module's code needs values, or cannot be copied
+            return
+    if found[1] is None:
+        speed.check_size(found[0])
+
+
+def _make_plan(net: NeuralNet, probe: Probe, speed: _Speed | None) -> tuple[Plan, str]:
     """Return the plan that a probe finds, and the kind of method in words."""
-    method, kind = _method(net, probe)
-    random, row_bytes, state_bytes = probe.draws(True), probe.row_bytes(), probe.state_bytes()
+    probe.check()
+    row_bytes = probe.row_bytes()
+    method, kind = _method(net, probe, row_bytes, speed)
     plan = Plan(
         method=method,
-        random=random,
+        random=probe.draws(training=True),
         rowwise=is_rowwise(net.criterion_),
         evaluation_batch=batch_size(net, "iterator_valid"),
         model_bytes=model_bytes(net),
-        state_bytes=state_bytes,
+        state_bytes=probe.state_bytes(),
         row_bytes=row_bytes,
     )
     return plan, kind
 
 
-def _method(net: NeuralNet, probe: Probe) -> tuple[Method, str]:
+def _method(
+    net: NeuralNet, probe: Probe, row_bytes: int, speed: _Speed | None
+) -> tuple[Method, str]:
     """Return how losses and gradients are computed: by products alone if the module allows it."""
-    probe.check()
-    layers = probe.layers()
+    layers, ignored = probe.layers(), _ignore_index(net)
     if layers is not None:
         rowwise = layers[1] is None and is_rowwise(net.criterion_)
         linear = LinearStack(layers[0], cross_entropy if rowwise else CriterionLoss(layers[1]))
         if probe.difference(linear) is None:
             return linear, "linear layers"
+    elif speed is not None:  # before a trial, which takes longer
+        speed.check_size(row_bytes)
+        speed.check_padding(ignored)
     candidates = [BatchedModule(None)]
-    if (ignored := _ignore_index(net)) is not None:
+    if ignored is not None:
         candidates.insert(0, BatchedModule(ignored))
     for batched in candidates:
         difference = probe.difference(batched)
         if difference is None:
+            if speed is not None:
+                speed.check_size(row_bytes)
+                speed.check_padding(batched.ignored)
             return batched, "torch.func"
     raise CannotStack(difference or "")
-
-
-def _check_speed(plan: Plan, device: str, batch: int) -> None:
-    """Raise CannotStack where the loop was measured to be as fast (``benchmarks``).
-
-    This depends on the net alone, not on the clients' sizes: else the rows of one client could
-    change the rounding of all.
-    """
-    if isinstance(plan.method, LinearStack) or torch.device(device).type != "cpu":
-        return
-    rows = _PRESUMED_ROWS if batch == -1 else batch
-    if plan.model_bytes + rows * plan.row_bytes > _LARGE_STEP:
-        raise CannotStack("on a CPU, a step with so much to compute gains nothing")
-    if plan.method.ignored is None:
-        raise CannotStack(
-            "on a CPU, clients whose last batches have other sizes gain nothing if batches cannot "
-            "be filled up: rows influence each other, or the criterion has no ignore_index"
-        )
 
 
 def _check_weights(net: NeuralNet) -> None:

@@ -4,37 +4,20 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from skorch import NeuralNet
-from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from skfed.aggregation._tensors import real
-from skfed.engines._linear import Linear, LinearStack, WithBuffer
+from skfed.engines._layers import Layers, layers_of, row_bytes
+from skfed.engines._linear import LinearStack
 from skfed.engines._vmap import BatchedModule
 from skfed.nets import State, get_state, parameter_names, set_state, to_tensors, whole
 from skfed.utils._seeding import torch_seeded
-
-Layers = list[Linear | WithBuffer | Callable]
-
-_ELEMENTWISE_FUNCTIONS = {
-    F.alpha_dropout, F.celu, F.dropout, F.elu, F.gelu, F.hardsigmoid, F.hardswish, F.hardtanh,
-    F.leaky_relu, F.logsigmoid, F.mish, F.relu6, F.selu, F.sigmoid, F.silu, F.softplus,
-    F.softsign, F.tanh, F.tanhshrink, torch.sigmoid, torch.tanh, torch.Tensor.sigmoid,
-    torch.Tensor.tanh,
-}  # fmt: skip
-_RELU = {F.relu, F.relu_, torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_}
-_FLATTEN = {torch.flatten, torch.Tensor.flatten, torch.Tensor.view, torch.Tensor.reshape}
-_WITH_BUFFER: dict[Any, Callable] = {torch.Tensor.sub: torch.sub, torch.Tensor.div: torch.div}
-_HEADS = {
-    F.softmax, F.log_softmax, torch.softmax, torch.log_softmax, torch.Tensor.softmax,
-    torch.Tensor.log_softmax,
-}  # fmt: skip
 
 _ROWS = 8
 _DROPOUT = {
@@ -62,6 +45,7 @@ class Probe:
         self.net, self.X, self.y = net, X, y
         self.names = parameter_names(net)
         self.states = [self._perturbed(seed) for seed in range(2)]
+        self._alone: list[State] | None = None  # the steps of the clients of a trial
 
     def check(self) -> None:
         """Raise CannotStack where the module or criterion cannot be stacked."""
@@ -89,22 +73,19 @@ class Probe:
             return layers_of(self.net.module_, self.X)
 
     def difference(self, method: LinearStack | BatchedModule) -> str | None:
-        """Return how losses and gradients of two stacked clients differ from those of each alone.
+        """Return how losses and gradients of stacked clients differ from those of each alone.
 
-        With full batches, and with one that is padded, in two ways. None if they do not differ.
+        None if they do not. One client has a full batch; those of two others are padded, one with
+        other rows and one with the first row repeated.
         """
         n_rows = len(self.X)
-        trials: list[tuple[Sequence[int] | None, torch.Tensor]] = [(None, self.X)]
+        few = n_rows // 2
+        sizes, batches = None, [self.X, self.X]
         if n_rows > 1:
-            few = n_rows // 2
             repeated = torch.cat([self.X[:few], self.X[:1].expand_as(self.X[few:])])
-            trials += [((n_rows, few), self.X), ((n_rows, few), repeated)]
+            sizes, batches = [n_rows, few, few], [self.X, self.X, repeated]
         with _NoDropout():
-            for sizes, X in trials:
-                reason = self._differs(method, sizes, X)
-                if reason is not None:
-                    return reason
-        return None
+            return self._differs(method, sizes, torch.stack(batches))
 
     def draws(self, training: bool) -> bool:
         """Tell whether the module draws random numbers."""
@@ -116,19 +97,8 @@ class Probe:
 
     def row_bytes(self) -> int:
         """Return the bytes of a row of X and of its activations."""
-        parameters = {p.data_ptr() for p in self.net.module_.parameters()}
-        found = {self.X.data_ptr(): self.X.nbytes}
-
-        def note(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.data_ptr() not in parameters:
-                found[tensor.data_ptr()] = tensor.nbytes
-            return tensor
-
-        with self._restoring(training=True), torch.enable_grad():
-            with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-                output = self.net.module_(self.X)
-            found[output.data_ptr()] = output.nbytes
-        return sum(found.values()) // len(self.X)
+        with self._restoring(training=True):
+            return row_bytes(self.net.module_, self.X)
 
     def state_bytes(self) -> int:
         """Return the bytes of the optimizer's state for one client."""
@@ -168,17 +138,19 @@ class Probe:
     def _differs(
         self, method: LinearStack | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
     ) -> str | None:
-        """Compare a stacked step with the step of each client alone."""
-        counts = (len(X), len(X)) if sizes is None else sizes
-        alone = [self._step_alone(state, n) for state, n in zip(self.states, counts, strict=True)]
+        """Compare a stacked step on X (n_clients, n_rows, ...) with the step of each client."""
+        states = [self.states[i % 2] for i in range(len(X))]
+        counts = [len(self.X)] * len(X) if sizes is None else sizes
+        if self._alone is None:
+            self._alone = [self._step_alone(*pair) for pair in zip(states, counts, strict=True)]
         try:
             with warnings.catch_warnings():
                 # An operation without a batching rule would run client by client.
                 warnings.filterwarnings("error", message="There is a performance drop")
-                together = self._step_stacked(method, sizes, X)
+                together = self._step_stacked(method, states, sizes, X)
         except Exception as error:  # whatever the module's code raises when it is batched
             return f"torch.func cannot batch the module or criterion: {first_line(error)}"
-        for mine, theirs in zip(alone, together, strict=True):
+        for mine, theirs in zip(self._alone, together, strict=True):
             largest = max(mine[name].abs().max() for name in self.names)
             if any(not _close(mine[name], theirs[name], largest) for name in mine):
                 return "batched gradients differ from those of one client"
@@ -202,24 +174,28 @@ class Probe:
         return after | {"loss": loss.cpu()}
 
     def _step_stacked(
-        self, method: LinearStack | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
+        self,
+        method: LinearStack | BatchedModule,
+        states: Sequence[State],
+        sizes: Sequence[int] | None,
+        X: torch.Tensor,
     ) -> list[State]:
         """Return the same of each client, from one stacked step."""
-        device = self.X.device
+        device = X.device
         stack = {
-            name.removeprefix("module."): torch.stack([m[name] for m in self.states]).to(device)
-            for name in self.states[0]
+            name.removeprefix("module."): torch.stack([m[name] for m in states]).to(device)
+            for name in states[0]
         }
         params = {n: t for n, t in stack.items() if f"module.{n}" in self.names}
         buffers = {n: t for n, t in stack.items() if n not in params}
         counts = None if sizes is None else torch.tensor(sizes, device=device)
-        X, y = torch.stack([self.X, X]), torch.stack([self.y, self.y])
+        y = torch.stack([self.y] * len(X))
         with self._restoring(training=True):
             losses, grads = method.bind(self.net, params, buffers).gradients(X, y, counts)
         whole = {f"module.{n}": t.detach().cpu() for n, t in {**buffers, **grads}.items()}
         return [
             {n: t[i] for n, t in whole.items()} | {"loss": losses[i].detach().cpu()}
-            for i in range(len(self.states))
+            for i in range(len(X))
         ]
 
     @contextmanager
@@ -293,100 +269,3 @@ def _generator(device: str) -> torch.Generator:
         return torch.default_generator
     index = torch.cuda.current_device() if kind.index is None else kind.index
     return torch.cuda.default_generators[index]
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function with all its arguments but the first."""
-
-    function: Callable
-    args: tuple
-    kwargs: tuple[tuple[str, Any], ...]
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x, *self.args, **dict(self.kwargs))
-
-
-class _Recorder(TorchFunctionMode):
-    """Records the calls of torch functions, with arguments and results."""
-
-    def __init__(self):
-        self.calls: list[tuple[Callable, tuple, dict, Any]] = []
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        if torch.is_tensor(result):  # not a shape
-            self.calls.append((function, args, kwargs or {}, result))
-        return result
-
-
-def layers_of(module: nn.Module, X: torch.Tensor) -> tuple[Layers, Callable | None] | None:
-    """Return the layers of a stack, and the softmax at its end if there is one; else None.
-
-    They are recorded on a few rows, not by ``torch.fx``, which changes modules for all threads
-    while it traces. The caller has to compare results: flattening, for one, is not checked here.
-    """
-    with _Recorder() as recorder:
-        output = module(X)
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    buffers = {id(buffer): name for name, buffer in module.named_buffers() if buffer.dim() == 1}
-    layers: Layers = []
-    head = None
-    current = X
-    for function, args, kwargs, result in recorder.calls:
-        if head is not None or not args or args[0] is not current:
-            return None
-        current = result
-        if function in _FLATTEN and result.dim() == 2:
-            continue
-        if function in _HEADS:
-            head = _call(function, args, kwargs)
-        elif (layer := _layer(function, args, kwargs, names)) is not None or (
-            layer := _with_buffer(function, args, buffers)
-        ) is not None:
-            layers.append(layer)
-        else:
-            return None
-    if current is not output or not _covers(module, layers):
-        return None
-    return layers, head
-
-
-def _layer(function: Callable, args: tuple, kwargs: dict, names: dict[int, str]) -> Any:
-    """Return the layer that a call is, or None."""
-    if function in _RELU:
-        return F.relu
-    if function in _ELEMENTWISE_FUNCTIONS:
-        return _call(function, args, kwargs)
-    if function is not F.linear or kwargs or not 2 <= len(args) <= 3 or id(args[1]) not in names:
-        return None
-    bias = args[2] if len(args) == 3 else None
-    if bias is not None and id(bias) not in names:
-        return None
-    return Linear(names[id(args[1])], None if bias is None else names[id(bias)])
-
-
-def _with_buffer(function: Callable, args: tuple, buffers: dict[int, str]) -> WithBuffer | None:
-    """Return the layer that subtracts or divides by a buffer of one value a column, or None."""
-    if function not in _WITH_BUFFER or len(args) != 2 or id(args[1]) not in buffers:
-        return None
-    return WithBuffer(_WITH_BUFFER[function], buffers[id(args[1])])
-
-
-def _call(function: Callable, args: tuple, kwargs: dict) -> Call:
-    """Return a function with its arguments, not in place."""
-    return Call(function, args[1:], tuple((k, v) for k, v in kwargs.items() if k != "inplace"))
-
-
-def _covers(module: nn.Module, layers: Layers) -> bool:
-    """Tell whether the layers are all that the module has, each weight trained and used once."""
-    linear = [layer for layer in layers if isinstance(layer, Linear)]
-    used = [name for layer in linear for name in (layer.weight, layer.bias) if name]
-    trained = {name for name, p in module.named_parameters() if p.requires_grad}
-    buffers = {layer.buffer for layer in layers if isinstance(layer, WithBuffer)}
-    return (
-        bool(linear)
-        and len(used) == len(set(used))
-        and set(used) == trained == dict(module.named_parameters()).keys()
-        and buffers == dict(module.named_buffers()).keys()
-    )

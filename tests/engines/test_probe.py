@@ -1,0 +1,103 @@
+"""What is run of a module before an engine is chosen."""
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skfed import FederatedClassifier
+
+CALLS = []
+
+
+class Convolutions(nn.Sequential):
+    """A step of it is large; each of its calls is noted."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Unflatten(1, (1, 28)), nn.Conv2d(1, 16, 5), nn.Flatten(), nn.Linear(9216, 3)
+        )
+
+    def forward(self, X):
+        CALLS.append((X.device.type, len(X)))
+        return super().forward(X)
+
+
+class OfValues(Convolutions):
+    """Asks for values, which meta tensors have not."""
+
+    def forward(self, X):
+        return super().forward(X if X.mean() < 100 else X / 100)
+
+
+class Small(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(784, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+
+    def forward(self, X):
+        CALLS.append((X.device.type, len(X)))
+        return super().forward(X)
+
+
+class Remembering(Small):
+    """Keeps what it first computes in training, of the device that X is on."""
+
+    ones = None
+
+    def forward(self, X):
+        if self.training and self.ones is None:
+            self.ones = X.new_ones(28)
+        return super().forward(X * self.ones if self.training else X)
+
+
+LARGE = "loop: on a CPU, a step with so much to compute gains nothing"
+
+
+def calls(module, engine):
+    """Return the engine of a fit, and the device and rows of each call of a module."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(64, 28, 28)).astype("float32"), rng.integers(0, 3, 64)
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, batch_size=32)
+    model = FederatedClassifier(net, engine=engine, n_rounds=1, random_state=0)
+    CALLS.clear()
+    return model.fit(X, y, clients=np.arange(64) % 2).engine_, list(CALLS)
+
+
+@pytest.fixture
+def no_batching(monkeypatch):
+    def fail(*args, **kwargs):
+        raise AssertionError("torch.func was used")
+
+    monkeypatch.setattr(torch.func, "vmap", fail)
+
+
+def test_shapes_alone_leave_a_large_step_to_the_loop(no_batching):
+    chosen, found = calls(Convolutions, "auto")
+    _, of_loop = calls(Convolutions, "loop")
+    assert chosen == LARGE
+    assert [call for call in found if call[0] == "meta"] == [("meta", 8)] * 2
+    # The net that is looked at is set up by one row.
+    on_rows = [call for call in found if call[0] != "meta"]
+    assert sorted(on_rows) == sorted([("cpu", 1), *of_loop])
+
+
+def test_a_module_that_needs_values_is_run_on_few_rows(no_batching):
+    chosen, found = calls(OfValues, "auto")
+    _, of_loop = calls(OfValues, "loop")
+    assert chosen == LARGE
+    n_rows = sum(n for _, n in found) - sum(n for _, n in of_loop)
+    assert n_rows <= 80  # of 8 at once, and each alone
+
+
+def test_a_module_that_remembers_does_not_remember_meta_tensors():
+    module = Remembering()
+    assert calls(module, "auto")[0] == "stacked: torch.func"
+    assert module.ones is None
+
+
+def test_a_stack_is_tried_once():
+    """Not each size of batch by itself, nor a client's own step more than once."""
+    chosen, found = calls(Small, "auto")
+    assert chosen == "stacked: torch.func"
+    assert len(found) <= 26
