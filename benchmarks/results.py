@@ -12,6 +12,8 @@ WORKLOADS = {
     "W1": "power-of-choice, Fashion-MNIST, K=100, m=3 of d=6, MLP 784-64-30-10, tau=30, b=64",
     "W2": "FedAvg, 60 clients x 1000, softmax regression, E=5, b=32",
     "W3": "FedAvg, 1000 clients x 60, 100 a round, the same MLP, E=1, b=20",
+    "W4": "FedAvg, 100 clients x 600, 10 a round, CNN of two 5x5 convolutions, E=1, b=32",
+    "W5": "FedAvg, 500 clients x 120, 12 a round, images by row through a GRU(16), Adam, E=1, b=32",
 }
 
 

@@ -2,33 +2,28 @@
 
 It works on tensors: no loader, rows by ``index_select``, and one forward for each client polled.
 ``train_optimizer`` uses a module and an optimizer of torch; ``train_autograd`` uses neither;
-``train_by_hand`` has this network's derivatives written out and its updates part of the matrix
-products, and is the fastest such loop.
+``train_by_hand`` has the derivatives of linear layers written out and its updates part of the
+matrix products; ``train_channels_last`` keeps images as convolutions on a CPU read them fastest.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import conv2d, cross_entropy, linear, max_pool2d
 
 try:
+    from benchmarks.torch_models import make_module, make_optimizer
     from benchmarks.workloads import WORKLOADS, Workload
 except ImportError:  # run from this folder
+    from torch_models import make_module, make_optimizer
     from workloads import WORKLOADS, Workload
 
-Params = list[torch.Tensor]  # weight (out, in) and bias of each layer, alternating
+Params = list[torch.Tensor]  # weight (out, in, ...) and bias of each layer, alternating
 WARMUP = 2
-
-
-def make_params(layers: Sequence[int]) -> Params:
-    """Return torch's initial parameters of the linear layers."""
-    made = [torch.nn.Linear(a, b) for a, b in pairwise(layers)]
-    return [p.detach() for layer in made for p in layer.parameters()]
 
 
 def forward(params: Params, X: torch.Tensor) -> torch.Tensor:
@@ -36,6 +31,13 @@ def forward(params: Params, X: torch.Tensor) -> torch.Tensor:
     for i in range(0, len(params), 2):
         X = linear(X.relu() if i else X, params[i], params[i + 1])
     return X
+
+
+def convolve(params: Params, X: torch.Tensor) -> torch.Tensor:
+    """Return the logits of the CNN for images (n, 1, 28, 28)."""
+    for i in (0, 2):
+        X = max_pool2d(conv2d(X, params[i], params[i + 1], padding=2), 2).relu()
+    return linear(X.flatten(1), *params[4:])
 
 
 def minibatches(rows: np.ndarray, work: Workload, rng: np.random.Generator) -> Iterator:
@@ -51,7 +53,8 @@ def minibatches(rows: np.ndarray, work: Workload, rng: np.random.Generator) -> I
 
 def train_optimizer(X, y, rows, params: Params, work: Workload, rng) -> Params:
     """Return the parameters after a client's local steps, by a module and an optimizer."""
-    model, optimizer = module_and_optimizer(work.layers, work.lr)
+    model, optimizer = module_and_optimizer(work)
+    optimizer.state.clear()
     with torch.no_grad():
         torch._foreach_copy_(list(model.parameters()), params)
     for batch in minibatches(rows, work, rng):
@@ -62,15 +65,31 @@ def train_optimizer(X, y, rows, params: Params, work: Workload, rng) -> Params:
 
 
 @cache
-def module_and_optimizer(layers: Sequence[int], lr: float):
-    """Return a module and its optimizer, shared by all clients: SGD has no state."""
-    made = [torch.nn.Linear(a, b) for a, b in pairwise(layers)]
-    model = torch.nn.Sequential(*[m for layer in made for m in (torch.nn.ReLU(), layer)][1:])
-    return model, torch.optim.SGD(model.parameters(), lr=lr)
+def module_and_optimizer(work: Workload):
+    """Return a module and its optimizer, shared by all clients."""
+    model = make_module(work.model)
+    return model, make_optimizer(work, model.parameters())
 
 
 def train_autograd(X, y, rows, params: Params, work: Workload, rng) -> Params:
-    """Return the parameters after a client's local steps."""
+    """Return the parameters after a client's local steps of SGD."""
+    if work.model.name == "CNN":
+        return descend(convolve, X.view(-1, 1, 28, 28), y, rows, params, work, rng)
+    return descend(forward, X, y, rows, params, work, rng)
+
+
+def train_channels_last(X, y, rows, params: Params, work: Workload, rng) -> Params:
+    """Return the parameters after a client's local steps of SGD, with images (n, 28, 28, 1)."""
+
+    def logits(params: Params, images: torch.Tensor) -> torch.Tensor:
+        return convolve(params, images.permute(0, 3, 1, 2))
+
+    params = [p.contiguous(memory_format=torch.channels_last) if p.ndim == 4 else p for p in params]
+    return descend(logits, X.view(-1, 28, 28, 1), y, rows, params, work, rng)
+
+
+def descend(forward: Callable, X, y, rows, params: Params, work: Workload, rng) -> Params:
+    """Return the parameters after steps of SGD whose gradients are autograd's."""
     params = [p.clone().requires_grad_() for p in params]
     for batch in minibatches(rows, work, rng):
         logits = forward(params, X.index_select(0, batch))
@@ -82,7 +101,7 @@ def train_autograd(X, y, rows, params: Params, work: Workload, rng) -> Params:
 
 @torch.no_grad()
 def train_by_hand(X, y, rows, params: Params, work: Workload, rng) -> Params:
-    """Return the parameters after a client's local steps, without autograd."""
+    """Return the parameters of linear layers after a client's local steps, without autograd."""
     params = [p.clone() for p in params]
     weights, biases = params[::2], params[1::2]
     for batch in minibatches(rows, work, rng):
@@ -100,9 +119,21 @@ def train_by_hand(X, y, rows, params: Params, work: Workload, rng) -> Params:
     return params
 
 
+def loops(work: Workload) -> dict[str, Callable[..., Params]]:
+    """Return the ways to train a client that there are for a workload, by name."""
+    found = {"torch loop, optimizer": train_optimizer}
+    if work.optimizer == "SGD":
+        found["torch loop, autograd"] = train_autograd
+    if work.model.layers:
+        found["torch loop, by hand"] = train_by_hand
+    if work.model.name == "CNN":
+        found["torch loop, channels last"] = train_channels_last
+    return found
+
+
 @torch.no_grad()
 def choose(X, y, rows_of_clients, params: Params, work: Workload, rng) -> np.ndarray:
-    """Return the cohort: at random, or the candidates of highest loss."""
+    """Return the cohort: at random, or the candidates of highest loss of linear layers."""
     if work.candidates is None:
         return rng.choice(len(rows_of_clients), work.clients_per_round, replace=False)
     sizes = np.array([len(rows) for rows in rows_of_clients])
@@ -142,7 +173,8 @@ def time_rounds(
     X, y, clients = (np.load(Path(data_dir) / f"{name}.npy") for name in ("X", "y", "clients"))
     rows_of_clients = [np.flatnonzero(clients == k) for k in range(work.n_clients)]
     X, y = torch.from_numpy(X), torch.from_numpy(y)
-    params, rng, seconds = make_params(work.layers), np.random.default_rng(0), []
+    params = [p.detach().clone() for p in make_module(work.model).parameters()]
+    rng, seconds = np.random.default_rng(0), []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -17,6 +17,7 @@ import torch
 from fedlab.contrib.algorithm.basic_server import SyncServerHandler
 from fedlab.contrib.algorithm.powerofchoice import Powerofchoice, PowerofchoiceSerialClientTrainer
 from fedlab.contrib.dataset.basic_dataset import FedDataset
+from torch_models import make_module, make_optimizer
 
 
 class Batches:
@@ -53,6 +54,18 @@ class Clients(FedDataset):
         return Batches(*self.clients[id], batch_size, self.steps)
 
 
+class Trainer(PowerofchoiceSerialClientTrainer):
+    """FedLab's trainer with the workload's optimizer, whose state each client begins anew."""
+
+    def setup_workload(self, work):
+        self.setup_optim(work.local_epochs, work.batch_size, work.lr)
+        self.optimizer = make_optimizer(work, self._model.parameters())
+
+    def train(self, model_parameters, train_loader):
+        self.optimizer.state.clear()
+        return super().train(model_parameters, train_loader)
+
+
 class Rounds:
     """Rounds of a handler and a trainer, as in FedLab's standalone pipelines."""
 
@@ -61,10 +74,10 @@ class Rounds:
         handler = SyncServerHandler if work.candidates is None else Powerofchoice
         share = work.clients_per_round / work.n_clients
         self.handler = handler(model, global_round=10**9, sample_ratio=share)
-        self.trainer = PowerofchoiceSerialClientTrainer(model, work.n_clients)
+        self.trainer = Trainer(model, work.n_clients)
         self.handler.num_clients = self.trainer.num_clients
         self.trainer.setup_dataset(Clients(federation))
-        self.trainer.setup_optim(work.local_epochs, work.batch_size, work.lr)
+        self.trainer.setup_workload(work)
 
     def one_round(self):
         cohort = self._choose()
@@ -86,7 +99,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
     federation = common.read_federation()
-    rounds = Rounds(federation, common.make_torch_model(federation.workload.layers))
+    rounds = Rounds(federation, make_module(federation.workload.model))
     before = common.torch_loss(rounds.handler.model, federation)
     seconds = common.time_rounds(rounds.one_round, federation.rounds)
     after = common.torch_loss(rounds.handler.model, federation)

@@ -10,6 +10,7 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch.nn.functional import cross_entropy
+from torch_models import make_module, make_optimizer
 
 app = ClientApp()
 
@@ -21,7 +22,7 @@ def load(data: str, name: str) -> tuple[common.Federation, torch.nn.Module, list
     federation = common.read_federation(["--data", data, "--workload", name])
     X, y = torch.from_numpy(federation.X), torch.from_numpy(federation.y)
     clients = [(X[rows], y[rows]) for rows in federation.rows]
-    return federation, common.make_torch_model(federation.workload.layers), clients
+    return federation, make_module(federation.workload.model), clients
 
 
 def unpack(message: Message, context: Context):
@@ -46,7 +47,7 @@ def batches(n_rows: int, work):
 def train(message: Message, context: Context) -> Message:
     """Reply with the parameters after local training."""
     work, model, X, y = unpack(message, context)
-    optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
+    optimizer = make_optimizer(work, model.parameters())
     for rows in batches(len(y), work):
         optimizer.zero_grad()
         cross_entropy(model(X.index_select(0, rows)), y.index_select(0, rows)).backward()

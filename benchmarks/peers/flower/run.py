@@ -24,6 +24,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from flwr.simulation import run_simulation
+from torch_models import make_module
 
 
 class TimedFedAvg(FedAvg):
@@ -97,7 +98,7 @@ def simulate(federation: common.Federation, model: torch.nn.Module, data: str) -
 if __name__ == "__main__":
     torch.manual_seed(0)
     federation = common.read_federation()
-    model = common.make_torch_model(federation.workload.layers)
+    model = make_module(federation.workload.model)
     before = common.torch_loss(model, federation)
     seconds = simulate(federation, model, str(federation.data))
     after = common.torch_loss(model, federation)

@@ -19,13 +19,15 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, StringMetricName, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch.nn.functional import cross_entropy
+from torch_models import make_module
+from workloads import Workload
 
 
 class Network(torch.nn.Sequential):
-    """The linear layers with ReLU between them, with the methods that pfl needs."""
+    """The workload's network, with the methods that pfl needs."""
 
-    def __init__(self, layers: tuple[int, ...]):
-        super().__init__(*common.make_torch_model(layers))
+    def __init__(self, work: Workload):
+        super().__init__(make_module(work.model))
 
     def loss(self, X, y):
         return cross_entropy(self(X), y)
@@ -112,7 +114,11 @@ def run(federation: common.Federation, network: Network) -> list[float]:
     clients = [
         Client(X[rows], y[rows], work.local_steps, str(k)) for k, rows in enumerate(federation.rows)
     ]
-    model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
+    model = PyTorchModel(
+        network,
+        getattr(torch.optim, work.optimizer),
+        torch.optim.SGD(network.parameters(), lr=1.0),
+    )
     users = FederatedDataset(clients.__getitem__, Cohorts(federation, clients, model))
     server, training = make_params(work, common.WARMUP + federation.rounds)
     FederatedAveraging().run(
@@ -131,7 +137,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
     federation = common.read_federation()
-    network = Network(federation.workload.layers)
+    network = Network(federation.workload)
     before = common.torch_loss(network, federation)
     seconds = run(federation, network)
     after = common.torch_loss(network, federation)

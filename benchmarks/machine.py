@@ -1,0 +1,61 @@
+"""What the machine can do: FLOP/s, bytes/s, and its caches; the floors are made from these."""
+
+import time
+from functools import cache, partial
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.workloads import N_PIXELS, ROW_BYTES
+
+CACHE_BYTES = 32 * 2**20  # of a machine that does not name its caches
+
+
+def gemm_peak(seconds: float = 0.3) -> float:
+    """Return the highest measured FLOP/s of a float32 matrix product, on torch's threads."""
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    return 2 * 1024**3 / _fastest(lambda: torch.mm(a, b), seconds)
+
+
+def gather_rate(seconds: float = 0.3) -> float:
+    """Return the highest measured bytes/s of rows taken at random out of memory."""
+    source = _uncached_rows()
+    taken = np.empty((256, N_PIXELS), source.dtype)
+    batches = cycle(np.random.default_rng(0).integers(len(source), size=(1000, len(taken))))
+    take = partial(np.take, source, axis=0, out=taken, mode="clip")
+    return taken.nbytes / _fastest(lambda: take(indices=next(batches)), seconds)
+
+
+@cache
+def _uncached_rows() -> np.ndarray:
+    """Return rows of an image each, many times more than the cache holds."""
+    return np.ones((8 * last_cache_bytes() // ROW_BYTES, N_PIXELS), np.float32)
+
+
+def _fastest(call, seconds: float) -> float:
+    """Return the shortest time of calls that take ``seconds``, one at least."""
+    best, end = float("inf"), time.perf_counter() + seconds
+    while True:
+        started = time.perf_counter()
+        call()
+        now = time.perf_counter()
+        best = min(best, now - started)
+        if now >= end:
+            return best
+
+
+def cache_sizes() -> dict[str, int]:
+    """Return the bytes of the caches of the first core by level, as Linux names them."""
+    sizes = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        if (index / "type").read_text().strip() != "Instruction":
+            level, size = ((index / name).read_text().strip() for name in ("level", "size"))
+            sizes[f"L{level}"] = int(size.removesuffix("K")) * 1024
+    return sizes
+
+
+def last_cache_bytes() -> int:
+    """Return the bytes of the largest cache, or 32 MiB where the system does not tell."""
+    return max(cache_sizes().values(), default=CACHE_BYTES)
