@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
+from skorch import NeuralNet
 from torch import nn
 
 from skfed.engines._data import Dataset, check_gives_row_losses
@@ -20,7 +20,7 @@ from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
 from skfed.engines._vmap import BatchedModule
 from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Workers
-from skfed.nets import NetPool, batch_size, model_bytes, parameter_names
+from skfed.nets import NetPool, batch_size, model_bytes, overridden, parameter_names
 from skfed.selection._poll_metrics import is_rowwise
 from skfed.utils._seeding import torch_seeded
 
@@ -219,10 +219,7 @@ def _check_weights(net: NeuralNet) -> None:
 
 def _check_settings(net: NeuralNet) -> None:
     """Raise CannotStack where the net's settings rule out stacking."""
-    base = NeuralNetClassifier if isinstance(net, NeuralNetClassifier) else NeuralNetRegressor
-    overridden = [
-        name for name in _STEP_METHODS if getattr(type(net), name) is not getattr(base, name)
-    ]
+    own = overridden(net, _STEP_METHODS)
     if not isinstance(net.criterion_, nn.Module):
         raise CannotStack("the criterion is not a torch module")
     if net._modules != ["module"] or net._criteria != ["criterion"]:
@@ -236,7 +233,7 @@ def _check_settings(net: NeuralNet) -> None:
         for p in module.parameters()
     )
     reasons = {
-        f"estimator overrides {', '.join(overridden)}": overridden,
+        f"estimator overrides {', '.join(own)}": own,
         f"callbacks act on batches: {', '.join(dict(net.callbacks_))}": net.callbacks_,
         "the criterion has parameters": any(True for _ in net.criterion_.parameters()),
         f"{type(optimizer).__name__} is not an optimizer known to act on each element by itself": (

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
+from skorch import NeuralNet
 from torch import nn
 
 from skfed._federation import Federation
-from skfed.nets import weighed
+from skfed.nets import overridden, weighed
 from skfed.utils._checks import naming
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._sklearn import check_sample_weight
@@ -176,9 +176,7 @@ def check_gives_row_losses(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> 
 
 
 def _obstacle(net: NeuralNet) -> str | None:
-    base = NeuralNetClassifier if isinstance(net, NeuralNetClassifier) else NeuralNetRegressor
-    own = [name for name in _LOSS_METHODS if getattr(type(net), name) is not getattr(base, name)]
-    if own:
+    if own := overridden(net, _LOSS_METHODS):
         return f"estimator overrides {', '.join(own)}"
     if net._criteria != ["criterion"]:
         return "estimator has more than one criterion"

@@ -1,16 +1,18 @@
 """The skorch net of an estimator: made, copied, read and written."""
 
-from skfed.nets._evaluate import (
-    batch_size,
-    evaluate_net,
-    normalized,
-    weighed,
-    weighted_mean,
-    whole,
-)
+from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
 from skfed.nets._pool import NetPool
-from skfed.nets._predict import cast, output_of, predict, predict_log, to_tensors
+from skfed.nets._predict import (
+    batch_size,
+    cast,
+    output_of,
+    overridden,
+    predict,
+    predict_log,
+    to_tensors,
+    whole,
+)
 from skfed.nets._state import (
     LINEAR_ATTRIBUTES,
     State,
@@ -45,6 +47,7 @@ __all__ = [
     "model_bytes",
     "normalized",
     "output_of",
+    "overridden",
     "parameter_names",
     "predict",
     "predict_log",

@@ -4,15 +4,18 @@ With weights the loss of a batch is the sum of w_i l_i over the sum of w_i: torc
 the losses of rows; here they return each, and these are averaged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.nets._predict import to_tensors
+from skfed.nets._predict import batch_size, overridden, to_tensors, whole
+
+_STEP_METHODS = "validation_step", "infer", "_set_training"
 
 
 def evaluate_net(
@@ -23,28 +26,32 @@ def evaluate_net(
     Batches are those of the net's iterator for validation.
     """
     size = whole(batch_size(net, "iterator_valid"), len(y))
+    step = net.validation_step if overridden(net, _STEP_METHODS) else _plain_step(net)
     loss, total, outputs = 0.0, 0.0, []
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
         batch = to_tensors(net, X[rows], y[rows])
         own = None if weights is None else weights[rows]
         with weighed(net, own):
-            step = net.validation_step(batch)
+            found = step(batch)
         n_rows = len(batch[1]) if own is None else own.sum().item()
-        loss, total = loss + step["loss"].item() * n_rows, total + n_rows
-        output = step["y_pred"]
+        loss, total = loss + found["loss"].item() * n_rows, total + n_rows
+        output = found["y_pred"]
         outputs.append(output[0] if isinstance(output, tuple) else output)
     return loss / (total or 1.0), torch.cat(outputs)
 
 
-def batch_size(net: NeuralNet, iterator="iterator_train") -> int:
-    """Return the batch size of skorch's own iterator; -1 means all rows."""
-    return net.get_params_for(iterator).get("batch_size", net.batch_size)
+def _plain_step(net: NeuralNet) -> Callable[[Sequence[torch.Tensor]], dict[str, Any]]:
+    """Return skorch's own validation_step, without what is the same for all batches."""
+    net._set_training(False)
 
+    @torch.no_grad()
+    def step(batch: Sequence[torch.Tensor]) -> dict[str, Any]:
+        X, y = batch
+        output = net.module_(X)
+        return {"loss": net.get_loss(output, y, X=X, training=False), "y_pred": output}
 
-def whole(size: int, n_samples: int) -> int:
-    """Return a batch size in rows, where -1 means all."""
-    return n_samples if size == -1 else size
+    return step
 
 
 @contextmanager

@@ -1,15 +1,21 @@
-"""Inputs of nets in their dtype, outputs and predictions."""
+"""Inputs of nets in their dtype and in batches, outputs and predictions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
-from skorch import NeuralNet, NeuralNetClassifier
+from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
+from skorch.dataset import Dataset
+from skorch.utils import to_device, to_numpy
 from torch import nn
+from torch.utils.data import DataLoader
 
 from skfed.utils._seeding import torch_seeded
 
 _PREDICT_ROWS = 4096
+_FORWARD_METHODS = (
+    "forward_iter", "get_dataset", "get_iterator", "evaluation_step", "infer", "_set_training",
+)  # fmt: skip
 
 
 def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
@@ -28,9 +34,35 @@ def to_tensors(net: NeuralNet, *arrays: np.ndarray) -> list[torch.Tensor]:
     return [torch.from_numpy(_plain(array)).to(net.device) for array in arrays]
 
 
+def batch_size(net: NeuralNet, iterator="iterator_train") -> int:
+    """Return the batch size of skorch's own iterator; -1 means all rows."""
+    return net.get_params_for(iterator).get("batch_size", net.batch_size)
+
+
+def whole(size: int, n_samples: int) -> int:
+    """Return a batch size in rows, where -1 means all."""
+    return n_samples if size == -1 else size
+
+
+def overridden(net: NeuralNet, methods: Iterable[str]) -> list[str]:
+    """Return those of skorch's methods that the class of a net overrides."""
+    base = NeuralNetClassifier if isinstance(net, NeuralNetClassifier) else NeuralNetRegressor
+    return [name for name in methods if getattr(type(net), name) is not getattr(base, name)]
+
+
 def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
     """Return the net's predict_proba; that of skorch's regressors returns predictions."""
-    return _in_chunks(net, X, net.predict_proba)
+    if overridden(net, ("predict_proba", "_get_predict_nonlinearity")):
+        return _in_chunks(net, X, net.predict_proba)
+    nonlinearity = net._get_predict_nonlinearity()
+
+    def probabilities(X: np.ndarray) -> np.ndarray:
+        outputs = _outputs(net, X)
+        if net.predict_nonlinearity in ("auto", None):  # acts on each row by itself
+            return to_numpy(nonlinearity(torch.cat(outputs)))
+        return np.concatenate([to_numpy(nonlinearity(output)) for output in outputs])
+
+    return _in_chunks(net, X, probabilities)
 
 
 def predict_log(net: NeuralNet, X: np.ndarray) -> np.ndarray:
@@ -38,12 +70,33 @@ def predict_log(net: NeuralNet, X: np.ndarray) -> np.ndarray:
     if not _predicts_softmax(net):
         with np.errstate(divide="ignore"):  # log(0) is -inf
             return np.log(predict(net, X))
+    return _in_chunks(net, X, lambda X: torch.cat(_outputs(net, X)).log_softmax(-1).numpy())
 
-    def log_softmax(X: np.ndarray) -> np.ndarray:
-        outputs = (o[0] if isinstance(o, tuple) else o for o in net.forward_iter(X))
-        return torch.cat([output.log_softmax(-1) for output in outputs]).cpu().numpy()
 
-    return _in_chunks(net, X, log_softmax)
+def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
+    """Return the module's first output for each batch, on the CPU, as skorch's forward_iter does.
+
+    skorch's DataLoader takes rows one by one, and would take longer than most modules.
+    """
+    if not _iterates_as_skorch(net):
+        outputs = list(net.forward_iter(X))
+    else:
+        net._set_training(False)
+        batches = torch.from_numpy(X).split(whole(batch_size(net, "iterator_valid"), len(X)))
+        with torch.no_grad():
+            outputs = [to_device(net.module_(batch.to(net.device)), "cpu") for batch in batches]
+    return [output[0] if isinstance(output, tuple) else output for output in outputs]
+
+
+def _iterates_as_skorch(net: NeuralNet) -> bool:
+    """Tell whether rows go to the module in batches, in their order, and as they are."""
+    return (
+        not overridden(net, _FORWARD_METHODS)
+        and net.dataset is Dataset
+        and not net.get_params_for("dataset")
+        and net.iterator_valid is DataLoader
+        and net.get_params_for("iterator_valid").keys() <= {"batch_size"}
+    )
 
 
 def _predicts_softmax(net: NeuralNet) -> bool:
@@ -61,13 +114,15 @@ def _in_chunks(
 ) -> np.ndarray:
     """Apply a function to all rows, some at a time: X is not copied as a whole."""
     starts = range(0, len(X), _PREDICT_ROWS)
-    # Seeded, since a DataLoader draws from torch's global generator.
+    # Seeded, since a DataLoader and random layers draw from torch's global generator.
     with torch_seeded(np.random.default_rng(0), net.device):
         return np.concatenate([function(_plain(X[i : i + _PREDICT_ROWS])) for i in starts])
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
     """Copy an array that is read-only or not contiguous, which torch does not take."""
+    if array.flags.c_contiguous and array.flags.writeable:
+        return array
     return np.require(array, requirements=("C", "W"))
 
 
