@@ -1,15 +1,15 @@
 """Fixtures: real data from the folder SKFED_DATA, one core, and timing in turns."""
 
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.comparison import Comparison, compare_turns
+from benchmarks.machine import cache_sizes
 from benchmarks.workloads import WORKLOADS, equal_shares
 from skfed.datasets import load_fashion_mnist, load_wisdm, partition_dirichlet
 
@@ -82,24 +82,35 @@ def one_core() -> Iterator[None]:
 
 
 @pytest.fixture
-def compare(benchmark) -> Callable[..., dict[str, float]]:
+def compare(benchmark) -> Callable[..., Comparison]:
     """Return a function that times several contestants in turns.
 
-    It calls ``turn(seconds)``, which adds the seconds of its rounds to ``seconds[name]``, and
-    returns the median of each name; ``results.py`` finds them under ``group``.
+    Each contestant is called without arguments and returns the seconds of some rounds; every other
+    turn has the reverse order. The medians of all rounds, and what the others take over what
+    ``base`` takes, turn by turn, are found under ``group`` by ``results.py``. A contestant that
+    returns nothing in a turn is left out.
     """
 
-    def run(group: str, turn: Callable[[dict], None], n_turns: int = 3) -> dict[str, float]:
-        seconds: dict[str, list[float]] = defaultdict(list)
+    def run(
+        group: str, contestants: Mapping[str, Callable[[], list[float]]], base: str, n_turns: int
+    ) -> Comparison:
+        turns: list[dict[str, list[float]]] = []
+
+        def turn() -> None:
+            order = list(contestants)[:: -1 if len(turns) % 2 else 1]
+            turns.append({name: contestants[name]() for name in order})
+
         benchmark.group = group
-        benchmark.pedantic(turn, args=(seconds,), rounds=n_turns, iterations=1)
-        medians = {name: median(times) for name, times in seconds.items()}
-        benchmark.extra_info["seconds"] = medians
-        return medians
+        benchmark.pedantic(turn, rounds=n_turns, iterations=1)
+        names = [name for name in contestants if all(turn[name] for turn in turns)]
+        found = compare_turns(turns, names, base)
+        benchmark.extra_info |= {"seconds": found.seconds, "ratios": found.ratios, "base": base}
+        return found
 
     return run
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Add the version of torch."""
+    """Add the version of torch and the sizes of the caches."""
     machine_info["torch"] = torch.__version__
+    machine_info["caches"] = cache_sizes()

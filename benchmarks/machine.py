@@ -1,9 +1,11 @@
 """What the machine can do: FLOP/s, bytes/s, and its caches; the floors are made from these."""
 
 import time
+from collections.abc import Iterable
 from functools import cache, partial
 from itertools import cycle
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -59,3 +61,34 @@ def cache_sizes() -> dict[str, int]:
 def last_cache_bytes() -> int:
     """Return the bytes of the largest cache, or 32 MiB where the system does not tell."""
     return max(cache_sizes().values(), default=CACHE_BYTES)
+
+
+class Floor:
+    """The least time that rounds can take, by their FLOPs and by the bytes that they read."""
+
+    def __init__(self):
+        self.rates: list[tuple[float, float]] = []
+        self.seconds: list[tuple[float, float]] = []
+
+    def add(self, rounds: Iterable[tuple[float, float]]) -> None:
+        """Add rounds by their FLOPs and bytes, at the rates measured now."""
+        rates = gemm_peak(), gather_rate()
+        self.rates.append(rates)
+        self.seconds.extend((flops / rates[0], read / rates[1]) for flops, read in rounds)
+
+    def info(self) -> dict[str, float]:
+        """Return the floor, which is the larger one, both of them, and the rates: medians."""
+        by_flops, by_bytes = (median(values) for values in zip(*self.seconds, strict=True))
+        flop_rate, byte_rate = (median(values) for values in zip(*self.rates, strict=True))
+        return {
+            "floor": max(by_flops, by_bytes),
+            "floor by FLOPs": by_flops,
+            "floor by bytes": by_bytes,
+            "FLOP/s": flop_rate,
+            "bytes/s": byte_rate,
+        }
+
+    def __str__(self) -> str:
+        info = self.info()
+        by_flops, by_bytes = info["floor by FLOPs"], info["floor by bytes"]
+        return f"floor {by_flops:.4f} s by FLOPs, {by_bytes:.4f} s by bytes read"

@@ -7,6 +7,7 @@ packages, SKFED_PEERS), then ``python -m benchmarks.results bench.json > benchma
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from statistics import median
 
 WORKLOADS = {
     "W1": "power-of-choice, Fashion-MNIST, K=100, m=3 of d=6, MLP 784-64-30-10, tau=30, b=64",
@@ -31,13 +32,19 @@ def seconds(value: float) -> str:
     return f"{value:.4f}" if value < 1 else f"{value:.2f}"
 
 
+def ratio(values: list[float]) -> str:
+    middle, low, high = values
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
 def workloads(found: list[dict]) -> Iterator[str]:
     yield "## Workloads"
     yield ""
     yield (
         "Seconds a round on one core, float32, polls and aggregation included; in brackets the "
-        "same over the floor, which is the FLOPs that the round's matrix products need over this "
-        "core's measured rate. Medians of rounds taken in turns, all in one run."
+        "same over the floor. Medians of rounds taken in turns, all in one run. The floor is the "
+        "larger of two times: the FLOPs of the round's products at this core's measured rate, and "
+        "the bytes of the rows that it has to read from memory, at the measured rate of gathers."
     )
     yield ""
     for info in found:
@@ -45,7 +52,8 @@ def workloads(found: list[dict]) -> Iterator[str]:
     yield ""
     names = list(dict.fromkeys(name for info in found for name in info["seconds"]))
     rows: list[list[object]] = [
-        ["floor", *(seconds(info["floor"]) for info in found)],
+        [kind, *(seconds(info[kind]) for info in found)]
+        for kind in ("floor by FLOPs", "floor by bytes")
     ]
     for name in names:
         cells = []
@@ -54,13 +62,15 @@ def workloads(found: list[dict]) -> Iterator[str]:
             cells.append(f"{seconds(value)} ({value / info['floor']:.1f})" if value else "-")
         rows.append([name, *cells])
     yield from table(["", *(info["workload"] for info in found)], rows)
-    yield "How many times faster the stacked engine is:"
+    yield (
+        "How many times faster the engine is that `engine='auto'` takes: median of the ratios "
+        "within a turn, and its 95% interval."
+    )
     yield ""
-    rows = [
-        [name, *(f"{info['seconds'][name] / info['seconds']['skfed stacked']:.2f}"
-                 if name in info["seconds"] else "-" for info in found)]
-        for name in names if name != "skfed stacked"
-    ]  # fmt: skip
+    rows = [["engine", *(info["base"].removeprefix("skfed ") for info in found)]]
+    for name in names:
+        cells = [ratio(r) if (r := info["ratios"].get(name)) else "-" for info in found]
+        rows.append([name, *cells])
     yield from table(["than", *(info["workload"] for info in found)], rows)
     for name, reason in {k: v for info in found for k, v in info["absent"].items()}.items():
         yield f"{name} was left out: {reason}."
@@ -68,17 +78,44 @@ def workloads(found: list[dict]) -> Iterator[str]:
 
 
 def comparison(title: str, note: str, found: list[dict], keys: tuple[str, ...]) -> Iterator[str]:
-    """Yield a section with a table of seconds, whose first columns are ``keys``."""
+    """Yield a section with a table of seconds and ratios, whose first columns are ``keys``."""
     yield f"## {title}"
     yield ""
     yield note
     yield ""
     names = list(dict.fromkeys(name for info in found for name in info["seconds"]))
+    compared = list(dict.fromkeys(name for info in found for name in info["ratios"]))
     rows = [
-        [*(info.get(key, "") for key in keys), *(seconds(info["seconds"][n]) for n in names)]
+        [
+            *(info.get(key, "") for key in keys),
+            *(seconds(info["seconds"][name]) for name in names),
+            *(ratio(info["ratios"][name]) for name in compared),
+        ]
         for info in found
     ]
-    yield from table([*keys, *names], rows)
+    ratios = [f"{name} / {found[0]['base']}" for name in compared]
+    yield from table([*keys, *names, *ratios], rows)
+
+
+def rates(found: list[dict]) -> str:
+    """Return the rates that were measured beside the workloads."""
+    if not found:
+        return ""
+    flops, read = (median(info[rate] for info in found) for rate in ("FLOP/s", "bytes/s"))
+    return (
+        f" One core multiplies matrices at {flops / 1e9:.0f} GFLOP/s and gathers rows of 784 floats"
+        f" from memory at {read / 1e9:.1f} GB/s: medians over the run."
+    )
+
+
+def processor(machine: dict) -> str:
+    """Return the name of the processor, with what of it decides about speed."""
+    cpu = machine["cpu"]
+    name = cpu.get("brand_raw", machine["machine"])
+    if "avx512f" in cpu.get("flags", []):
+        name += " with AVX-512"
+    caches = ", ".join(f"{k} {v // 1024:,} KiB" for k, v in machine.get("caches", {}).items())
+    return f"{name}, {cpu.get('count')} cores, caches {caches or 'unknown'}"
 
 
 def report(data: dict) -> Iterator[str]:
@@ -90,13 +127,23 @@ def report(data: dict) -> Iterator[str]:
     yield ""
     yield (
         f"Made by `python -m benchmarks.results` from a run of `python -m pytest benchmarks` on "
-        f"{machine['cpu'].get('brand_raw', machine['machine'])}, {machine['cpu'].get('count')} "
-        f"cores, Python {machine['python_version']}, torch {machine.get('torch', '')}."
+        f"{processor(machine)}, Python {machine['python_version']}, torch "
+        f"{machine.get('torch', '')}.{rates(groups.get('workloads', []))}"
     )
     yield ""
     yield from workloads(groups.get("workloads", []))
     sections = {
-        "jobs": ("Two jobs", "Seconds a round on two cores.", ("workload",)),
+        "jobs": (
+            "Two jobs",
+            "Seconds a round on two cores. In brackets, here and below, the 95% interval of the "
+            "median ratio within a turn.",
+            ("workload",),
+        ),
+        "grid": (
+            "Two jobs for a grid",
+            "Seconds of GridSearchCV over 8 candidates and three folds of WISDM on two cores.",
+            (),
+        ),
         "modules": (
             "Other modules",
             "Seconds a round of 12 of 500 clients, about 120 images each, on one core.",

@@ -2,27 +2,33 @@
 
 ``SKFED_PEERS=DIR python -m pytest benchmarks -k workload --benchmark-json=bench.json`` also
 measures the other packages, each in an environment of its own under DIR. All contestants of a
-workload run in the same test, in turns, on one core; the median of all their rounds is reported.
+workload run in the same test, in turns, on one core; the median of all their rounds is reported,
+and the median of the ratios of two contestants in the same turn.
 """
 
 import os
-from statistics import median
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import well_written_loop
-from benchmarks.machine import gemm_peak
-from benchmarks.peers import PEERS, PeerUnavailable, run_peer
+from benchmarks.machine import Floor, last_cache_bytes
+from benchmarks.peers import PEERS, Peer, PeerUnavailable
 from benchmarks.torch_models import Convolutions, Recurrent, make_module
-from benchmarks.workloads import MLP, WORKLOADS, Workload
+from benchmarks.workloads import MLP, ROW_BYTES, WORKLOADS, Workload
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 
-ROUNDS = {"W1": 15, "W2": 3, "W3": 15, "W4": 3, "W5": 15}  # of each contestant in a turn
+ROUNDS = {"W1": 5, "W2": 1, "W3": 5, "W4": 1, "W5": 5}  # of each contestant in a turn
+N_TURNS = 9  # the interval of the median is from the second lowest to the second highest
 
 
 def make_classifier(work: Workload, device="cpu", **params) -> FederatedClassifier:
@@ -56,36 +62,69 @@ def fit_rounds(work: Workload, data, n_rounds: int, **params):
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_workload(benchmark, compare, one_core, folders, workload):
     work, data = WORKLOADS[workload], load(folders[workload])
-    rounds, floors, absent = ROUNDS[workload], [], {}
-
-    def turn(seconds):
-        peak = gemm_peak()
-        for engine in ("stacked", "loop"):
-            n_rounds = rounds if engine == "stacked" else max(1, rounds // 5)
-            history = fit_rounds(work, data, n_rounds, engine=engine)
-            seconds[f"skfed {engine}"] += history["round_seconds"].tolist()
-            if engine == "stacked":
-                done = history[["samples_evaluated", "samples_trained"]].to_numpy()
-                floors.extend(work.flops(*row) / peak for row in done)
-        for name, train in well_written_loop.loops(work).items():
-            seconds[name] += well_written_loop.time_rounds(
-                workload, folders[workload], rounds, train
-            )
-        for name in PEERS:
-            try:
-                times = peer(name, workload, folders, rounds)
-            except PeerUnavailable as reason:
-                absent[name] = str(reason)
-            else:
-                seconds[name] += times
-
-    medians = compare("workloads", turn)
-    benchmark.extra_info |= {"workload": workload, "floor": median(floors), "absent": absent}
-    print(f"\n{workload}: floor {median(floors):.4f} s")
-    for name, value in medians.items():
-        print(f"  {name:22} {value:.4f} s, {value / median(floors):.1f} floors")
+    taken = make_classifier(work, n_rounds=1).fit(*data[:2], clients=data[2]).engine_
+    floor, absent = Floor(), {}
+    with ExitStack() as peers:
+        found = compare(
+            "workloads",
+            contestants_of_skfed(work, data, ROUNDS[workload], floor)
+            | contestants_by_hand(workload, folders[workload])
+            | contestants_of_peers(workload, folders[workload], peers, absent),
+            base=f"skfed {taken.split(':')[0]}",
+            n_turns=N_TURNS,
+        )
+    benchmark.extra_info |= {"workload": workload, "auto": taken, "absent": absent, **floor.info()}
+    print(f"\n{workload}: {floor}; engine='auto' takes {taken}")
+    print("\n".join(found.lines(floor.info()["floor"])))
     for name, reason in absent.items():
         print(f"  {name} is left out: {reason}")
+
+
+def contestants_of_skfed(work: Workload, data, rounds: int, floor: Floor) -> dict:
+    def stacked() -> list[float]:
+        history = fit_rounds(work, data, rounds, engine="stacked")
+        done = history[["samples_evaluated", "samples_trained"]].to_numpy()
+        cache = last_cache_bytes()
+        floor.add((work.flops(*rows), work.bytes_read(*rows, cache)) for rows in done)
+        return history["round_seconds"].tolist()
+
+    def loop() -> list[float]:
+        history = fit_rounds(work, data, max(1, rounds // 5), engine="loop")
+        return history["round_seconds"].tolist()
+
+    return {"skfed stacked": stacked, "skfed loop": loop}
+
+
+def contestants_by_hand(workload: str, folder: Path) -> dict:
+    arguments = workload, folder, ROUNDS[workload]
+    loops = well_written_loop.loops(WORKLOADS[workload])
+    return {
+        name: partial(well_written_loop.time_rounds, *arguments, train)
+        for name, train in loops.items()
+    }
+
+
+def contestants_of_peers(workload: str, folder: Path, opened: ExitStack, absent: dict) -> dict:
+    """Return the peers that can be had, at work until ``opened`` ends; tell why others cannot."""
+
+    def time_rounds(name: str, peer: Peer) -> list[float]:
+        try:
+            return peer.time(ROUNDS[workload])
+        except PeerUnavailable as reason:
+            absent[name] = str(reason)
+            return []
+
+    contestants = {}
+    for name in PEERS:
+        try:
+            if "SKFED_PEERS" not in os.environ:
+                raise PeerUnavailable("set SKFED_PEERS to a folder for its environment")
+            peer = opened.enter_context(Peer(name, workload, folder))
+        except PeerUnavailable as reason:
+            absent[name] = str(reason)
+        else:
+            contestants[name] = partial(time_rounds, name, peer)
+    return contestants
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -98,27 +137,44 @@ def test_flops(images, workload):
     assert work.flops(0, 1) == counted
 
 
-def peer(name: str, workload: str, folders, rounds: int) -> list[float]:
-    if "SKFED_PEERS" not in os.environ:
-        raise PeerUnavailable("set SKFED_PEERS to a folder for its environment")
-    return run_peer(name, workload, folders[workload], rounds)["seconds"]
-
-
-@pytest.mark.parametrize("workload", ["W2", "W3"])
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_two_jobs(benchmark, compare, folders, workload):
     """Compare two jobs on two cores with one."""
     if (os.cpu_count() or 1) < 2:
         pytest.skip("needs two cores")
     work, data = WORKLOADS[workload], load(folders[workload])
 
-    def turn(seconds):
-        for n_jobs in (1, 2):
-            history = fit_rounds(work, data, ROUNDS[workload], engine="stacked", n_jobs=n_jobs)
-            seconds[f"n_jobs={n_jobs}"] += history["round_seconds"].tolist()
+    def time_rounds(n_jobs: int) -> list[float]:
+        history = fit_rounds(work, data, ROUNDS[workload], n_jobs=n_jobs)
+        return history["round_seconds"].tolist()
 
-    medians = compare("jobs", turn)
+    contestants = {f"n_jobs={n_jobs}": partial(time_rounds, n_jobs) for n_jobs in (1, 2)}
+    found = compare("jobs", contestants, base="n_jobs=2", n_turns=N_TURNS)
     benchmark.extra_info["workload"] = workload
-    print(f"\n{workload}: {medians}, {medians['n_jobs=1'] / medians['n_jobs=2']:.2f}x")
+    print(f"\n{workload}:", *found.lines(), sep="\n")
+
+
+def test_grid_of_two_jobs(benchmark, compare, wisdm):
+    """Compare two jobs with one for a grid of 8 candidates on three folds of WISDM."""
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("needs two cores")
+    X, y, clients = wisdm
+    grid = {"selector__d": [3, 6, 9, 12], "estimator__lr": [0.01, 0.1]}
+
+    def search(n_jobs: int) -> list[float]:
+        net = NeuralNetClassifier(
+            nn.Linear(X.shape[1], 6), criterion=nn.CrossEntropyLoss, batch_size=64
+        )
+        model = FederatedClassifier(
+            net, selector=PowerOfChoice(6, 3), local_steps=30, n_rounds=100, random_state=0
+        )
+        started = time.perf_counter()
+        GridSearchCV(model, grid, cv=3, n_jobs=n_jobs).fit(X, y, clients=clients)
+        return [time.perf_counter() - started]
+
+    contestants = {f"n_jobs={n_jobs}": partial(search, n_jobs) for n_jobs in (1, 2)}
+    found = compare("grid", contestants, base="n_jobs=2", n_turns=6)
+    print("\ngrid:", *found.lines(), sep="\n")
 
 
 class Normalised(nn.Module):
@@ -145,22 +201,21 @@ def test_other_modules(benchmark, compare, one_core, images, module):
     net = NeuralNetClassifier(
         MODULES[module], criterion=nn.CrossEntropyLoss, batch_size=32, optimizer__momentum=0.9
     )
-    floors = []
+    row, floor, taken = flops_of_a_row(MODULES[module](), X, y), Floor(), {}
 
-    def turn(seconds):
-        row = flops_of_a_row(MODULES[module](), X, y) / gemm_peak()
-        for engine in ("auto", "stacked", "loop"):
-            model = FederatedClassifier(
-                net, engine=engine, selector=RandomSelector(12), n_rounds=7, random_state=0
-            ).fit(X, y, clients=clients)
-            seconds[engine] += model.history_["round_seconds"][2:].tolist()
-            floors.extend(row * model.history_["samples_trained"][2:])
-            benchmark.extra_info[engine] = model.engine_
+    def time_rounds(engine: str) -> list[float]:
+        model = FederatedClassifier(
+            net, engine=engine, selector=RandomSelector(12), n_rounds=7, random_state=0
+        ).fit(X, y, clients=clients)
+        rounds = model.history_[2:]
+        taken[engine] = model.engine_
+        floor.add((row * n, ROW_BYTES * n) for n in rounds["samples_trained"])
+        return rounds["round_seconds"].tolist()
 
-    medians = compare("modules", turn)
-    benchmark.extra_info |= {"module": module, "floor": median(floors)}
-    print(f"\n{module}: floor {median(floors):.4f} s, {medians}")
-    print(f"  auto takes {benchmark.extra_info['auto']}")
+    contestants = {name: partial(time_rounds, name) for name in ("auto", "stacked", "loop")}
+    found = compare("modules", contestants, base="stacked", n_turns=6)
+    benchmark.extra_info |= {"module": module, "auto": taken["auto"], **floor.info()}
+    print(f"\n{module}: {floor}; engine='auto' takes {taken['auto']}", *found.lines(), sep="\n")
 
 
 def flops_of_a_row(module: nn.Module, X: np.ndarray, y: np.ndarray) -> float:
@@ -178,14 +233,17 @@ def test_gpu(benchmark, compare, folders):
         pytest.skip("needs a GPU")
     work, data = WORKLOADS["W3"], load(folders["W3"])
 
-    def turn(seconds):
-        for engine, n_rounds in (("stacked", 15), ("loop", 3)):
-            history = fit_rounds(work, data, n_rounds, engine=engine, device="cuda")
-            seconds[engine] += history["round_seconds"].tolist()
+    def time_rounds(engine: str, n_rounds: int) -> list[float]:
+        history = fit_rounds(work, data, n_rounds, engine=engine, device="cuda")
+        return history["round_seconds"].tolist()
 
-    medians = compare("gpu", turn)
+    contestants = {
+        "stacked": partial(time_rounds, "stacked", 15),
+        "loop": partial(time_rounds, "loop", 3),
+    }
+    found = compare("gpu", contestants, base="stacked", n_turns=6)
     card = benchmark.extra_info["card"] = torch.cuda.get_device_name()
-    print(f"\n{card}: {medians}, {medians['loop'] / medians['stacked']:.1f}x")
+    print(f"\n{card}:", *found.lines(), sep="\n")
 
 
 def test_polling(benchmark, compare, one_core, images):
@@ -193,15 +251,16 @@ def test_polling(benchmark, compare, one_core, images):
     X, y = images
     clients = np.arange(len(y)) % 1000
     work = Workload(1000, MLP, 1, 20, candidates=100, local_steps=1)
-    floors = []
+    floor = Floor()
 
-    def turn(seconds):
-        peak = gemm_peak()
-        for engine in ("stacked", "loop"):
-            history = fit_rounds(work, (X, y, clients), 10, engine=engine)
-            seconds[engine] += history["select_seconds"].tolist()
-            floors.extend(work.flops(n, 0) / peak for n in history["samples_evaluated"])
+    def time_polls(engine: str) -> list[float]:
+        history = fit_rounds(work, (X, y, clients), 10, engine=engine)
+        cache = last_cache_bytes()
+        polled = history["samples_evaluated"]
+        floor.add((work.flops(n, 0), work.bytes_read(n, 0, cache)) for n in polled)
+        return history["select_seconds"].tolist()
 
-    medians = compare("polling", turn)
-    benchmark.extra_info["floor"] = median(floors)
-    print(f"\npolls: {medians}, floor {median(floors):.4f} s")
+    contestants = {engine: partial(time_polls, engine) for engine in ("stacked", "loop")}
+    found = compare("polling", contestants, base="stacked", n_turns=6)
+    benchmark.extra_info |= floor.info()
+    print(f"\npolls: {floor}", *found.lines(), sep="\n")

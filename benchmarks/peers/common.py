@@ -16,16 +16,14 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import argparse
 import json
+import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import pairwise
 
 import numpy as np
 from workloads import WORKLOADS, Workload
-
-WARMUP = 2  # rounds before the timed ones, for compilation and caches
 
 
 @dataclass
@@ -34,7 +32,6 @@ class Federation:
 
     name: str
     workload: Workload
-    rounds: int
     data: Path
     X: np.ndarray
     y: np.ndarray
@@ -59,22 +56,30 @@ def read_federation(argv: Sequence[str] | None = None) -> Federation:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True, help="X.npy, y.npy, clients.npy")
     parser.add_argument("--workload", choices=WORKLOADS, required=True)
-    parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args(argv)
     X, y, clients = (np.load(args.data / f"{name}.npy") for name in ("X", "y", "clients"))
     workload = WORKLOADS[args.workload]
     rows = [np.flatnonzero(clients == k) for k in range(workload.n_clients)]
-    return Federation(args.workload, workload, args.rounds, args.data.resolve(), X, y, rows)
+    return Federation(args.workload, workload, args.data.resolve(), X, y, rows)
 
 
-def time_rounds(one_round: Callable[[], None], rounds: int) -> list[float]:
-    """Return the seconds of each round after ``WARMUP`` rounds."""
-    seconds = []
-    for _ in range(WARMUP + rounds):
-        started = time.perf_counter()
-        one_round()
-        seconds.append(time.perf_counter() - started)
-    return seconds[WARMUP:]
+class Stopwatch:
+    """Times rounds on demand: each line of the input is a number of rounds, its end the end."""
+
+    def __init__(self):
+        self.wanted, self.seconds = 0, []
+
+    def another(self) -> bool:
+        """End the round under way, if any, and begin the next; False when no more are wanted."""
+        now = time.perf_counter()
+        if self.wanted:
+            self.seconds.append(now - self.started)
+        if len(self.seconds) == self.wanted:
+            if self.wanted:
+                print(json.dumps({"seconds": self.seconds}), flush=True)
+            self.wanted, self.seconds = int(sys.stdin.readline() or 0), []
+        self.started = time.perf_counter()
+        return self.wanted > 0
 
 
 def mean_loss(logits: Callable[[np.ndarray], np.ndarray], federation: Federation) -> float:
@@ -93,15 +98,8 @@ def torch_loss(model, federation: Federation) -> float:
         return mean_loss(lambda X: model(torch.from_numpy(X)).numpy(), federation)
 
 
-def durations(ends: Sequence[float]) -> list[float]:
-    """Return the seconds of each round after ``WARMUP`` rounds, given the times at their ends."""
-    return [end - start for start, end in pairwise(ends[WARMUP - 1 :])]
-
-
-def report(
-    peer: str, package: str, federation: Federation, seconds: list[float], losses: list[float]
-) -> None:
-    """Print the line that ``peers.py`` reads; its losses show whether the model learns."""
+def report(peer: str, package: str, federation: Federation, losses: list[float]) -> None:
+    """Print the last line that ``peers.py`` reads; its losses show whether the model learns."""
     print(f"{peer}: loss {losses[0]:.4f} before, {losses[-1]:.4f} after", file=sys.stderr)
-    line = {"peer": peer, "version": version(package), "workload": federation.name}
-    print(json.dumps({**line, "seconds": seconds, "loss": losses}), flush=True)
+    line = {"peer": peer, "version": version(package), "python": platform.python_version()}
+    print(json.dumps({**line, "workload": federation.name, "loss": losses}), flush=True)

@@ -1,16 +1,19 @@
 """Runs other federated-learning packages on the workloads, each in an environment of its own.
 
->>> run_peer("fedjax", "W1", data_dir, rounds=5)  # doctest: +SKIP
-{'peer': 'fedjax', 'version': '0.0.17', 'workload': 'W1', 'seconds': [...], 'loss': [...]}
+>>> with Peer("fedjax", "W1", data_dir) as peer:  # doctest: +SKIP
+...     seconds = peer.time(5)
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -22,38 +25,80 @@ class PeerUnavailable(RuntimeError):
     """A peer cannot be installed or run here; the message is the reason, in one line."""
 
 
-def run_peer(
-    name: str, workload: str, data_dir: str | Path, rounds: int, timeout: float = 600
-) -> dict:
-    """Return the report of a peer's ``run.py``; make its environment first if it is missing.
+class Peer:
+    """A peer at work on a workload, in a process that waits between the rounds asked of it.
 
-    ``data_dir`` holds X.npy (float32), y.npy and clients.npy (int64). In the report, ``seconds``
-    are those of each timed round on one core, ``loss`` the losses before and after all rounds.
+    ``data_dir`` holds X.npy (float32), y.npy and clients.npy (int64). The peer's environment is
+    made first if it is missing, and two rounds fill its caches and compile what it compiles.
+
+    Raises
+    ------
+    PeerUnavailable
+        Here or later, if the peer cannot be installed or run.
     """
-    make = ["bash", str(HERE / "make_env.sh"), name]
-    python = _last_line(_run(make, INSTALL_SECONDS, name))
-    command = [python, str(HERE / name / "run.py"), "--data", str(data_dir)]
-    command += ["--workload", workload, "--rounds", str(rounds)]
-    line = _last_line(_run(command, timeout, name))
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError:
-        raise PeerUnavailable(f"{name}: no result but {line!r}") from None
+
+    def __init__(self, name: str, workload: str, data_dir: str | Path, timeout: float = 600):
+        self.name, self.timeout = name, timeout
+        make = ["bash", str(HERE / "make_env.sh"), name]
+        python = _last_line(_run(make, INSTALL_SECONDS, name))
+        command = [python, str(HERE / name / "run.py"), "--data", str(data_dir)]
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by close)
+        self.process = _start(
+            [*command, "--workload", workload], stdin=subprocess.PIPE, stderr=self.errors
+        )
+        try:
+            self.time(1)
+        except PeerUnavailable:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the peer's processes."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        _stop(self.process)
+        self.errors.close()
+
+    def time(self, rounds: int) -> list[float]:
+        """Return the seconds of each round, after one that brings the data back into caches."""
+        self._send(f"{rounds + 1}\n")
+        return self._answer()["seconds"][1:]
+
+    def report(self) -> dict:
+        """End the peer and return its name, version, and losses before and after all rounds."""
+        self._send("0\n")
+        return self._answer()
+
+    def _send(self, line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # what it died of is told by _answer
+            self.process.stdin.write(line)
+            self.process.stdin.flush()
+
+    def _answer(self) -> dict:
+        """Return the next line of JSON, among what the peer's package may print."""
+        timer = threading.Timer(self.timeout, _kill, [self.process])
+        timer.start()
+        try:
+            for line in self.process.stdout:
+                if line.startswith("{"):
+                    return json.loads(line)
+        finally:
+            timer.cancel()
+        if self.process.wait() == -signal.SIGKILL:
+            raise PeerUnavailable(f"{self.name}: killed, or not done after {self.timeout:g} s")
+        self.errors.seek(0)
+        raise PeerUnavailable(f"{self.name}: {_last_line(self.errors.read()) or 'no answer'}")
 
 
 def _run(command: list[str], timeout: float, name: str) -> str:
-    """Return the output of a command; end all of its processes."""
-    # Without PYTHONPATH, so that a peer imports from its own environment alone; in a new session,
-    # so that all of its processes can be killed.
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=env | {"PYTHON": sys.executable},
-        start_new_session=True,
-    )
+    """Return the output of a command."""
+    process = _start(command, stderr=subprocess.PIPE)
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -65,15 +110,29 @@ def _run(command: list[str], timeout: float, name: str) -> str:
     return output
 
 
+def _start(command: list[str], **pipes) -> subprocess.Popen:
+    """Start a command in a new session, so that all of its processes can be ended."""
+    # Without PYTHONPATH, so that a peer imports from its own environment alone.
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env["PYTHON"] = sys.executable
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=env, start_new_session=True, **pipes
+    )
+
+
 def _stop(process: subprocess.Popen) -> None:
-    """Terminate a command that is still running; kill it and its processes after 20 seconds."""
+    """Terminate a command that is still running, and kill what it leaves or after 20 seconds."""
     if process.poll() is None:
         process.terminate()
-        try:
-            process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+    _kill(process)
+    process.wait()
+
+
+def _kill(process: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _last_line(text: str) -> str:
@@ -91,12 +150,14 @@ def main() -> None:
     args = parser.parse_args()
     for name in args.peers or PEERS:
         try:
-            result = run_peer(name, args.workload, args.data, args.rounds)
+            with Peer(name, args.workload, args.data) as peer:
+                median = statistics.median(peer.time(args.rounds))
+                result = peer.report()
         except PeerUnavailable as reason:
             print(f"unavailable: {reason}")
         else:
-            median = statistics.median(result["seconds"])
-            print(f"{name} {result['version']}: {median:.4f} s a round, loss {result['loss']}")
+            version = f"{name} {result['version']}, Python {result['python']}"
+            print(f"{version}: {median:.4f} s a round, loss {result['loss']}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Flower: FedAvg in its simulation, whose one worker is a Ray actor on the same core."""
 
 # ruff: noqa: E402
+import contextlib
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -39,7 +39,7 @@ class TimedFedAvg(FedAvg):
             min_train_nodes=work.clients_per_round,
             min_available_nodes=work.n_clients,
         )
-        self.federation, self.ends = federation, []
+        self.federation, self.stopwatch = federation, common.Stopwatch()
         self.nodes: dict[int, int] = {}  # node id of each client
 
     def configure_train(self, server_round, arrays, config, grid):
@@ -64,24 +64,31 @@ class TimedFedAvg(FedAvg):
         return {reply.metadata.src_node_id: reply.content["metrics"] for reply in replies}
 
     def aggregate_train(self, server_round, replies):
-        result = super().aggregate_train(server_round, replies)
-        self.ends.append(time.perf_counter())
-        return result
+        self.arrays, metrics = super().aggregate_train(server_round, replies)
+        if not self.stopwatch.another():
+            raise NoMoreWanted
+        return self.arrays, metrics
 
 
-def simulate(federation: common.Federation, model: torch.nn.Module, data: str) -> list[float]:
-    """Return the seconds of each round after ``WARMUP`` rounds; load the result into ``model``."""
+class NoMoreWanted(Exception):
+    """Ends Flower's loop over rounds."""
+
+
+def simulate(federation: common.Federation, model: torch.nn.Module, data: str) -> None:
+    """Run and time rounds as long as they are wanted; load the result into ``model``."""
     server, strategy = ServerApp(), TimedFedAvg(federation)
 
     @server.main()
     def main(grid, context):
-        result = strategy.start(
-            grid=grid,
-            initial_arrays=ArrayRecord(model.state_dict()),
-            num_rounds=common.WARMUP + federation.rounds,
-            train_config=ConfigRecord({"data": data, "workload": federation.name}),
-        )
-        model.load_state_dict(result.arrays.to_torch_state_dict())
+        strategy.stopwatch.another()
+        with contextlib.suppress(NoMoreWanted):
+            strategy.start(
+                grid=grid,
+                initial_arrays=ArrayRecord(model.state_dict()),
+                num_rounds=10**9,
+                train_config=ConfigRecord({"data": data, "workload": federation.name}),
+            )
+        model.load_state_dict(strategy.arrays.to_torch_state_dict())
 
     run_simulation(
         server_app=server,
@@ -92,7 +99,6 @@ def simulate(federation: common.Federation, model: torch.nn.Module, data: str) -
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         },
     )
-    return common.durations(strategy.ends)
 
 
 if __name__ == "__main__":
@@ -100,6 +106,6 @@ if __name__ == "__main__":
     federation = common.read_federation()
     model = make_module(federation.workload.model)
     before = common.torch_loss(model, federation)
-    seconds = simulate(federation, model, str(federation.data))
+    simulate(federation, model, str(federation.data))
     after = common.torch_loss(model, federation)
-    common.report("flower", "flwr", federation, seconds, [before, after])
+    common.report("flower", "flwr", federation, [before, after])

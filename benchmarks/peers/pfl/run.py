@@ -1,7 +1,6 @@
 """pfl-research: FederatedAveraging of a PyTorchModel on its simulated backend."""
 
 import sys
-import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -21,6 +20,8 @@ from pfl.model.pytorch import PyTorchModel
 from torch.nn.functional import cross_entropy
 from torch_models import make_module
 from workloads import Workload
+
+MANY = 10**9  # more rounds than are ever wanted
 
 
 class Network(torch.nn.Sequential):
@@ -80,21 +81,20 @@ class Cohorts:
 
 
 class Clock(TrainingProcessCallback):
-    """Records the time at which each round ended."""
+    """Ends the training when no more rounds are wanted."""
 
-    def __init__(self):
-        self.ends: list[float] = []
+    def __init__(self, stopwatch: common.Stopwatch):
+        self.stopwatch = stopwatch
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        self.ends.append(time.perf_counter())
-        return False, Metrics()
+        return not self.stopwatch.another(), Metrics()
 
 
-def make_params(work, n_rounds: int) -> tuple[NNAlgorithmParams, NNTrainHyperParams]:
+def make_params(work) -> tuple[NNAlgorithmParams, NNTrainHyperParams]:
     """Return the parameters of the server and of the clients."""
     server = NNAlgorithmParams(
-        central_num_iterations=n_rounds,
-        evaluation_frequency=n_rounds,  # the first round alone evaluates its users, untimed
+        central_num_iterations=MANY,
+        evaluation_frequency=MANY,  # the first round alone evaluates its users, untimed
         train_cohort_size=work.clients_per_round,
         val_cohort_size=None,
     )
@@ -107,9 +107,9 @@ def make_params(work, n_rounds: int) -> tuple[NNAlgorithmParams, NNTrainHyperPar
     return server, clients
 
 
-def run(federation: common.Federation, network: Network) -> list[float]:
-    """Return the seconds of each round after ``WARMUP`` rounds."""
-    work, clock = federation.workload, Clock()
+def run(federation: common.Federation, network: Network) -> None:
+    """Run and time rounds as long as they are wanted."""
+    work, stopwatch = federation.workload, common.Stopwatch()
     X, y = torch.from_numpy(federation.X), torch.from_numpy(federation.y)
     clients = [
         Client(X[rows], y[rows], work.local_steps, str(k)) for k, rows in enumerate(federation.rows)
@@ -120,17 +120,17 @@ def run(federation: common.Federation, network: Network) -> list[float]:
         torch.optim.SGD(network.parameters(), lr=1.0),
     )
     users = FederatedDataset(clients.__getitem__, Cohorts(federation, clients, model))
-    server, training = make_params(work, common.WARMUP + federation.rounds)
+    server, training = make_params(work)
+    stopwatch.another()
     FederatedAveraging().run(
         server,
         SimulatedBackend(users, users, postprocessors=[WeightByUser()]),
         model,
         training,
         NNEvalHyperParams(local_batch_size=None),
-        [clock],
+        [Clock(stopwatch)],
         send_metrics_to_platform=False,
     )
-    return common.durations(clock.ends)
 
 
 if __name__ == "__main__":
@@ -139,6 +139,6 @@ if __name__ == "__main__":
     federation = common.read_federation()
     network = Network(federation.workload)
     before = common.torch_loss(network, federation)
-    seconds = run(federation, network)
+    run(federation, network)
     after = common.torch_loss(network, federation)
-    common.report("pfl", "pfl", federation, seconds, [before, after])
+    common.report("pfl", "pfl", federation, [before, after])
