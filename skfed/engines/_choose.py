@@ -10,7 +10,7 @@ from torch import nn
 
 from skfed.engines._data import Dataset, check_gives_row_losses
 from skfed.engines._layers import layers_of, on_meta, row_bytes
-from skfed.engines._linear import CriterionLoss, LinearStack, cross_entropy
+from skfed.engines._linear import CriterionLoss, CrossEntropy, LinearStack
 from skfed.engines._loop import LoopEngine
 from skfed.engines._probe import CannotStack, Probe, few_rows, first_line
 from skfed.engines._replies import Engine
@@ -192,7 +192,7 @@ def _method(
     layers, ignored = probe.layers(), _ignore_index(net)
     if layers is not None:
         rowwise = layers[1] is None and is_rowwise(net.criterion_)
-        linear = LinearStack(layers[0], cross_entropy if rowwise else CriterionLoss(layers[1]))
+        linear = LinearStack(layers[0], CrossEntropy() if rowwise else CriterionLoss(layers[1]))
         if probe.difference(linear) is None:
             return linear, "linear layers"
     elif speed is not None:  # before a trial, which takes longer

@@ -111,19 +111,26 @@ class Dataset:
 
         It may be in ``memory``, and is valid until the next call.
         """
+        (X,) = self.batches(rows[None], memory)
+        return X
+
+    def batches(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> Iterator[torch.Tensor]:
+        """Yield X at each entry of an array of prepared row numbers; see ``take``."""
+        shape = (*rows.shape[1:], *self.X.shape[1:])
         if isinstance(rows, torch.Tensor):
             assert self._moved is not None
-            return self._moved.index_select(0, rows.flatten()).view(*rows.shape, *self.X.shape[1:])
-        return self._gather(rows, memory).to(self.device)
-
-    def _gather(self, rows: np.ndarray, memory: Memory) -> torch.Tensor:
-        if not self.X.flags.c_contiguous:  # np.take would copy X whole
-            return torch.from_numpy(self.X[rows])
-        out = memory.empty("X", (*rows.shape, *self.X.shape[1:]), _torch_dtype(self.X.dtype))
-        # Not torch's index_select, which is as fast, since torch takes no read-only array.
-        flat = out.numpy().reshape(rows.size, *self.X.shape[1:])
-        np.take(self.X, rows.ravel(), axis=0, out=flat, mode="clip")
-        return out
+            for numbers in rows.flatten(1):
+                yield self._moved.index_select(0, numbers).view(shape)
+        elif self.X.flags.c_contiguous:
+            out = memory.empty("X", shape, _torch_dtype(self.X.dtype))
+            flat = out.numpy().reshape(-1, *self.X.shape[1:])
+            for numbers in rows.reshape(len(rows), -1):
+                # Not torch's index_select, which is as fast, since torch takes no read-only array.
+                np.take(self.X, numbers, axis=0, out=flat, mode="clip")
+                yield out.to(self.device)
+        else:  # np.take would copy X whole
+            for numbers in rows:
+                yield torch.from_numpy(self.X[numbers]).to(self.device)
 
 
 def row_weights(

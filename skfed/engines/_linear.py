@@ -7,20 +7,33 @@ product reads and writes memory in order, and is the fastest of the layouts meas
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from skorch import NeuralNet
 from torch.nn import functional as F
 
-from skfed.nets import State, normalized, weighed
+from skfed.engines._targets import Target, one_hot_targets, plain_targets
+from skfed.nets import State, weighed
 
-#: A net's loss as a function of logits (client, class, row), targets, batch sizes and weights of
-#: rows; returns the loss of each client, and its gradient by the logits.
-LogitLoss = Callable[
-    [NeuralNet, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None],
-    tuple[torch.Tensor, torch.Tensor],
-]
+
+class LogitLoss(Protocol):
+    """A net's loss as a function of logits (client, class, row) and targets."""
+
+    def targets(
+        self,
+        y: torch.Tensor,
+        sizes: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        n_outputs: int,
+        dtype: torch.dtype,
+    ) -> Iterator[Any]:
+        """Yield the targets of each step, given those of all with a leading axis."""
+
+    def __call__(
+        self, net: NeuralNet, logits: torch.Tensor, target: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of each client, and its gradient by the logits."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +60,8 @@ class LinearStack:
     ----------
     layers : sequence of Linear, WithBuffer or callable
         From the rows of X to logits; a callable acts on each element.
-    loss : callable
-        See ``LogitLoss``.
+    loss : LogitLoss
+        The criterion, and a function before it.
     """
 
     layers: Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
@@ -99,29 +112,33 @@ class BoundLinearStack:
     def __init__(self, stack: LinearStack, net: NeuralNet, params: State, buffers: State):
         self.loss, self.net = stack.loss, net
         self.layers = [_bound(layer, params, buffers) for layer in stack.layers]
-        self.first = next(i for i, layer in enumerate(stack.layers) if isinstance(layer, Linear))
+        linear = [layer for layer in self.layers if isinstance(layer, _BoundLinear)]
+        self.first = self.layers.index(linear[0])
+        self.last_weight = linear[-1].weight
 
-    def gradients(
-        self,
-        X: torch.Tensor,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
-        weights: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, State]:
-        """Return each client's mean loss over its rows, and the gradients of its parameters.
+    def targets(
+        self, y: torch.Tensor, sizes: torch.Tensor | None, weights: torch.Tensor | None
+    ) -> Iterator[Any]:
+        """Yield what ``gradients`` and ``descend`` need of each step.
 
         Parameters
         ----------
-        X : Tensor of shape (n_clients, batch_size, ...)
-            Rows of each client.
-        y : Tensor of shape (n_clients, batch_size)
+        y : Tensor of shape (n_steps, n_clients, batch_size)
             Targets.
-        sizes : Tensor of shape (n_clients,) or None
+        sizes : Tensor of shape (n_steps, n_clients) or None
             Number of rows used of each client; None: all.
-        weights : Tensor of shape (n_clients, batch_size), default=None
+        weights : Tensor of shape (n_steps, n_clients, batch_size) or None
             Weights of the rows in the loss, 0 for rows not used; None: all alike.
         """
-        losses, backwards = self._pass(X, y, sizes, weights)
+        n_outputs, dtype = self.last_weight.shape[1], self.last_weight.dtype
+        return self.loss.targets(y, sizes, weights, n_outputs, dtype)
+
+    def gradients(self, X: torch.Tensor, target: Any) -> tuple[torch.Tensor, State]:
+        """Return each client's mean loss over its rows, and the gradients of its parameters.
+
+        ``X`` has shape (n_clients, batch_size, ...).
+        """
+        losses, backwards = self._pass(X, target)
         grads = {}
         for bound, slope, h_t in backwards:
             grads[bound.layer.weight] = torch.bmm(slope, h_t)
@@ -129,16 +146,9 @@ class BoundLinearStack:
                 grads[bound.layer.bias] = slope.sum(2)
         return losses, grads
 
-    def descend(
-        self,
-        X: torch.Tensor,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
-        weights: torch.Tensor | None,
-        rate: float,
-    ) -> torch.Tensor:
+    def descend(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take a step of plain SGD, each product written into the weights; return the losses."""
-        losses, backwards = self._pass(X, y, sizes, weights)
+        losses, backwards = self._pass(X, target)
         for bound, slope, h_t in backwards:
             bound.weight.baddbmm_(slope, h_t, alpha=-rate)
             if bound.bias is not None:
@@ -146,11 +156,7 @@ class BoundLinearStack:
         return losses
 
     def _pass(
-        self,
-        X: torch.Tensor,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
-        weights: torch.Tensor | None,
+        self, X: torch.Tensor, target: Any
     ) -> tuple[torch.Tensor, Iterator[tuple[_BoundLinear, torch.Tensor, torch.Tensor]]]:
         """Return the losses, and each linear layer with its output's slope and its input.
 
@@ -177,7 +183,7 @@ class BoundLinearStack:
                 h, kept = _activate(layer, h)
                 h_t = h.mT
                 tape.append(kept)
-        losses, slope = self.loss(self.net, h, y, sizes, weights)
+        losses, slope = self.loss(self.net, h, target)
         return losses, self._back(tape, slope)
 
     def _back(
@@ -221,26 +227,28 @@ def _fills_better(one: int, other: int) -> bool:
     return -one % 16 * other < -other % 16 * one
 
 
-def cross_entropy(
-    net: NeuralNet,
-    logits: torch.Tensor,
-    y: torch.Tensor,
-    sizes: torch.Tensor | None,
-    weights: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+@dataclass(frozen=True)
+class CrossEntropy:
     """Softmax cross-entropy, averaged over each client's rows (a ``LogitLoss``)."""
-    slope = torch.log_softmax(logits, 1)
-    index = y.unsqueeze(1)
-    picked = slope.gather(1, index)
-    slope.exp_().scatter_(1, index, -1.0, reduce="add")
-    if weights is not None:
-        factors = normalized(weights, slope.dtype).unsqueeze(1)
-    elif sizes is None:
-        return picked.mean((1, 2)).neg_(), slope.mul_(1 / y.shape[1])
-    else:
-        used = torch.arange(y.shape[1], device=y.device) < sizes.unsqueeze(1)
-        factors = (used.to(slope.dtype) / sizes.unsqueeze(1)).unsqueeze(1)
-    return (picked * factors).sum((1, 2)).neg_(), slope.mul_(factors)
+
+    def targets(
+        self,
+        y: torch.Tensor,
+        sizes: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        n_outputs: int,
+        dtype: torch.dtype,
+    ) -> Iterator[torch.Tensor]:
+        """Yield the gradient of each client's loss by log p, which does not depend on p."""
+        return one_hot_targets(y, sizes, weights, n_outputs, dtype)
+
+    def __call__(
+        self, net: NeuralNet, logits: torch.Tensor, target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return losses and slopes."""
+        log_p = torch.log_softmax(logits, 1)
+        slope = torch.ops.aten._log_softmax_backward_data(target, log_p, 1, log_p.dtype)
+        return (log_p * target).sum((1, 2)), slope
 
 
 @dataclass(frozen=True)
@@ -252,22 +260,29 @@ class CriterionLoss:
 
     head: Callable[[torch.Tensor], torch.Tensor] | None = None
 
-    def __call__(
+    def targets(
         self,
-        net: NeuralNet,
-        logits: torch.Tensor,
         y: torch.Tensor,
         sizes: torch.Tensor | None,
         weights: torch.Tensor | None,
+        n_outputs: int,
+        dtype: torch.dtype,
+    ) -> Iterator[Target]:
+        """Yield the targets of each step."""
+        return plain_targets(y, sizes, weights)
+
+    def __call__(
+        self, net: NeuralNet, logits: torch.Tensor, target: Target
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return losses and slopes (a ``LogitLoss``)."""
+        y, sizes, weights = target
 
         def loss(
-            z: torch.Tensor, target: torch.Tensor, weights: torch.Tensor | None = None
+            z: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | None = None
         ) -> torch.Tensor:
             output = z if self.head is None else self.head(z)
             with weighed(net, weights):
-                return net.get_loss(output, target, X=None, training=True)
+                return net.get_loss(output, y, X=None, training=True)
 
         batched = torch.func.vmap(torch.func.grad_and_value(loss))
         if weights is not None:  # which are 0 beyond a client's rows

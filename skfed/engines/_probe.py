@@ -191,7 +191,9 @@ class Probe:
         counts = None if sizes is None else torch.tensor(sizes, device=device)
         y = torch.stack([self.y] * len(X))
         with self._restoring(training=True):
-            losses, grads = method.bind(self.net, params, buffers).gradients(X, y, counts)
+            bound = method.bind(self.net, params, buffers)
+            (target,) = bound.targets(y[None], None if counts is None else counts[None], None)
+            losses, grads = bound.gradients(X, target)
         whole = {f"module.{n}": t.detach().cpu() for n, t in {**buffers, **grads}.items()}
         return [
             {n: t[i] for n, t in whole.items()} | {"loss": losses[i].detach().cpu()}

@@ -1,8 +1,8 @@
 """What all engines have in common: which rows a client uses, and its random streams."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from skfed._federation import Federation
 from skfed.engines._requests import LocalTraining
 from skfed.nets import whole
-from skfed.utils._seeding import Purpose, stream
+from skfed.utils._seeding import Purpose, stream, stream_states, streams
 
 #: Positions among a client's rows; a range where they are consecutive.
 Positions = range | np.ndarray
@@ -47,6 +47,20 @@ class Draws:
         n_samples = self.federation.size(k)
         size = self.rows_a_step(n_samples)
         return partial(_draw, key, n_samples, size, training.epochs, training.steps)
+
+    def minibatches_of_many(
+        self, training: LocalTraining, round: int, copies: Sequence[tuple[int, int]]
+    ) -> "MinibatchDraws":
+        """Return what draws the minibatches of many (client, copy)."""
+        clients, numbers = zip(*copies, strict=True)
+        digests = [self.federation.digest(k) for k in clients]
+        return MinibatchDraws(
+            states=stream_states(self.seed, Purpose.MINIBATCHES, round, digests, numbers),
+            sizes=self.federation.sizes[list(clients)],
+            batch_size=self.batch_size,
+            epochs=training.epochs,
+            steps=training.steps,
+        )
 
     def rows_a_step(self, n_samples: int) -> int:
         """Return min(b, D_k); the last batch of an epoch may have less."""
@@ -119,21 +133,100 @@ def minibatches(
     replacement, afresh. Otherwise each epoch is an iteration and a new permutation of the rows,
     its last partial batch kept.
     """
+    rows = draw_rows(rng, n_samples, batch_size, local_epochs, local_steps)
+    sizes = step_sizes(np.array([n_samples]), batch_size, local_epochs, local_steps)[:, 0]
+    return Minibatches(rows, sizes, iterations(len(rows), local_epochs, local_steps))
+
+
+def draw_rows(
+    rng: np.random.Generator,
+    n_samples: int,
+    batch_size: int,
+    local_epochs: int,
+    local_steps: int | None,
+) -> np.ndarray:
+    """Draw the ``rows`` of a client's ``Minibatches``; see ``minibatches``."""
     size = min(batch_size, n_samples)
     if local_steps is not None:
-        rows = np.stack([rng.choice(n_samples, size, replace=False) for _ in range(local_steps)])
-        return Minibatches(rows, np.full(local_steps, size), np.arange(local_steps))
-    per_epoch = count_steps(n_samples, batch_size, 1, None)
-    rows = np.zeros((local_epochs, per_epoch * size), dtype=np.intp)
+        return np.stack([rng.choice(n_samples, size, replace=False) for _ in range(local_steps)])
+    rows = np.zeros((local_epochs, count_steps(n_samples, size, 1, None) * size), dtype=np.intp)
     for epoch in range(local_epochs):
         rows[epoch, :n_samples] = rng.permutation(n_samples)
-    sizes = np.full(per_epoch, size)
-    sizes[-1] = n_samples - (per_epoch - 1) * size
-    return Minibatches(
-        rows.reshape(-1, size),
-        np.tile(sizes, local_epochs),
-        np.arange(local_epochs).repeat(per_epoch),
-    )
+    return rows.reshape(-1, size)
+
+
+def step_sizes(
+    n_samples: np.ndarray, batch_size: int, local_epochs: int, local_steps: int | None
+) -> np.ndarray:
+    """Return the rows of each step of some clients, an array (n_steps, n_clients); 0 at no step."""
+    n_samples = np.asarray(n_samples)
+    size = np.minimum(batch_size, n_samples)
+    if local_steps is not None:
+        return np.tile(size, (local_steps, 1))
+    per_epoch = -(-n_samples // size)
+    step = np.arange(local_epochs * per_epoch.max())[:, None]
+    left = n_samples - step % per_epoch * size  # rows of the epoch
+    return np.where(step < local_epochs * per_epoch, np.minimum(size, left), 0)
+
+
+def iterations(n_steps: int, local_epochs: int, local_steps: int | None = None) -> np.ndarray:
+    """Return the local iteration of each step."""
+    if local_steps is not None:
+        return np.arange(n_steps)
+    return np.arange(local_epochs).repeat(n_steps // local_epochs)
+
+
+@dataclass(frozen=True)
+class MinibatchDraws:
+    """Draws the minibatches of many clients; small when it is sent to another process.
+
+    Parameters
+    ----------
+    states : ndarray of shape (n_members, 4)
+        States of the clients' streams.
+    sizes : ndarray of shape (n_members,)
+        D_k.
+    batch_size : int
+        b; -1 means all rows.
+    epochs, steps : int
+        See ``LocalTraining``.
+    """
+
+    states: np.ndarray
+    sizes: np.ndarray
+    batch_size: int
+    epochs: int
+    steps: int | None
+
+    def subset(self, members: Sequence[int] | np.ndarray) -> "MinibatchDraws":
+        """Return the draws of some members alone."""
+        return replace(self, states=self.states[members], sizes=self.sizes[members])
+
+    def side_by_side(self, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draw the minibatches of all members, the one with most steps first.
+
+        Parameters
+        ----------
+        rows : sequence of ndarray of int
+            Row numbers of each member.
+
+        Returns
+        -------
+        numbers : ndarray of shape (n_steps, n_members, batch_size)
+            Row numbers of each step. Those beyond ``sizes`` are not used.
+        sizes : ndarray of shape (n_steps, n_members)
+            Rows of each step; 0 after a member's last.
+        iterations : ndarray of shape (n_steps,)
+            The local iteration of each step of the first member.
+        """
+        b = whole(self.batch_size, int(self.sizes.max()))
+        sizes = step_sizes(self.sizes, b, self.epochs, self.steps)
+        numbers = np.empty((*sizes.shape, sizes.max()), dtype=np.intp)
+        numbers[:] = np.array([own[0] for own in rows])[:, None]
+        for i, (rng, own) in enumerate(zip(streams(self.states), rows, strict=True)):
+            drawn = draw_rows(rng, len(own), b, self.epochs, self.steps)
+            numbers[: len(drawn), i, : drawn.shape[1]] = own[drawn]
+        return numbers, sizes, iterations(len(sizes), self.epochs, self.steps)
 
 
 def _draw(key: tuple, *settings: Any) -> Minibatches:

@@ -158,6 +158,7 @@ class StackedEngine:
         """Yield the training of a cohort, chunk by chunk."""
         draws, t, training = self.draws, request.round, request.training
         copies = list(enumerate_copies(request.cohort.clients))
+        minibatches = draws.minibatches_of_many(training, t, copies)
         for members in self._cut(training, [k for k, _ in copies]):
             chosen = [copies[i] for i in members]
             clients = [k for k, _ in chosen]
@@ -170,7 +171,7 @@ class StackedEngine:
                 members=members,
                 clients=clients,
                 names=draws.federation.names(clients),
-                draws=[draws.minibatches(training, t, k, copy) for k, copy in chosen],
+                draws=minibatches.subset(members),
                 # A chunk's random layers have draws of their own, since its cut is its own.
                 layers_rng=draws.stream(Purpose.RANDOM_LAYERS, t, *chosen[0]),
             )

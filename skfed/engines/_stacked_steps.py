@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._loop import one_torch_thread
 from skfed.engines._replies import Updates, collect
 from skfed.engines._requests import TrainRequest
-from skfed.engines._sampling import Minibatches
+from skfed.engines._sampling import MinibatchDraws
 from skfed.engines._vmap import BatchedModule
 from skfed.engines._workers import Load
 from skfed.nets import NetPool, State
@@ -56,8 +57,8 @@ class ChunkTraining:
         Their positions in the cohort, those with most steps first.
     clients, names
         The client of each member, and its id.
-    draws : sequence of callable
-        Each returns the minibatches of a member.
+    draws : MinibatchDraws
+        Of the members.
     layers_rng : numpy.random.Generator
         For random layers.
     """
@@ -70,12 +71,13 @@ class ChunkTraining:
     members: np.ndarray
     clients: Sequence[int]
     names: tuple
-    draws: Sequence[Callable[[], Minibatches]]
+    draws: MinibatchDraws
     layers_rng: np.random.Generator
 
     def run(self, load: Load) -> list[Updates]:
         """Take all steps, and collect what the aggregator needs."""
-        request, chunk = self.request, make_chunk(self.draws, *load(self.clients))
+        dataset, rows = load(self.clients)
+        request, chunk = self.request, Chunk(dataset, *self.draws.side_by_side(rows))
         device = self.net_pool.device
         with (
             self.net_pool.borrowed() as net,
@@ -85,11 +87,10 @@ class ChunkTraining:
         ):
             stack = Stack(net, self.method, request, len(self.members), memory)
             rates = stack.rates(request, chunk.iterations)
-            losses = []
+            losses: list[torch.Tensor] = []
             with torch.no_grad():
-                for rate, batch in zip(rates.tolist(), chunk.batches(memory), strict=True):
-                    stack.keep_first(len(batch[0]))
-                    losses.append(stack.step(*batch, rate))
+                for steps, block in chunk.blocks():
+                    losses += stack.take_steps(block, rates[steps].tolist(), memory)
                 sums = pad_sequence(losses, batch_first=True).double().sum(0).cpu().numpy()
             taken = chunk.sizes > 0
             variates = stack.variates(request, (taken * rates[:, None]).sum(0))
@@ -114,7 +115,7 @@ class ChunkTraining:
                 members=self.members[[i]],
                 clients=[self.clients[i]],
                 names=self.names[i : i + 1],
-                draws=[self.draws[i]],
+                draws=self.draws.subset([i]),
             )
             for i in range(len(self.members))
         ]
@@ -147,44 +148,35 @@ class Chunk:
     sizes: np.ndarray
     iterations: np.ndarray
 
-    def batches(
-        self, memory: Memory
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]]:
-        """Yield X, y, sizes (None: all rows are used) and weights of the members of each step."""
-        rows, y = self.dataset.prepare(self.rows)
-        sizes = torch.from_numpy(self.sizes).to(y.device)
-        weights = self._weights()
-        for step, n_rows in enumerate(self.sizes):
-            n = np.count_nonzero(n_rows)  # they come first
-            width = n_rows[:n].max()
-            X = self.dataset.take(rows[step, :n, :width], memory)
-            ragged = sizes[step, :n] if n_rows[:n].min() < width else None
-            own = None if weights is None else weights[step, :n, :width]
-            yield X, y[step, :n, :width], ragged, own
+    def blocks(self) -> Iterator[tuple[slice, "Block"]]:
+        """Yield runs of steps with the same members and width, and which steps they are."""
+        n_members = np.count_nonzero(self.sizes, axis=1)  # they come first
+        widths = self.sizes.max(axis=1)
+        full = self.sizes.sum(axis=1) == n_members * widths
+        alike = np.stack([n_members, widths, full])
+        starts = np.flatnonzero(np.diff(alike, axis=1, prepend=-1).any(axis=0))
+        for start, end in pairwise([*starts.tolist(), len(widths)]):
+            yield slice(start, end), self._block(slice(start, end), *alike[:, start].tolist())
 
-    def _weights(self) -> torch.Tensor | None:
-        """Return the weights of the rows of all steps, if they have any; 0 for rows not used."""
-        weights = self.dataset.weigh(self.rows)
-        if weights is None:
-            return None
-        used = np.arange(self.rows.shape[2]) < self.sizes[..., None]
-        return weights * torch.from_numpy(used).to(weights.device)
+    def _block(self, steps: slice, n_members: int, width: int, full: bool) -> "Block":
+        sizes = self.sizes[steps, :n_members]
+        own = self.rows[steps, :n_members, :width]
+        rows, y = self.dataset.prepare(own)
+        weights = self.dataset.weigh(own)
+        if weights is not None:  # 0 for rows not used
+            weights = weights * torch.from_numpy(np.arange(width) < sizes[..., None]).to(y.device)
+        counts = None if full else torch.from_numpy(sizes).to(y.device)
+        return Block(self.dataset, rows, y, counts, weights)
 
 
-def make_chunk(
-    draws: Sequence[Callable[[], Minibatches]], dataset: Dataset, rows: Sequence[np.ndarray]
-) -> Chunk:
-    """Lay the minibatches of some members side by side, given the row numbers of each."""
-    batches = [draw() for draw in draws]
-    n_steps = max(len(b.sizes) for b in batches)
-    width = max(b.rows.shape[1] for b in batches)
-    numbers = np.empty((n_steps, len(batches), width), dtype=np.intp)
-    sizes = np.zeros((n_steps, len(batches)), dtype=np.intp)
-    for i, (own, b) in enumerate(zip(rows, batches, strict=True)):
-        numbers[:, i] = own[0]
-        numbers[: len(b.sizes), i, : b.rows.shape[1]] = own[b.rows]
-        sizes[: len(b.sizes), i] = b.sizes
-    return Chunk(dataset, numbers, sizes, batches[0].iterations)
+class Block(NamedTuple):
+    """Steps of the same members, of as many rows each."""
+
+    dataset: Dataset
+    rows: np.ndarray | torch.Tensor  # prepared, of shape (n_steps, n_members, width)
+    y: torch.Tensor  # in that shape
+    sizes: torch.Tensor | None  # (n_steps, n_members), the rows used; None: all
+    weights: torch.Tensor | None  # of the rows, if they have any
 
 
 class Stack:
@@ -239,18 +231,19 @@ class Stack:
             return np.full(len(iterations), float(self.net.optimizer_.param_groups[0]["lr"]))
         return np.array([rates[i][0] for i in iterations])
 
-    @property
-    def step(self) -> Callable[..., torch.Tensor]:
-        """Take one step of the members that still train, and return their losses before it.
-
-        A function of X, y, sizes and weights, as ``Chunk.batches`` yields them, and the learning
-        rate.
-        """
+    def take_steps(
+        self, block: Block, rates: Sequence[float], memory: Memory
+    ) -> list[torch.Tensor]:
+        """Take steps by their learning rates; return the members' losses before each."""
+        self._keep_first(block.y.shape[1])
+        step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
         if self.optimizer is None and isinstance(self.bound, BoundLinearStack):
-            return self.bound.descend
-        return self._optimize
+            step = self.bound.descend
+        batches = block.dataset.batches(block.rows, memory)
+        targets = self.bound.targets(block.y, block.sizes, block.weights)
+        return list(map(step, batches, targets, rates))
 
-    def keep_first(self, n: int) -> None:
+    def _keep_first(self, n: int) -> None:
         """Leave out all but the first n members: they have taken their last step."""
         if n == self.n_training:
             return
@@ -279,16 +272,9 @@ class Stack:
         """Bind the method to the tensors of the members that still train."""
         self.bound = self.method.bind(self.net, self.params, self.buffers)
 
-    def _optimize(
-        self,
-        X: torch.Tensor,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
-        weights: torch.Tensor | None,
-        rate: float,
-    ) -> torch.Tensor:
+    def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""
-        losses, grads = self.bound.gradients(X, y, sizes, weights)
+        losses, grads = self.bound.gradients(X, target)
         for name, parameter in self.params.items():
             parameter.grad = self._corrected(name, grads[name])
         assert self.optimizer is not None

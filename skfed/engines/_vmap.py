@@ -1,11 +1,13 @@
 """Any module that torch.func can batch: the gradients of many clients at once."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from skorch import NeuralNet
 
+from skfed.engines._targets import Target, plain_targets
 from skfed.nets import State, weighed
 
 
@@ -51,17 +53,18 @@ class BoundModule:
     params: State
     buffers: State
 
-    def gradients(
-        self,
-        X: torch.Tensor,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
-        weights: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, State]:
+    def targets(
+        self, y: torch.Tensor, sizes: torch.Tensor | None, weights: torch.Tensor | None
+    ) -> Iterator[Target]:
+        """Yield what ``gradients`` needs of each step; see ``BoundLinearStack.targets``."""
+        return plain_targets(y, sizes, weights)
+
+    def gradients(self, X: torch.Tensor, target: Target) -> tuple[torch.Tensor, State]:
         """Return each client's loss and gradients, and update the buffers.
 
         See ``BoundLinearStack.gradients``.
         """
+        y, sizes, weights = target
         if sizes is None:
             return self._of_equal_sizes(self.params, self.buffers, X, y, weights)
         if self.ignored is not None:

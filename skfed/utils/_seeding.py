@@ -3,7 +3,7 @@
 A draw does not depend on the order of clients, on the process, or on other draws.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from threading import RLock
@@ -11,6 +11,8 @@ from threading import RLock
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
+
+from skfed.utils._seed_sequence import generate_states, seeded_pcg64
 
 _NO_CLIENT = bytes(16)
 
@@ -47,6 +49,29 @@ def stream(
     # Each entry is a 32-bit word, so that different keys have different entropy.
     words = np.concatenate([[seed, purpose, round, copy], np.frombuffer(client, dtype="<u4")])
     return np.random.default_rng(np.random.SeedSequence(words.astype(np.uint32)))
+
+
+def stream_states(
+    seed: int, purpose: Purpose, round: int, clients: Sequence[bytes], copies: Sequence[int]
+) -> np.ndarray:
+    """Return what ``streams`` needs for many clients, an array of shape (n_clients, 4)."""
+    words = np.empty((len(clients), 8), dtype=np.uint32)
+    words[:, :3] = seed, purpose, round
+    words[:, 3] = copies
+    words[:, 4:] = np.frombuffer(b"".join(clients), dtype="<u4").reshape(-1, 4)
+    return generate_states(words)
+
+
+def streams(states: np.ndarray) -> Iterator[np.random.Generator]:
+    """Yield what ``stream`` returns for each client; each is valid until the next.
+
+    It is one generator whose state is set, which takes a fifth of the time of a new one.
+    """
+    bits = np.random.PCG64()
+    rng = np.random.Generator(bits)
+    for state in states.tolist():
+        bits.state = seeded_pcg64(*state)
+        yield rng
 
 
 @contextmanager
