@@ -21,13 +21,13 @@ class WeightedMean(BaseAggregator):
 
     def collect(self, model, stack, weights, parameters):
         """Return the weighted sum of some members' models, for buffers that of their changes."""
-        # The sum of their changes, since large integers have no sum.
-        return {
-            name: _weighted_sum(
-                real(tensor) if name in parameters else difference(tensor, model[name]), weights
-            )
-            for name, tensor in stack.items()
-        }
+        total = {}
+        q = _Weights(weights)
+        for name, tensor in stack.items():
+            # Of buffers the sum of their changes, since large integers have no sum.
+            values = real(tensor) if name in parameters else difference(tensor, model[name])
+            total[name] = q.sum_of(values)
+        return total
 
     def accumulate(self, parts, members, part):
         """Add up the sums as they come; a subclass with a ``combine`` of its own gets them all."""
@@ -72,9 +72,18 @@ def _sum_of_parts(parts: Iterable[tuple[np.ndarray, State]]) -> tuple[np.ndarray
     return np.concatenate(all_members), total
 
 
-def _weighted_sum(stack: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
-    """Sum over the leading axis, in float32 or float64 (in float64 it takes 4x as long)."""
-    values = by_member(stack.float() if stack.dtype in (torch.half, torch.bfloat16) else stack)
-    # A copy, since what comes to a worker of Ray is read-only.
-    q = torch.tensor(weights, dtype=values.dtype, device=stack.device)
-    return (q @ values).double().view(stack.shape[1:])
+class _Weights:
+    """The weights of some members, in the dtypes and on the devices of their tensors."""
+
+    def __init__(self, weights: np.ndarray):
+        self._weights = weights
+        self._tensors: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+    def sum_of(self, stack: torch.Tensor) -> torch.Tensor:
+        """Sum over the leading axis, in float32 or float64 (in float64 it takes 4x as long)."""
+        values = by_member(stack.float() if stack.dtype in (torch.half, torch.bfloat16) else stack)
+        key = values.dtype, values.device
+        if key not in self._tensors:
+            # A copy, since what comes to a worker of Ray is read-only.
+            self._tensors[key] = torch.tensor(self._weights, dtype=key[0], device=key[1])
+        return (self._tensors[key] @ values).double().view(stack.shape[1:])

@@ -68,7 +68,7 @@ class LinearStack:
     loss: LogitLoss
 
     #: Bytes of models and rows that are worth stacking on a CPU: what fits a core's cache.
-    cache_bytes: ClassVar[int] = 5 * 2**20
+    cache_bytes: ClassVar[int] = 8 * 2**20
 
     def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLinearStack":
         """Return the stack with the parameters and buffers of some clients."""

@@ -14,7 +14,7 @@ import torch
 from skorch import NeuralNet
 
 from skfed.aggregation._scaffold import new_variate
-from skfed.engines._replies import Evaluation, Updates, collect
+from skfed.engines._replies import Evaluation, Updates, collect, with_names
 from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
 from skfed.engines._sampling import (
     Draws,
@@ -67,7 +67,8 @@ class LoopEngine:
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train each client from the same state; one that is listed twice trains twice."""
-        return self.workers.map(self.trainings(request), self.data)
+        updates = self.workers.map(self.trainings(request), self.data)
+        return with_names(updates, request, self.draws)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
@@ -83,7 +84,6 @@ class LoopEngine:
                 request=request.subset(member),
                 member=member,
                 clients=[k],
-                name=draws.name(k, t),
                 draw=draws.minibatches(request.training, t, k, copy),
                 layers_rng=draws.stream(Purpose.RANDOM_LAYERS, t, k, copy),
             )
@@ -106,7 +106,6 @@ class ClientTraining:
     request: TrainRequest  # for this member alone
     member: np.ndarray  # its position in the cohort
     clients: Sequence[int]
-    name: str  # for error messages
     draw: Callable[[], Minibatches]
     layers_rng: np.random.Generator
 
@@ -122,7 +121,6 @@ class ClientTraining:
 
     def failed(self, error: Exception) -> list[Updates]:
         """Return the update of a client that failed."""
-        error.add_note(f"while training {self.name}")
         return [Updates.of_failed(self.member, error)]
 
     def train(self, load: Load) -> Trained:

@@ -13,7 +13,7 @@ import numpy as np
 from skfed.engines._data import Dataset, MemoryPool
 from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
 from skfed.engines._loop import evaluate_one_by_one
-from skfed.engines._replies import Evaluation, Updates
+from skfed.engines._replies import Evaluation, Updates, with_names
 from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
 from skfed.engines._sampling import (
     Draws,
@@ -93,7 +93,8 @@ class StackedEngine:
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train a cohort; a client that is listed twice trains twice."""
-        return self.workers.map(self._trainings(request), self.data)
+        updates = self.workers.map(self._trainings(request), self.data)
+        return with_names(updates, request, self.draws)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
@@ -161,19 +162,18 @@ class StackedEngine:
         minibatches = draws.minibatches_of_many(training, t, copies)
         for members in self._cut(training, [k for k, _ in copies]):
             chosen = [copies[i] for i in members]
-            clients = [k for k, _ in chosen]
             yield ChunkTraining(
                 net_pool=self.net_pool,
                 memory_pool=self.memory_pool,
                 method=self.plan.method,
-                random=self.plan.random,
                 request=request.subset(members),
                 members=members,
-                clients=clients,
-                names=draws.federation.names(clients),
+                clients=[k for k, _ in chosen],
                 draws=minibatches.subset(members),
                 # A chunk's random layers have draws of their own, since its cut is its own.
-                layers_rng=draws.stream(Purpose.RANDOM_LAYERS, t, *chosen[0]),
+                layers_rng=(
+                    draws.stream(Purpose.RANDOM_LAYERS, t, *chosen[0]) if self.plan.random else None
+                ),
             )
 
     def _cut(self, training: LocalTraining, clients: list[int]) -> list[np.ndarray]:
@@ -234,13 +234,26 @@ def cut(n_steps: np.ndarray, limit: int, alike: bool, max_steps: int) -> list[np
     groups = [order]
     if alike:
         groups = np.split(order, np.flatnonzero(np.diff(n_steps[order])) + 1)
+    n_chunks = _even_number if len(groups) == 1 else _smallest_number
     parts = [
         part
         for group in groups
         if len(group)
-        for part in np.array_split(group, -(-len(group) // limit))
+        for part in np.array_split(group, n_chunks(len(group), limit))
     ]
     return [piece for part in parts for piece in _short_enough(part, n_steps, max_steps)]
+
+
+def _smallest_number(n_members: int, limit: int) -> int:
+    """Return how many chunks of at most ``limit`` members there are at least."""
+    return -(-n_members // limit)
+
+
+def _even_number(n_members: int, limit: int) -> int:
+    """Return 1 for half a chunk or less, else an even number: two jobs have the same to do."""
+    if 2 * n_members <= limit:
+        return 1
+    return min(n_members, 2 * _smallest_number(n_members, 2 * limit))
 
 
 def _short_enough(part: np.ndarray, n_steps: np.ndarray, max_steps: int) -> list[np.ndarray]:

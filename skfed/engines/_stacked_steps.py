@@ -49,30 +49,26 @@ class ChunkTraining:
         Copies of the net, and memory for the members' states.
     method : LinearStack or BatchedModule
         How losses and gradients are computed.
-    random : bool
-        Whether the module draws random numbers in training; torch's generator is locked then.
     request : TrainRequest
         For these members alone.
     members : ndarray of shape (n_members,)
         Their positions in the cohort, those with most steps first.
-    clients, names
-        The client of each member, and its id.
+    clients : sequence of int
+        The client of each member.
     draws : MinibatchDraws
         Of the members.
-    layers_rng : numpy.random.Generator
-        For random layers.
+    layers_rng : numpy.random.Generator or None
+        For random layers, while torch's generator is locked; None without such layers.
     """
 
     net_pool: NetPool
     memory_pool: MemoryPool
     method: Method
-    random: bool
     request: TrainRequest
     members: np.ndarray
     clients: Sequence[int]
-    names: tuple
     draws: MinibatchDraws
-    layers_rng: np.random.Generator
+    layers_rng: np.random.Generator | None
 
     def run(self, load: Load) -> list[Updates]:
         """Take all steps, and collect what the aggregator needs."""
@@ -82,7 +78,7 @@ class ChunkTraining:
         with (
             self.net_pool.borrowed() as net,
             self.memory_pool.borrowed() as memory,
-            torch_seeded(self.layers_rng, device) if self.random else nullcontext(),
+            nullcontext() if self.layers_rng is None else torch_seeded(self.layers_rng, device),
             one_torch_thread(),
         ):
             stack = Stack(net, self.method, request, len(self.members), memory)
@@ -114,7 +110,6 @@ class ChunkTraining:
                 request=self.request.subset(np.array([i])),
                 members=self.members[[i]],
                 clients=[self.clients[i]],
-                names=self.names[i : i + 1],
                 draws=self.draws.subset([i]),
             )
             for i in range(len(self.members))
@@ -122,7 +117,6 @@ class ChunkTraining:
 
     def failed(self, error: Exception) -> list[Updates]:
         """Return the update of a member that failed."""
-        error.add_note(f"while training client {self.names[0]!r} in round {self.request.round}")
         return [Updates.of_failed(self.members, error)]
 
 

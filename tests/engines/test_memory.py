@@ -51,9 +51,12 @@ def test_rows_are_taken_in_any_layout(order):
 
 
 def test_cohorts_are_cut_evenly_those_with_most_steps_first():
+    """Into an even number of chunks, for two jobs, unless half a chunk is enough."""
     n_steps = np.array([3, 9, 3, 5, 9, 1, 3])
     chunks = cut(n_steps, limit=3, alike=False, max_steps=999)
-    assert [chunk.tolist() for chunk in chunks] == [[1, 4, 3], [0, 2], [6, 5]]
+    assert [chunk.tolist() for chunk in chunks] == [[1, 4], [3, 0], [2, 6], [5]]
+    numbers = [len(cut(n_steps, limit, alike=False, max_steps=999)) for limit in (1, 4, 13, 14)]
+    assert numbers == [7, 2, 2, 1]
     alike = cut(n_steps, limit=2, alike=True, max_steps=999)
     assert [chunk.tolist() for chunk in alike] == [[1, 4], [3], [0, 2], [6], [5]]
     assert cut(np.empty(0, int), 3, True, 999) == []

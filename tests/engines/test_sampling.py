@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
 
+from skfed._federation import make_federation
+from skfed.engines import Draws, LocalTraining
 from skfed.engines._sampling import minibatches
+from skfed.utils._seeding import Purpose, stream, stream_states, streams
 
 
 def test_an_epoch_is_a_fresh_permutation_with_the_last_partial_batch():
@@ -21,3 +24,36 @@ def test_a_step_draws_min_b_D_k_rows_without_replacement(n_samples, size):
     assert iterations == tuple(range(30))
     assert all(len(set(batch.tolist())) == size for batch in batches)
     assert set(np.concatenate(batches).tolist()) == set(range(n_samples))
+
+
+def test_the_streams_of_many_clients_are_those_of_each():
+    clients = [np.random.default_rng(i).bytes(16) for i in range(50)]
+    copies = np.arange(50) % 3
+    for seed in (0, 1, 2**32 - 1):
+        states = stream_states(seed, Purpose.MINIBATCHES, 7, clients, copies)
+        for rng, client, copy in zip(streams(states), clients, copies, strict=True):
+            own = stream(seed, Purpose.MINIBATCHES, 7, client, copy)
+            assert rng.bit_generator.state == own.bit_generator.state
+            assert rng.integers(2**32, size=5).tolist() == own.integers(2**32, size=5).tolist()
+
+
+@pytest.mark.parametrize("batch_size", [3, 8, -1])
+@pytest.mark.parametrize("training", [LocalTraining(epochs=2), LocalTraining(steps=4)])
+def test_the_minibatches_of_many_clients_are_those_of_each(batch_size, training):
+    sizes = np.array([9, 8, 5, 1])
+    ids = np.random.default_rng(0).permutation(np.repeat(range(4), sizes))
+    federation = make_federation(ids, len(ids))
+    draws = Draws(federation, 5, batch_size)
+    members = [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
+    many = draws.minibatches_of_many(training, 6, members)
+    rows = [federation.rows(k) for k, _ in members]
+    numbers, counts, iterations = many.side_by_side(rows)
+    for i, (k, copy) in enumerate(members):
+        steps = list(draws.minibatches(training, 6, k, copy)())
+        assert counts[:, i].tolist() == [len(own) for _, own in steps] + [0] * (
+            len(counts) - len(steps)
+        )
+        for step, (iteration, own) in enumerate(steps):
+            assert numbers[step, i, : len(own)].tolist() == rows[i][own].tolist()
+            assert i or iterations[step] == iteration
+    assert np.isin(numbers[:, 4], rows[4]).all()  # also where they are not used
