@@ -14,7 +14,7 @@ import torch
 from skorch import NeuralNet
 
 from skfed.aggregation._scaffold import new_variate
-from skfed.engines._replies import Evaluation, Updates, collect, with_names
+from skfed.engines._replies import Evaluation, Updates, collect
 from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
 from skfed.engines._sampling import (
     Draws,
@@ -67,8 +67,7 @@ class LoopEngine:
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train each client from the same state; one that is listed twice trains twice."""
-        updates = self.workers.map(self.trainings(request), self.data)
-        return with_names(updates, request, self.draws)
+        return self.workers.map(self.trainings(request), self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""

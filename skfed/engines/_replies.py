@@ -1,6 +1,6 @@
 """What clients reply: updates after training, and values of a poll's metric."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -10,7 +10,6 @@ import torch
 
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.engines._requests import EvaluateRequest, TrainRequest
-from skfed.engines._sampling import Draws
 from skfed.nets import State, by_member
 
 
@@ -53,17 +52,6 @@ class Updates:
         n = len(members)
         nothing = np.full(n, np.nan), np.zeros(n, dtype=int), np.zeros(n, dtype=bool)
         return cls(members, *nothing, None, [None] * n, error=error)
-
-
-def with_names(
-    updates: Iterable[Updates], request: TrainRequest, draws: Draws
-) -> Iterator[Updates]:
-    """Yield updates; the errors of those that failed get the client's name."""
-    for update in updates:
-        if update.error is not None:
-            k = request.cohort.clients[update.members[0]]
-            update.error.add_note(f"while training {draws.name(k, request.round)}")
-        yield update
 
 
 class Evaluation(NamedTuple):

@@ -52,11 +52,12 @@ class Draws:
         self, training: LocalTraining, round: int, copies: Sequence[tuple[int, int]]
     ) -> "MinibatchDraws":
         """Return what draws the minibatches of many (client, copy)."""
-        clients, numbers = zip(*copies, strict=True)
-        digests = [self.federation.digest(k) for k in clients]
+        clients = np.array([k for k, _ in copies], dtype=int)
+        numbers = [copy for _, copy in copies]
+        digests = [self.federation.digest(k) for k in clients.tolist()]
         return MinibatchDraws(
             states=stream_states(self.seed, Purpose.MINIBATCHES, round, digests, numbers),
-            sizes=self.federation.sizes[list(clients)],
+            sizes=self.federation.sizes[clients],
             batch_size=self.batch_size,
             epochs=training.epochs,
             steps=training.steps,

@@ -13,7 +13,7 @@ import numpy as np
 from skfed.engines._data import Dataset, MemoryPool
 from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
 from skfed.engines._loop import evaluate_one_by_one
-from skfed.engines._replies import Evaluation, Updates, with_names
+from skfed.engines._replies import Evaluation, Updates
 from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
 from skfed.engines._sampling import (
     Draws,
@@ -93,8 +93,7 @@ class StackedEngine:
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train a cohort; a client that is listed twice trains twice."""
-        updates = self.workers.map(self._trainings(request), self.data)
-        return with_names(updates, request, self.draws)
+        return self.workers.map(self._trainings(request), self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""

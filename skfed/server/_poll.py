@@ -28,15 +28,19 @@ class FailureLog:
     logged: set[tuple[bytes, str]]  # client digests and texts that were logged; it grows
     fatal: bool  # whether a failure ends the fit
 
+    def name(self, k: int) -> str:
+        """Name a client and the round in error messages."""
+        return f"client {self.federation.names([k])[0]!r} in round {self.round}"
+
     def add(self, k: int, cause: Exception) -> None:
         """Log that a client failed; raise the cause if that is fatal."""
-        name = self.federation.names([k])[0]
         if self.fatal:
-            cause.add_note(f"client {name!r} in round {self.round}")
+            cause.add_note(self.name(k))
             raise cause
         entry = self.federation.digest(k), in_one_line(cause)
         if entry not in self.logged:
             self.logged.add(entry)
+            name = self.federation.names([k])[0]
             logger.warning("client %r fails in round %d: %s", name, self.round, entry[1])
 
 

@@ -42,6 +42,7 @@ class RoundUpdates:
                 self.variates[i] = variate
             else:
                 cause = updates.error or self.privatizer.not_finite("update", loss)
+                cause.add_note(f"while training {self.failures.name(k)}")
                 self.causes[int(i)] = cause
                 self.failures.add(k, cause)
         if updates.finite.any():
