@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PEERS = ("fedjax", "fedlab", "pfl", "flower")
+PEERS = ("fedjax", "fedlab", "pfl", "flower", "blazefl")
 INSTALL_SECONDS = 900
 
 
