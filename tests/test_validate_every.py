@@ -130,3 +130,18 @@ def test_the_bar_shows_the_last_score(blobs, capsys):
 def test_validate_every_is_a_positive_int(blobs, value):
     with pytest.raises(ValueError, match="validate_every"):
         fit(blobs, validate_every=value)
+
+
+def test_batches_have_the_rows_that_fit_where_the_loss_is_a_mean_over_rows(blobs, monkeypatch):
+    """With the loop engine they are the net's, of 16 rows; values differ by rounding alone."""
+    from skfed.nets import _evaluate
+
+    real, n_batches = _evaluate.to_tensors, []
+    monkeypatch.setattr(_evaluate, "to_tensors", lambda *a: n_batches.append(1) or real(*a))
+    histories = []
+    for engine, expected in (("loop", -(-len(blobs[1]) // 16)), ("stacked", 1)):
+        n_batches.clear()
+        model = fit(blobs, validate_every=7, engine=engine, selector=RandomSelector(1))
+        assert len(n_batches) == expected
+        histories.append(model.history_[["val_loss", "val_score"]])
+    pd.testing.assert_frame_equal(*histories, rtol=1e-5)

@@ -64,6 +64,7 @@ class LoopEngine:
     draws: Draws
     workers: Workers
     clients_add_noise: bool = field(default=False, init=False)
+    validation_rows: int | None = field(default=None, init=False)
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train each client from the same state; one that is listed twice trains twice."""
@@ -222,11 +223,18 @@ def evaluate_one_by_one(
 
 
 def evaluate(
-    net: NeuralNet, X: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    net: NeuralNet,
+    X: np.ndarray,
+    y: np.ndarray,
+    rng: np.random.Generator,
+    n_rows: int | None = None,
 ) -> tuple[float, np.ndarray]:
-    """Return the mean loss and the outputs of a net as it stands; ``rng`` is for its layers."""
+    """Return the mean loss and the outputs of a net as it stands; ``rng`` is for its layers.
+
+    Batches have ``n_rows``; see ``Evaluator.validation_rows``.
+    """
     with torch_seeded(rng, net.device), one_torch_thread():
-        loss, outputs = evaluate_net(net, X, y)
+        loss, outputs = evaluate_net(net, X, y, n_rows=n_rows)
         return loss, outputs.cpu().numpy()
 
 

@@ -69,6 +69,10 @@ class Evaluator(Protocol):
     #: Whether clients add noise, and compare with the bound, themselves.
     clients_add_noise: bool
 
+    @property
+    def validation_rows(self) -> int | None:
+        """Rows of a batch of validation at the server; None: as the net's iterator has them."""
+
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
 

@@ -148,6 +148,11 @@ class StackedEngine:
         """Return the rows of a product of evaluation."""
         return self._limit(self.plan.row_bytes, self.plan.row_bytes)
 
+    @property
+    def validation_rows(self) -> int | None:
+        """Rows of a batch of validation: what fits, where the loss is a mean over rows."""
+        return self._evaluation_limit() if self.plan.rowwise else None
+
     def _evaluation_batch(self) -> int:
         """Return the rows of a batch of evaluation."""
         size, limit = self.plan.evaluation_batch, self._evaluation_limit()

@@ -52,6 +52,7 @@ class MessageEngine:
     classes: str  # as text
     fit_id: str  # distinguishes the rounds of this fit from those of others
     clients_add_noise: bool = field(default=True, init=False)
+    validation_rows: int | None = field(default=None, init=False)
     _round: int = field(default=-1, init=False)
     _holders: set[str] = field(default_factory=set, init=False)  # clients with the round's state
 

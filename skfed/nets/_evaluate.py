@@ -19,13 +19,17 @@ _STEP_METHODS = "validation_step", "infer", "_set_training"
 
 
 def evaluate_net(
-    net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | None = None
+    net: NeuralNet,
+    X: np.ndarray,
+    y: np.ndarray,
+    weights: torch.Tensor | None = None,
+    n_rows: int | None = None,
 ) -> tuple[float, torch.Tensor]:
     """Return the mean loss over rows, by their weights if they have any, and the net's outputs.
 
-    Batches are those of the net's iterator for validation.
+    Batches have ``n_rows``; None: as many as those of the net's iterator for validation.
     """
-    size = whole(batch_size(net, "iterator_valid"), len(y))
+    size = n_rows or whole(batch_size(net, "iterator_valid"), len(y))
     step = net.validation_step if overridden(net, _STEP_METHODS) else _plain_step(net)
     loss, total, outputs = 0.0, 0.0, []
     for start in range(0, len(y), size):
@@ -34,8 +38,8 @@ def evaluate_net(
         own = None if weights is None else weights[rows]
         with weighed(net, own):
             found = step(batch)
-        n_rows = len(batch[1]) if own is None else own.sum().item()
-        loss, total = loss + found["loss"].item() * n_rows, total + n_rows
+        share = len(batch[1]) if own is None else own.sum().item()
+        loss, total = loss + found["loss"].item() * share, total + share
         output = found["y_pred"]
         outputs.append(output[0] if isinstance(output, tuple) else output)
     return loss / (total or 1.0), torch.cat(outputs)

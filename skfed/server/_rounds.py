@@ -277,7 +277,8 @@ class Rounds:
         server, updates, requested = self.server, pending.updates, pending.request.cohort
         scores = {}
         if self.validation is not None:
-            scores = self.validation.after_round(server.net, server.round)
+            n_rows = self.engine.validation_rows
+            scores = self.validation.after_round(server.net, server.round, n_rows)
         known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,
@@ -304,7 +305,8 @@ class Rounds:
         server, causes = self.server, failed_clients(pending.exchanges)
         if stops and self.validation is not None:
             started = perf_counter()
-            row.update(self.validation.after_stop(server.net, row["round"]))
+            n_rows = self.engine.validation_rows
+            row.update(self.validation.after_stop(server.net, row["round"], n_rows))
             row["round_seconds"] += perf_counter() - started
         server.stopped = self.until if stops else 0
         self._first_failure = self._first_failure or next(iter(causes.items()), None)

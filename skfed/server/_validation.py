@@ -66,17 +66,22 @@ class Validation:
         """Tell whether round t ends with a validation."""
         return is_due(t, self.every, self.n_rounds)
 
-    def after_round(self, net: NeuralNet, t: int) -> dict[str, float]:
-        """Return columns of ``history_`` for round t; NaN if it has no validation."""
+    def after_round(self, net: NeuralNet, t: int, n_rows: int | None) -> dict[str, float]:
+        """Return columns of ``history_`` for round t; NaN if it has no validation.
+
+        ``n_rows`` are those of a batch; see ``Evaluator.validation_rows``.
+        """
         if not self.is_due(t):
             return {"val_loss": float("nan"), "val_score": float("nan")}
         rng = stream(self.server.seed, Purpose.EVALUATION_LAYERS, t)
-        loss, outputs = evaluate(net, *self.rows, rng)
+        loss, outputs = evaluate(net, *self.rows, rng, n_rows)
         return {"val_loss": loss, "val_score": self.score(outputs, self.rows[1])}
 
-    def after_stop(self, net: NeuralNet, t: int) -> dict[str, float]:
+    def after_stop(self, net: NeuralNet, t: int, n_rows: int | None) -> dict[str, float]:
         """Return the columns that round t lacks if a callback makes it the last."""
-        return {} if self.is_due(t) else replace(self, n_rounds=t + 1).after_round(net, t)
+        if self.is_due(t):
+            return {}
+        return replace(self, n_rounds=t + 1).after_round(net, t, n_rows)
 
 
 def make_validation(
