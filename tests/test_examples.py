@@ -53,11 +53,11 @@ IN_FULL = {"plot_resume"}  # whose other processes train as many rounds
 
 
 def in_few_rounds(fit):
-    """Return a fit of at most 20 rounds."""
+    """Return a fit of at most 10 rounds."""
 
     @functools.wraps(fit)
     def short(self, *arguments, **named):
-        n_rounds, self.n_rounds = self.n_rounds, min(self.n_rounds, 20)
+        n_rounds, self.n_rounds = self.n_rounds, min(self.n_rounds, 10)
         try:
             return fit(self, *arguments, **named)
         finally:

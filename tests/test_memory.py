@@ -24,7 +24,9 @@ class Watching(PowerOfChoice):
 
 rng = np.random.default_rng(0)
 X, y, clients = rng.normal(size=(300, 20)), np.arange(300) % 3, np.arange(300) % 30
-model = FederatedClassifier(selector=Watching(d=10), n_rounds=600, random_state=0)
+model = FederatedClassifier(
+    selector=Watching(d=10), n_rounds=600, local_steps=1, random_state=0
+)
 model.fit(X, y, clients=clients)
 """
 
