@@ -11,6 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import chain, islice
 from operator import methodcaller
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,7 +33,6 @@ from skfed.utils._extras import needs
 #: Returns the dataset, and the row numbers of each of some clients.
 Load = Callable[[Sequence[int]], tuple[Dataset, list[np.ndarray]]]
 
-_SWITCH_SECONDS = 5e-5
 _worker_cache = WorkerCache()  # of this process, where it is a worker
 
 
@@ -107,7 +107,6 @@ class Workers:
         return_as = "generator" if self.backend.supports_return_generator else "list"
         self._new = partial(Parallel, n_jobs=n_jobs, prefer=prefer, return_as=return_as)
         self._kept: Parallel | None = None
-        self._threads: ThreadPoolExecutor | None = None  # kept, as its start takes 0.2 ms
         if self.has_processes and isinstance(self.backend, MultiprocessingBackend):  # as Ray's is
             # Its processes, and the rows that they keep, end with it.
             self._kept = self._new().__enter__()
@@ -131,39 +130,13 @@ class Workers:
         if self.has_processes:
             results = self._in_processes(works, data)
         elif self.n_workers > 1:
-            results = self._in_threads(works, run)
+            results = _in_threads(works, run, self.n_workers)
         else:
             for work in works:
                 yield from run_or_split(work, run)
             return
         for result in results:
             yield from result
-
-    def _in_threads(self, works: Iterable[Work], run: Callable[[Work], list]) -> Iterator[list]:
-        """Yield results from threads of our own; a single work is done in this one.
-
-        Since joblib looks for results of its own every 10 ms, which is longer than a chunk takes.
-        """
-        works = iter(works)
-        coming = list(islice(works, 2))
-        if len(coming) < 2:
-            yield from (run_or_split(work, run) for work in coming)
-            return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.n_workers)
-            weakref.finalize(self, self._threads.shutdown, wait=False)
-        submit = partial(self._threads.submit, partial(run_or_split, run=run))
-        n_torch_threads, interval = torch.get_num_threads(), sys.getswitchinterval()
-        # A thread holds the interpreter's lock for microseconds, between two products; one that
-        # waits for it may ask for it only after this interval, 5 ms unless it is set.
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        try:
-            yield from _in_order(map(submit, chain(coming, works)), self.n_workers)
-        finally:
-            sys.setswitchinterval(interval)
-            # Each thread has a number of its own, but new ones start with what was last set
-            # anywhere.
-            torch.set_num_threads(n_torch_threads)
 
     def _in_processes(self, works: Iterable[Work], data: ClientData) -> Iterator[list]:
         """Yield results; works whose rows were missing are sent again with all of them."""
@@ -243,6 +216,57 @@ def _deaths() -> tuple[type[Exception], ...]:
     """Return the exceptions that mean that a worker died; Dask's only where it is imported."""
     distributed = sys.modules.get("distributed")
     return (BrokenProcessPool, *([distributed.KilledWorker] if distributed else []))
+
+
+def _in_threads(
+    works: Iterable[Work], run: Callable[[Work], list], n_workers: int
+) -> Iterator[list]:
+    """Yield results from threads of our own; a single work is done in this one.
+
+    Since joblib looks for results of its own every 10 ms, which is longer than a chunk takes.
+    """
+    works = iter(works)
+    first = list(islice(works, 2))
+    if len(first) < 2:
+        yield from (run_or_split(work, run) for work in first)
+        return
+    n_torch_threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(n_workers) as pool, _SWITCHING:
+            submitted = (pool.submit(run_or_split, work, run) for work in chain(first, works))
+            yield from _in_order(submitted, n_workers)
+    finally:
+        # Each thread has a number of its own, but new ones start with what was last set anywhere.
+        torch.set_num_threads(n_torch_threads)
+
+
+class _Switching:
+    """Context manager in which threads may ask for the interpreter's lock after 50 us, not 5 ms.
+
+    Between two products a thread holds the lock for microseconds, and takes it again before
+    another that waits has woken: without this, two threads gain a fifth instead of a half.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._n_inside = 0  # the interval is that of the process, and fits may be in threads
+        self._before = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._n_inside:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(5e-5)
+            self._n_inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if not self._n_inside:
+                sys.setswitchinterval(self._before)
+
+
+_SWITCHING = _Switching()
 
 
 def _in_order(futures: Iterable, n_workers: int) -> Iterator[Any]:

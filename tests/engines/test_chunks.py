@@ -1,5 +1,6 @@
 """Chunks of clients: cut by the memory budget, trained side by side, with the same result."""
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ from joblib import parallel_config
 from parity import ALL, flat, net
 from torch import nn
 
-from skfed import FederatedClassifier, PowerOfChoice
+from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 
 POW_D = PowerOfChoice(d=6, clients_per_round=3)
 
@@ -100,3 +101,32 @@ def test_two_fits_in_two_threads_do_not_disturb_each_other(ragged, same_model):
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(fit, range(4)))
     assert all(same_model(*pair) for pair in zip(alone, together, strict=True))
+
+
+def test_the_switch_interval_is_restored_after_fits_in_threads(ragged):
+    """Two fits at a time, each with two threads; the interval is that of the whole process."""
+    X, y, clients = ragged
+    before = sys.getswitchinterval()
+    seen = []
+
+    class Looking(RandomSelector):
+        def _select(self, round):
+            seen.append(sys.getswitchinterval())
+            return super()._select(round)
+
+    def fit(seed):
+        FederatedClassifier(
+            net(build("mlp", 21, 6)),
+            selector=Looking(1.0),
+            n_rounds=3,
+            engine="stacked",
+            memory_budget=20_000,
+            n_jobs=2,
+            random_state=seed,
+        ).fit(X, y, clients=clients)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(fit, range(4)))
+    assert sys.getswitchinterval() == before
+    fit(0)
+    assert seen[-1] == before  # clients do not train while a selector runs
