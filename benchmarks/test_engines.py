@@ -107,9 +107,9 @@ def contestants_by_hand(workload: str, folder: Path) -> dict:
 def contestants_of_peers(workload: str, folder: Path, opened: ExitStack, absent: dict) -> dict:
     """Return the peers that can be had, at work until ``opened`` ends; tell why others cannot."""
 
-    def time_rounds(name: str, peer: Peer) -> list[float]:
+    def time_rounds(name: str, peer: Peer, rounds: int) -> list[float]:
         try:
-            return peer.time(ROUNDS[workload])
+            return peer.time(rounds)
         except PeerUnavailable as reason:
             absent[name] = str(reason)
             return []
@@ -120,10 +120,11 @@ def contestants_of_peers(workload: str, folder: Path, opened: ExitStack, absent:
             if "SKFED_PEERS" not in os.environ:
                 raise PeerUnavailable("set SKFED_PEERS to a folder for its environment")
             peer = opened.enter_context(Peer(name, workload, folder))
+            rounds = ROUNDS[workload] if peer.time(1)[0] < 1 else 1
         except PeerUnavailable as reason:
             absent[name] = str(reason)
         else:
-            contestants[name] = partial(time_rounds, name, peer)
+            contestants[name] = partial(time_rounds, name, peer, rounds)
     return contestants
 
 
