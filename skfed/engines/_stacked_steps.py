@@ -235,7 +235,10 @@ class Stack:
             step = self.bound.descend
         batches = block.dataset.batches(block.rows, memory)
         targets = self.bound.targets(block.y, block.sizes, block.weights)
-        return [step(*one) for one in zip(batches, targets, rates, strict=True)]
+        losses = []
+        for X, target, rate in zip(batches, targets, rates, strict=True):
+            losses.append(step(X, target, rate))
+        return losses
 
     def _keep_first(self, n: int) -> None:
         """Leave out all but the first n members: they have taken their last step."""
