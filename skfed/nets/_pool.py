@@ -14,12 +14,13 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed.callbacks._skorch import acts_on_batches
-from skfed.nets._predict import to_tensors
+from skfed.nets._predict import overridden, to_tensors
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import TorchContext
 
 # Classes of these change nothing from batch to batch but parameters and buffers.
 _LIBRARIES = "torch.", "skorch.", "skfed."
+_STEP_METHODS = "train_step", "train_step_single", "validation_step", "infer", "get_loss"
 _PLAIN = bool, int, float, complex, str, bytes, type(None)
 _OF_MODULES = vars(nn.Module()).keys()
 
@@ -81,7 +82,21 @@ class NetPool:
             for name, callback in net.callbacks_
             if name not in defaults and acts_on_batches(callback)
         ]
+        _put_channels_last(net)
         return net
+
+
+def _put_channels_last(net: NeuralNet) -> None:
+    """Store the weights of convolutions as torch computes them fastest on a CPU: by a quarter.
+
+    Not where code of the user's sees them in a step: a ``view`` of such a weight can fail.
+    """
+    if net.device != "cpu" or net.callbacks_ or overridden(net, _STEP_METHODS):
+        return
+    for module in net.module_.modules():
+        if type(module) is nn.Conv2d:
+            weight = module.weight
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
 
 def cloned(net: NeuralNet, keep: bool) -> NeuralNet:

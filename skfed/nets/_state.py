@@ -15,8 +15,11 @@ LINEAR_ATTRIBUTES = "coef_", "intercept_"
 
 
 def get_state(net: NeuralNet) -> State:
-    """Copy the net's parameters and buffers to the CPU."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in named_tensors(net).items()}
+    """Copy the net's parameters and buffers to the CPU, in the order of their indices."""
+    return {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in named_tensors(net).items()
+    }
 
 
 def parameter_names(net: NeuralNet) -> list[str]:
