@@ -130,7 +130,7 @@ def test_a_regressors_predictions_are_skorchs(blobs):
 def test_the_loss_of_validation_is_of_the_nets_own_steps(blobs, name):
     X, y, clients = blobs
     net = (NETS | OTHERS)[name]
-    model = FederatedClassifier(net, n_rounds=1, random_state=0)
+    model = FederatedClassifier(net, n_rounds=1, engine="loop", random_state=0)
     model.fit(X, y, clients=clients, X_val=X, y_val=y)
     size = net.get_params_for("iterator_valid").get("batch_size", 128)
     total = 0.0
