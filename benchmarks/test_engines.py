@@ -28,7 +28,6 @@ from benchmarks.workloads import MLP, ROW_BYTES, WORKLOADS, Workload
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 
 ROUNDS = {"W1": 5, "W2": 1, "W3": 5, "W4": 1, "W5": 5}  # of each contestant in a turn
-N_TURNS = 9  # the interval of the median is from the second lowest to the second highest
 
 
 def make_classifier(work: Workload, device="cpu", **params) -> FederatedClassifier:
@@ -71,7 +70,7 @@ def test_workload(benchmark, compare, one_core, folders, workload):
             | contestants_by_hand(workload, folders[workload])
             | contestants_of_peers(workload, folders[workload], peers, absent),
             base=f"skfed {taken.split(':')[0]}",
-            n_turns=N_TURNS,
+            n_turns=6,  # the least that has an interval
         )
     benchmark.extra_info |= {"workload": workload, "auto": taken, "absent": absent, **floor.info()}
     print(f"\n{workload}: {floor}; engine='auto' takes {taken}")
@@ -150,7 +149,7 @@ def test_two_jobs(benchmark, compare, folders, workload):
         return history["round_seconds"].tolist()
 
     contestants = {f"n_jobs={n_jobs}": partial(time_rounds, n_jobs) for n_jobs in (1, 2)}
-    found = compare("jobs", contestants, base="n_jobs=2", n_turns=N_TURNS)
+    found = compare("jobs", contestants, base="n_jobs=2", n_turns=9)
     benchmark.extra_info["workload"] = workload
     print(f"\n{workload}:", *found.lines(), sep="\n")
 
