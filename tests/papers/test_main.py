@@ -102,6 +102,7 @@ def measured(strategy, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.papers
 def test_a_quick_run_of_all_draws_and_reports_each(
     data_home, tmp_path, monkeypatch, capsys, in_this_process
 ):
