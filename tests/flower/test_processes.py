@@ -165,7 +165,7 @@ def test_the_example_prints_the_table_of_the_simulation():
 def test_the_secured_rounds_are_those_of_the_simulation(tmp_path):
     """With TLS and keys; nodes without a key or certificate, or with a wrong name, are refused."""
     from certificates import Certificates
-    from loopback import Loopback
+    from loopback import Loopback, wait_until
 
     certificates, strangers = Certificates(tmp_path / "certificates"), tmp_path / "strangers"
     keys = {name: certificates.make_key(name) for name in ("a", "b", "c", "e", "no")}
@@ -176,14 +176,13 @@ def test_the_secured_rounds_are_those_of_the_simulation(tmp_path):
         add_strangers(federation, strangers, keys)
         run = federation.submit(PROJECT, rounds=2, folder=str(tmp_path), timeout=240.0)
 
-        def admit(line):
-            # A node that loses its connection on a busy machine is logged twice.
-            if "it reports the name 'c', but is registered as 'e'" in line and len(sites) == 2:
-                federation.stop("c")
-                sites.extend(add_sites(federation, tmp_path, "c", keys))
-
-        federation.wait(run, timeout=400, show=admit)
+        # Not once the server has said so: its log may reach this process a minute later.
+        wait_until(lambda: "Sent successfully" in federation.log("c"), 240, "c does not answer")
+        federation.stop("c")
+        sites += add_sites(federation, tmp_path, "c", keys)
+        log = federation.wait(run, timeout=400)
         assert_refused(federation)
+    assert "it reports the name 'c', but is registered as 'e'" in log
     assert {seen["kind"] for seen in exchanges(strangers)} == {"query.skfed_hello"}
     model = load(tmp_path, 2)
     assert_same_rounds(model, simulate(2))
