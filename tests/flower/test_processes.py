@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -175,9 +176,10 @@ def test_the_secured_rounds_are_those_of_the_simulation(tmp_path):
         sites = add_sites(federation, tmp_path, "ab", keys)
         add_strangers(federation, strangers, keys)
         run = federation.submit(PROJECT, rounds=2, folder=str(tmp_path), timeout=240.0)
-
-        # Not once the server has said so: its log may reach this process a minute later.
+        # Not once the server has said so: its log may reach this process minutes later. It pulls
+        # replies every few seconds.
         wait_until(lambda: "Sent successfully" in federation.log("c"), 240, "c does not answer")
+        time.sleep(15)
         federation.stop("c")
         sites += add_sites(federation, tmp_path, "c", keys)
         log = federation.wait(run, timeout=400)
