@@ -96,7 +96,8 @@ def _put_channels_last(net: NeuralNet) -> None:
     for module in net.module_.modules():
         if type(module) is nn.Conv2d:
             weight = module.weight
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+            # Not by contiguous(), which leaves weights for one channel as they are.
+            weight.data = weight.data.to(memory_format=torch.channels_last)
 
 
 def cloned(net: NeuralNet, keep: bool) -> NeuralNet:
