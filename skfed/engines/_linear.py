@@ -20,14 +20,7 @@ from skfed.nets import State, weighed
 class LogitLoss(Protocol):
     """A net's loss as a function of logits (client, class, row) and targets."""
 
-    def targets(
-        self,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
-        weights: torch.Tensor | None,
-        n_outputs: int,
-        dtype: torch.dtype,
-    ) -> Iterator[Any]:
+    def targets(self, steps: Target, n_outputs: int, dtype: torch.dtype) -> Iterator[Any]:
         """Yield the targets of each step, given those of all with a leading axis."""
 
     def __call__(
@@ -116,22 +109,13 @@ class BoundLinearStack:
         self.first = self.layers.index(linear[0])
         self.last_weight = linear[-1].weight
 
-    def targets(
-        self, y: torch.Tensor, sizes: torch.Tensor | None, weights: torch.Tensor | None
-    ) -> Iterator[Any]:
+    def targets(self, steps: Target) -> Iterator[Any]:
         """Yield what ``gradients`` and ``descend`` need of each step.
 
-        Parameters
-        ----------
-        y : Tensor of shape (n_steps, n_clients, batch_size)
-            Targets.
-        sizes : Tensor of shape (n_steps, n_clients) or None
-            Number of rows used of each client; None: all.
-        weights : Tensor of shape (n_steps, n_clients, batch_size) or None
-            Weights of the rows in the loss, 0 for rows not used; None: all alike.
+        ``steps`` has the targets of all, with a leading axis.
         """
         n_outputs, dtype = self.last_weight.shape[1], self.last_weight.dtype
-        return self.loss.targets(y, sizes, weights, n_outputs, dtype)
+        return self.loss.targets(steps, n_outputs, dtype)
 
     def gradients(self, X: torch.Tensor, target: Any) -> tuple[torch.Tensor, State]:
         """Return each client's mean loss over its rows, and the gradients of its parameters.
@@ -231,16 +215,9 @@ def _fills_better(one: int, other: int) -> bool:
 class CrossEntropy:
     """Softmax cross-entropy, averaged over each client's rows (a ``LogitLoss``)."""
 
-    def targets(
-        self,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
-        weights: torch.Tensor | None,
-        n_outputs: int,
-        dtype: torch.dtype,
-    ) -> Iterator[torch.Tensor]:
+    def targets(self, steps: Target, n_outputs: int, dtype: torch.dtype) -> Iterator[torch.Tensor]:
         """Yield the gradient of each client's loss by log p, which does not depend on p."""
-        return one_hot_targets(y, sizes, weights, n_outputs, dtype)
+        return one_hot_targets(steps, n_outputs, dtype)
 
     def __call__(
         self, net: NeuralNet, logits: torch.Tensor, target: torch.Tensor
@@ -260,16 +237,9 @@ class CriterionLoss:
 
     head: Callable[[torch.Tensor], torch.Tensor] | None = None
 
-    def targets(
-        self,
-        y: torch.Tensor,
-        sizes: torch.Tensor | None,
-        weights: torch.Tensor | None,
-        n_outputs: int,
-        dtype: torch.dtype,
-    ) -> Iterator[Target]:
+    def targets(self, steps: Target, n_outputs: int, dtype: torch.dtype) -> Iterator[Target]:
         """Yield the targets of each step."""
-        return plain_targets(y, sizes, weights)
+        return plain_targets(steps)
 
     def __call__(
         self, net: NeuralNet, logits: torch.Tensor, target: Target

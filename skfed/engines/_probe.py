@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from skfed.aggregation._tensors import real
 from skfed.engines._layers import Layers, layers_of, row_bytes
 from skfed.engines._linear import LinearStack
+from skfed.engines._targets import Target
 from skfed.engines._vmap import BatchedModule
 from skfed.nets import State, get_state, parameter_names, set_state, to_tensors, whole
 from skfed.utils._seeding import torch_seeded
@@ -192,7 +193,8 @@ class Probe:
         y = torch.stack([self.y] * len(X))
         with self._restoring(training=True):
             bound = method.bind(self.net, params, buffers)
-            (target,) = bound.targets(y[None], None if counts is None else counts[None], None)
+            steps = Target(y[None], None if counts is None else counts[None], None)
+            (target,) = bound.targets(steps)
             losses, grads = bound.gradients(X, target)
         whole = {f"module.{n}": t.detach().cpu() for n, t in {**buffers, **grads}.items()}
         return [

@@ -18,6 +18,7 @@ from skfed.engines._loop import one_torch_thread
 from skfed.engines._replies import Updates, collect
 from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import MinibatchDraws
+from skfed.engines._targets import Target
 from skfed.engines._vmap import BatchedModule
 from skfed.engines._workers import Load
 from skfed.nets import NetPool, State
@@ -160,7 +161,7 @@ class Chunk:
         if weights is not None:  # 0 for rows not used
             weights = weights * torch.from_numpy(np.arange(width) < sizes[..., None]).to(y.device)
         counts = None if full else torch.from_numpy(sizes).to(y.device)
-        return Block(self.dataset, rows, y, counts, weights)
+        return Block(self.dataset, rows, Target(y, counts, weights))
 
 
 class Block(NamedTuple):
@@ -168,9 +169,7 @@ class Block(NamedTuple):
 
     dataset: Dataset
     rows: np.ndarray | torch.Tensor  # prepared, of shape (n_steps, n_members, width)
-    y: torch.Tensor  # in that shape
-    sizes: torch.Tensor | None  # (n_steps, n_members), the rows used; None: all
-    weights: torch.Tensor | None  # of the rows, if they have any
+    targets: Target  # of all steps
 
 
 class Stack:
@@ -229,12 +228,12 @@ class Stack:
         self, block: Block, rates: Sequence[float], memory: Memory
     ) -> list[torch.Tensor]:
         """Take steps by their learning rates; return the members' losses before each."""
-        self._keep_first(block.y.shape[1])
+        self._keep_first(block.rows.shape[1])
         step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
         if self.optimizer is None and isinstance(self.bound, BoundLinearStack):
             step = self.bound.descend
         batches = block.dataset.batches(block.rows, memory)
-        targets = self.bound.targets(block.y, block.sizes, block.weights)
+        targets = self.bound.targets(block.targets)
         losses = []
         for X, target, rate in zip(batches, targets, rates, strict=True):
             losses.append(step(X, target, rate))

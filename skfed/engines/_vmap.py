@@ -53,11 +53,9 @@ class BoundModule:
     params: State
     buffers: State
 
-    def targets(
-        self, y: torch.Tensor, sizes: torch.Tensor | None, weights: torch.Tensor | None
-    ) -> Iterator[Target]:
+    def targets(self, steps: Target) -> Iterator[Target]:
         """Yield what ``gradients`` needs of each step; see ``BoundLinearStack.targets``."""
-        return plain_targets(y, sizes, weights)
+        return plain_targets(steps)
 
     def gradients(self, X: torch.Tensor, target: Target) -> tuple[torch.Tensor, State]:
         """Return each client's loss and gradients, and update the buffers.

@@ -244,7 +244,7 @@ class _Switching:
     """Context manager in which threads may ask for the interpreter's lock after 50 us, not 5 ms.
 
     Between two products a thread holds the lock for microseconds, and takes it again before
-    another that waits has woken: without this, two threads gain a fifth instead of a half.
+    another that waits has woken.
     """
 
     def __init__(self) -> None:
