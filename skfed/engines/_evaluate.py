@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from skfed.engines._data import MemoryPool
-from skfed.engines._loop import one_torch_thread
 from skfed.engines._sampling import Positions, take_positions
 from skfed.engines._workers import Load
 from skfed.nets import NetPool, State, set_state
 from skfed.selection._poll_metrics import Batches
+from skfed.utils._torch_context import one_torch_thread
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ from skfed.nets import (
 )
 from skfed.selection._poll_metrics import POLL_METRICS, PollMetric
 from skfed.utils._seeding import Purpose, torch_seeded
+from skfed.utils._torch_context import one_torch_thread
 
 Rates = tuple[float, ...]  # learning rates, one for each parameter group
 
@@ -284,18 +285,3 @@ def _corrected(
         yield
     finally:
         undo()
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Compute with one torch thread: a product split over threads rounds in another order.
-
-    So the result is the same whatever n_jobs; cores are used by clients side by side. Each thread
-    has a number of its own.
-    """
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(n_threads)

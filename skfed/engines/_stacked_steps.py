@@ -14,7 +14,6 @@ from torch.nn.utils.rnn import pad_sequence
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._data import Dataset, Memory, MemoryPool
 from skfed.engines._linear import BoundLinearStack, LinearStack
-from skfed.engines._loop import one_torch_thread
 from skfed.engines._replies import Updates, collect
 from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import MinibatchDraws
@@ -23,6 +22,7 @@ from skfed.engines._vmap import BatchedModule
 from skfed.engines._workers import Load
 from skfed.nets import NetPool, State
 from skfed.utils._seeding import torch_seeded
+from skfed.utils._torch_context import one_torch_thread
 
 Method = LinearStack | BatchedModule
 

@@ -5,17 +5,15 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, islice
 from operator import methodcaller
-from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from joblib import effective_n_jobs
 from joblib.parallel import (
     EXTERNAL_BACKENDS,
@@ -107,6 +105,8 @@ class Workers:
         return_as = "generator" if self.backend.supports_return_generator else "list"
         self._new = partial(Parallel, n_jobs=n_jobs, prefer=prefer, return_as=return_as)
         self._kept: Parallel | None = None
+        # Beside the thread that calls. Kept, since new ones are slow at first; they end with this.
+        self._threads = ThreadPoolExecutor(max(1, self.n_workers - 1))
         if self.has_processes and isinstance(self.backend, MultiprocessingBackend):  # as Ray's is
             # Its processes, and the rows that they keep, end with it.
             self._kept = self._new().__enter__()
@@ -126,15 +126,13 @@ class Workers:
         data : ClientData
             The rows of all clients.
         """
-        run = methodcaller("run", data.local)
+        run = partial(run_or_split, run=methodcaller("run", data.local))
         if self.has_processes:
             results = self._in_processes(works, data)
         elif self.n_workers > 1:
-            results = _in_threads(works, run, self.n_workers)
+            results = _in_threads(works, run, self._threads, 2 * self.n_workers)
         else:
-            for work in works:
-                yield from run_or_split(work, run)
-            return
+            results = map(run, works)
         for result in results:
             yield from result
 
@@ -219,54 +217,41 @@ def _deaths() -> tuple[type[Exception], ...]:
 
 
 def _in_threads(
-    works: Iterable[Work], run: Callable[[Work], list], n_workers: int
+    works: Iterable[Work], run: Callable[[Work], list], threads: ThreadPoolExecutor, n_ahead: int
 ) -> Iterator[list]:
-    """Yield results from threads of our own; a single work is done in this one.
+    """Yield results of works that are done in threads and in this one, which would only wait.
 
-    Since joblib looks for results of its own every 10 ms, which is longer than a chunk takes.
+    Not by joblib, which looks for results every 10 ms, longer than a chunk takes.
     """
-    works = iter(works)
-    first = list(islice(works, 2))
+    coming, pending = iter(works), deque[tuple[Work, Future]]()
+    first = list(islice(coming, 2))
     if len(first) < 2:
-        yield from (run_or_split(work, run) for work in first)
+        yield from map(run, first)
         return
-    n_torch_threads = torch.get_num_threads()
+    coming = chain(first, coming)
     try:
-        with ThreadPoolExecutor(n_workers) as pool, _SWITCHING:
-            submitted = (pool.submit(run_or_split, work, run) for work in chain(first, works))
-            yield from _in_order(submitted, n_workers)
-    finally:
-        # Each thread has a number of its own, but new ones start with what was last set anywhere.
-        torch.set_num_threads(n_torch_threads)
+        while True:
+            for work in islice(coming, n_ahead - len(pending)):
+                pending.append((work, threads.submit(run, work)))
+            if not pending:
+                return
+            if pending[0][1].done() or not _run_one(pending, run):
+                yield pending.popleft()[1].result()
+    finally:  # also where a work has raised
+        for _, future in pending:
+            future.cancel()
+        wait([future for _, future in pending])
 
 
-class _Switching:
-    """Context manager in which threads may ask for the interpreter's lock after 50 us, not 5 ms.
-
-    Between two products a thread holds the lock for microseconds, and takes it again before
-    another that waits has woken.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._n_inside = 0  # the interval is that of the process, and fits may be in threads
-        self._before = 0.0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._n_inside:
-                self._before = sys.getswitchinterval()
-                sys.setswitchinterval(5e-5)
-            self._n_inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._n_inside -= 1
-            if not self._n_inside:
-                sys.setswitchinterval(self._before)
-
-
-_SWITCHING = _Switching()
+def _run_one(pending: deque[tuple[Work, Future]], run: Callable[[Work], list]) -> bool:
+    """Run the first work that no thread has begun; return False where there is none."""
+    for i, (work, future) in enumerate(pending):
+        if future.cancel():
+            done: Future = Future()
+            done.set_result(run(work))
+            pending[i] = work, done
+            return True
+    return False
 
 
 def _in_order(futures: Iterable, n_workers: int) -> Iterator[Any]:

@@ -28,6 +28,7 @@ from skfed.server._state import ServerState
 from skfed.server._updates import RoundUpdates
 from skfed.server._validation import Validation
 from skfed.utils._seeding import Purpose, stream
+from skfed.utils._torch_context import one_torch_thread
 
 logger = logging.getLogger(__name__)
 
@@ -100,19 +101,22 @@ class Rounds:
         """Run one round."""
         for callback in self.callbacks:
             callback.begin_round()
-        pending = self._poll_and_select()
-        request, updates = pending.request, pending.updates
-        for batch in self.engine.train(request):  # the clients train here
-            updates.add(batch)  # which drops updates that failed
-        admitted = admit(request.cohort, updates.finite, self.config.min_clients)
-        cohort, aggregate = request.cohort.keep(admitted), updates.aggregate(admitted)
-        pending.exchanges.append(updates.exchange(pending.chosen, pending.replies, pending.holders))
-        pending.trained = perf_counter()
-        with _restored_on_error(self.server, request.state):
-            if not self._apply_server_optimizer(pending, cohort, aggregate):
-                cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
-            self._update_client_records(pending)
-            row = self._append_row(pending, cohort)
+        with one_torch_thread():
+            pending = self._poll_and_select()
+            request, updates = pending.request, pending.updates
+            for batch in self.engine.train(request):  # the clients train here
+                updates.add(batch)  # which drops updates that failed
+            admitted = admit(request.cohort, updates.finite, self.config.min_clients)
+            cohort, aggregate = request.cohort.keep(admitted), updates.aggregate(admitted)
+            pending.exchanges.append(
+                updates.exchange(pending.chosen, pending.replies, pending.holders)
+            )
+            pending.trained = perf_counter()
+            with _restored_on_error(self.server, request.state):
+                if not self._apply_server_optimizer(pending, cohort, aggregate):
+                    cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
+                self._update_client_records(pending)
+                row = self._append_row(pending, cohort)
         self.server.first_exchanges = []  # large, and in the row of round 0
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
         self._after_callbacks(pending, row, stops)

@@ -48,3 +48,19 @@ def _autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> AbstractCo
         return nullcontext()
     # Its cache would keep casts of weights that the next step, or the next client, changes.
     return torch.autocast(device_type, dtype, enabled, cache_enabled=False)
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Compute with one torch thread: a product split over threads rounds in another order.
+
+    So the result is the same whatever n_jobs; cores are used by clients side by side. A second
+    thread of a sum or a copy would also keep its core busy for milliseconds after it. Each thread
+    has a number of its own, but MKL's is that of the process.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)

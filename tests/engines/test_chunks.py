@@ -12,6 +12,7 @@ from parity import ALL, flat, net
 from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.aggregation import WeightedMean
 
 POW_D = PowerOfChoice(d=6, clients_per_round=3)
 
@@ -103,30 +104,52 @@ def test_two_fits_in_two_threads_do_not_disturb_each_other(ragged, same_model):
     assert all(same_model(*pair) for pair in zip(alone, together, strict=True))
 
 
-def test_the_switch_interval_is_restored_after_fits_in_threads(ragged):
-    """Two fits at a time, each with two threads; the interval is that of the whole process."""
+def test_threads_of_a_fit_end_with_it_and_leave_the_interpreter_as_it_was(ragged):
     X, y, clients = ragged
-    before = sys.getswitchinterval()
+    before = threading.active_count(), sys.getswitchinterval()
+    n_threads = []
+
+    class Looking(RandomSelector):
+        def _select(self, round):
+            n_threads.append(threading.active_count())
+            return super()._select(round)
+
+    FederatedClassifier(
+        net(build("mlp", 21, 6)),
+        selector=Looking(1.0),
+        n_rounds=3,
+        engine="stacked",
+        memory_budget=20_000,
+        n_jobs=3,
+    ).fit(X, y, clients=clients)
+    assert n_threads[-1] == before[0] + 2  # this thread works too
+    for thread in threading.enumerate():
+        if "ThreadPoolExecutor" in thread.name:
+            thread.join(10)
+    assert (threading.active_count(), sys.getswitchinterval()) == before
+
+
+def test_a_round_uses_one_torch_thread(ragged):
+    """Others would keep a core busy after each operation of the server, which clients need."""
+    X, y, clients = ragged
     seen = []
 
     class Looking(RandomSelector):
         def _select(self, round):
-            seen.append(sys.getswitchinterval())
+            seen.append(torch.get_num_threads())
             return super()._select(round)
 
-    def fit(seed):
-        FederatedClassifier(
-            net(build("mlp", 21, 6)),
-            selector=Looking(1.0),
-            n_rounds=3,
-            engine="stacked",
-            memory_budget=20_000,
-            n_jobs=2,
-            random_state=seed,
-        ).fit(X, y, clients=clients)
+    class LookingMean(WeightedMean):
+        def combine(self, *args):
+            seen.append(torch.get_num_threads())
+            return super().combine(*args)
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(fit, range(4)))
-    assert sys.getswitchinterval() == before
-    fit(0)
-    assert seen[-1] == before  # clients do not train while a selector runs
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        FederatedClassifier(selector=Looking(1.0), aggregator=LookingMean(), n_rounds=1).fit(
+            X, y, clients=clients
+        )
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1]
