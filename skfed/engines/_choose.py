@@ -18,7 +18,6 @@ from skfed.engines._sampling import Draws
 from skfed.engines._stacked import Plan, StackedEngine
 from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
 from skfed.engines._vmap import BatchedModule
-from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Workers
 from skfed.nets import NetPool, batch_size, model_bytes, overridden, parameter_names
 from skfed.selection._poll_metrics import is_rowwise
@@ -87,7 +86,7 @@ def make_engine(
             return engine, f"stacked: {kind}"
     workers = Workers(n_jobs, prefer="processes")
     dataset = Dataset(X, y, weights=weights)
-    data = ClientData(dataset, draws.federation, memory_budget, workers.n_workers)
+    data = workers.client_data(dataset, draws.federation, memory_budget)
     return LoopEngine(net_pool, data, draws, workers), f"loop: {reason}"
 
 

@@ -23,7 +23,6 @@ from skfed.engines._sampling import (
     take_positions,
 )
 from skfed.engines._stacked_steps import ChunkTraining, Method
-from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Workers
 from skfed.nets import NetPool
 from skfed.selection._poll_metrics import POLL_METRICS, Batches
@@ -87,8 +86,8 @@ class StackedEngine:
     clients_add_noise: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.data = ClientData(
-            self.dataset, self.draws.federation, self.memory_budget, self.workers.n_workers
+        self.data = self.workers.client_data(
+            self.dataset, self.draws.federation, self.memory_budget
         )
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:

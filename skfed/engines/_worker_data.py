@@ -1,16 +1,22 @@
-"""The rows of each client, and the rows that worker processes keep from one round to the next.
+"""The rows of each client, and how they reach worker processes.
 
-A worker process keeps the rows that are sent to it, and later calls send digests only. Neither
-joblib's memory maps nor Dask's ``scatter`` replaces this: each call of ``Parallel`` writes all of X
-to a file again (measured: four files of 188 MB in four rounds), and Dask cancels all work on
-scattered data when a worker that holds them dies, also with ``broadcast=True``.
+Processes of this machine read rows from a file. joblib's memory maps do not replace it: each call
+of ``Parallel`` writes all of X to a file again (measured: four files of 188 MB in four rounds).
+
+A worker of a cluster keeps the rows that are sent to it, and later calls send digests only. Dask's
+``scatter`` does not replace this: Dask cancels all work on scattered data when a worker that holds
+them dies, also with ``broadcast=True``.
 """
 
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +39,7 @@ class LocalData(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """The rows of some clients, as sent to a worker process.
+    """The rows of some clients, as sent to a worker of a cluster.
 
     Parameters
     ----------
@@ -57,6 +63,31 @@ class CacheMiss(NamedTuple):
     """The reply of a worker that lacks rows."""
 
     digests: set[Digest]
+
+
+class FileRows(NamedTuple):
+    """The rows of X of one client in a file."""
+
+    path: Path
+    offset: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    def read(self) -> np.ndarray:
+        """Map the rows into memory, which all processes share."""
+        return np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+
+
+class FilePayload(NamedTuple):
+    """Where some clients' rows of X are, and the other arrays of each."""
+
+    rows: dict[int, tuple[FileRows, Arrays]]
+    device: str
+
+    def load(self) -> "LocalData":
+        """Return the data of the clients."""
+        arrays = {k: (X.read(), *others) for k, (X, others) in self.rows.items()}
+        return LocalData(*joined(arrays, self.device))
 
 
 class ClientData:
@@ -91,7 +122,7 @@ class ClientData:
         """Return the dataset and the row numbers of each of the clients."""
         return self.dataset, [self.federation.rows(k) for k in clients]
 
-    def payload(self, clients: Sequence[int], complete: bool = False) -> Payload:
+    def payload(self, clients: Sequence[int], complete: bool = False) -> Payload | FilePayload:
         """Return what is sent to a worker, with all rows if ``complete``."""
         digests = {k: self.digest(k) for k in clients}
         included = digests
@@ -115,10 +146,48 @@ class ClientData:
             self._digests[k] = digest.digest()
         return self._digests[k]
 
-    def _arrays(self, k: int) -> Arrays:
+    def _arrays(self, k: int, without_X: bool = False) -> Arrays:
         rows, data = self.federation.rows(k), self.dataset
         arrays = (data.X, data.y) if data.weights is None else (data.X, data.y, data.weights)
-        return tuple(array[rows] for array in arrays)
+        return tuple(array[rows] for array in arrays[without_X:])
+
+
+class FileData(ClientData):
+    """The rows of each client, for processes of this machine.
+
+    Rows of X are written to a temporary file when they are first needed. It is removed with this
+    object.
+    """
+
+    def __init__(self, dataset: Dataset, federation: Federation):
+        super().__init__(dataset, federation, budget=0)
+        self._folder = mkdtemp(prefix="skfed-")
+        weakref.finalize(self, rmtree, self._folder, ignore_errors=True)
+        self._written: dict[int, FileRows] = {}
+
+    def payload(self, clients: Sequence[int], complete: bool = False) -> FilePayload:
+        """Return where the rows of X are, and the other arrays; they are always complete."""
+        rows = {}
+        for k in clients:
+            if k not in self._written:
+                X = self.dataset.X[self.federation.rows(k)]
+                self._written[k] = self._write(np.ascontiguousarray(X))
+            rows[k] = self._written[k], self._arrays(k, without_X=True)
+        return FilePayload(rows, str(self.dataset.device))
+
+    def _write(self, X: np.ndarray) -> FileRows:
+        path = Path(self._folder) / "X"
+        try:
+            with path.open("ab") as file:
+                offset = file.tell()
+                file.write(X.data)  # not X.tofile, which raises no error if the disk is full
+        except OSError as error:
+            error.add_note(
+                "Clients' rows reach worker processes through a temporary file: set the "
+                "environment variable TMPDIR to a folder with more space, or n_jobs=1."
+            )
+            raise
+        return FileRows(path, offset, X.dtype, X.shape)
 
 
 class WorkerCache:
@@ -145,11 +214,16 @@ class WorkerCache:
                 self._bytes -= _n_bytes(self._arrays.popitem(last=False)[1])
         if missing := digests.keys() - found.keys():
             return CacheMiss(missing)
-        ends = np.cumsum([len(arrays[0]) for arrays in found.values()])
-        rows = dict(zip(found, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
-        X, y, *weights = (np.concatenate(arrays) for arrays in zip(*found.values(), strict=True))
-        dataset = Dataset(X, y, payload.device, *weights)
+        dataset, rows = joined(found, payload.device)
         return LocalData(dataset, {k: rows[digest] for k, digest in payload.digests.items()})
+
+
+def joined(arrays: dict[Any, Arrays], device: str) -> tuple[Dataset, dict[Any, np.ndarray]]:
+    """Return a dataset of the rows of some clients, and the row numbers of each, by its key."""
+    ends = np.cumsum([len(own[0]) for own in arrays.values()])
+    rows = dict(zip(arrays, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+    X, y, *weights = (np.concatenate(parts) for parts in zip(*arrays.values(), strict=True))
+    return Dataset(X, y, device, *weights), rows
 
 
 def _n_bytes(arrays: Arrays) -> int:

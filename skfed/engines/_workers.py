@@ -17,6 +17,7 @@ import numpy as np
 from joblib import effective_n_jobs
 from joblib.parallel import (
     EXTERNAL_BACKENDS,
+    LokyBackend,
     MultiprocessingBackend,
     SequentialBackend,
     ThreadingBackend,
@@ -24,8 +25,16 @@ from joblib.parallel import (
 )
 from sklearn.utils.parallel import Parallel, delayed
 
+from skfed._federation import Federation
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import CacheMiss, ClientData, Payload, WorkerCache
+from skfed.engines._worker_data import (
+    CacheMiss,
+    ClientData,
+    FileData,
+    FilePayload,
+    Payload,
+    WorkerCache,
+)
 from skfed.utils._extras import needs
 
 #: Returns the dataset, and the row numbers of each of some clients.
@@ -112,6 +121,13 @@ class Workers:
             self._kept = self._new().__enter__()
             weakref.finalize(self, self._kept.__exit__, None, None, None)
 
+    def client_data(self, dataset: Dataset, federation: Federation, budget: int) -> ClientData:
+        """Return the rows of each client; a worker of a cluster may keep so many bytes of them."""
+        # Ray's is a subclass of joblib's for processes of this machine.
+        if self.has_processes and type(self.backend) in (LokyBackend, MultiprocessingBackend):
+            return FileData(dataset, federation)
+        return ClientData(dataset, federation, budget, self.n_workers)
+
     def map(self, works: Iterable[Work], data: ClientData) -> Iterator:
         """Yield the members of the works' results, in order and as they come.
 
@@ -157,7 +173,7 @@ class Workers:
         """Send works to other processes; yield each with its result or a CacheMiss."""
         coming, pending = iter(works), deque[Work]()
 
-        def calls() -> Iterator[tuple[Work, Payload]]:
+        def calls() -> Iterator[tuple[Work, Payload | FilePayload]]:
             for work in coming:
                 pending.append(work)
                 yield work, data.payload(work.clients, complete)
@@ -179,7 +195,7 @@ class Workers:
         (result,) = self._results([(work, data.payload(work.clients, complete=True))])
         return result
 
-    def _results(self, calls: Iterable[tuple[Work, Payload]]) -> Iterable[Any]:
+    def _results(self, calls: Iterable[tuple[Work, Payload | FilePayload]]) -> Iterable[Any]:
         """Send calls to other processes, and return their results in order."""
         if self.dask is not None:
             return self._through_dask(calls)
@@ -202,9 +218,9 @@ class Workers:
             waiting.__exit__(None, None, None)
 
 
-def serve(work: Work, payload: Payload) -> list | CacheMiss:
+def serve(work: Work, payload: Payload | FilePayload) -> list | CacheMiss:
     """Run a work in a worker process, unless it lacks rows."""
-    load = _worker_cache.load(payload)
+    load = payload.load() if isinstance(payload, FilePayload) else _worker_cache.load(payload)
     if isinstance(load, CacheMiss):
         return load
     return run_or_split(work, methodcaller("run", load))

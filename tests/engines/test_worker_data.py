@@ -1,16 +1,20 @@
-"""Rows that worker processes keep."""
+"""The rows of clients in worker processes."""
 
+import gc
 import pickle
 from itertools import cycle
+from pathlib import Path
 
 import numpy as np
 import pytest
+from joblib import parallel_config
+from sklearn.base import clone
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed._federation import make_federation
 from skfed.engines import _workers
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import CacheMiss, ClientData, WorkerCache
+from skfed.engines._worker_data import CacheMiss, ClientData, FileData, WorkerCache
 from skfed.engines._workers import Workers, serve
 
 
@@ -60,6 +64,53 @@ def test_the_digest_depends_on_the_rows_alone(data):
     assert data.digest(0) == copy.digest(0) != copy.digest(1)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_are_written_to_a_file_once_and_read_from_it(data, order):
+    X, y = data.dataset.X.copy(order=order), data.dataset.y
+    weighted = Dataset(X, y, weights=y / 20)
+    files = FileData(weighted, data.federation)
+    for clients in ([3, 0, 3], [0], [4]):
+        payload = pickle.loads(pickle.dumps(files.payload(clients)))
+        load = payload.load()
+        assert sums(load, clients) == sums(files.local, clients)
+        dataset, rows = load(clients)
+        assert [dataset.weights[own].sum() for own in rows] == [
+            weighted.weights[data.federation.rows(k)].sum() for k in clients
+        ]
+    path = payload.rows[4][0].path
+    assert path.stat().st_size == X[np.isin(y % 5, [0, 3, 4])].nbytes
+    del files
+    gc.collect()
+    assert not path.parent.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+def test_a_full_folder_for_temporary_files_is_named(data):
+    files = FileData(data.dataset, data.federation)
+    (Path(files._folder) / "X").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as error:
+        files.payload([0])
+    assert "TMPDIR" in error.value.__notes__[0]
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_processes_of_this_machine_read_a_file(blobs, same_model, monkeypatch, engine):
+    X, y, clients = blobs
+    payloads, payload = [], FileData.payload
+
+    def kept(*arguments):
+        payloads.append(payload(*arguments))
+        return payloads[-1]
+
+    monkeypatch.setattr(FileData, "payload", kept)
+    model = FederatedClassifier(engine=engine, n_rounds=2, memory_budget=2000, random_state=0)
+    one = clone(model).fit(X, y, clients=clients)
+    with parallel_config(backend="loky", n_jobs=2):
+        model.fit(X, y, clients=clients)
+    assert same_model(one, model)
+    assert len({own[0].path for one in payloads for own in one.rows.values()}) == 1
+
+
 @pytest.fixture
 def processes(monkeypatch):
     """Give work in turn to so many mock processes; count the clients whose rows are sent."""
@@ -85,7 +136,11 @@ def processes(monkeypatch):
         real(self, *arguments, **settings)
         self.has_processes, self.n_workers = True, n_workers
 
+    def of_cluster(self, dataset, federation, budget):
+        return ClientData(dataset, federation, budget, self.n_workers)
+
     monkeypatch.setattr(Workers, "__init__", elsewhere)
+    monkeypatch.setattr(Workers, "client_data", of_cluster)
     return start
 
 
