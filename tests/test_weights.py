@@ -22,6 +22,7 @@ from skfed.aggregation import Scaffold
 from skfed.engines._data import Dataset
 from skfed.engines._worker_data import ClientData, WorkerCache
 from skfed.modules import SoftmaxRegression
+from skfed.nets import weighted_mean
 from skfed.privacy import GaussianMechanism
 
 EVERYBODY = RandomSelector(1.0, "uniform", False)
@@ -308,6 +309,12 @@ def test_weights_are_sent_to_other_processes():
         assert [w if w is None else w.tolist() for w in found] == expected
         digests |= {data.digest(0)}
     assert len(digests) == 2  # so that rows with weights are not taken for those without
+
+
+def test_weights_follow_the_losses_to_their_device():
+    """A loop engine's rows are on the CPU, and its net may be on a GPU."""
+    losses = torch.zeros(3, device="meta")
+    assert weighted_mean(losses, torch.ones(3)).device == losses.device
 
 
 def test_a_checkpoint_depends_on_weights(blobs, weights, tmp_path):

@@ -83,7 +83,7 @@ def weighed(net: NeuralNet, weights: torch.Tensor | None) -> Iterator[None]:
 def weighted_mean(losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Average losses of rows (n_rows, ...) by weights (n_rows,); 0 where these are all 0."""
     rows = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
-    return (rows * normalized(weights, rows.dtype)).sum()
+    return (rows * normalized(weights.to(rows.device), rows.dtype)).sum()
 
 
 def normalized(weights: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
