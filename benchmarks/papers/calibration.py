@@ -105,7 +105,7 @@ def find_rate(run: Try, alpha: float, target: float, bracket: tuple[float, float
 
     The logarithm of the rounds is interpolated linearly in that of the rate, between the nearest
     trials on both sides of the target. Rates have two digits. It ends when the next rate has been
-    tried, or the target is within a standard error.
+    tried.
 
     Parameters
     ----------
@@ -130,18 +130,17 @@ def find_rate(run: Try, alpha: float, target: float, bracket: tuple[float, float
             f"alpha={alpha:g}: {slow.rounds.mean():.0f} and {fast.rounds.mean():.0f} rounds at "
             f"rates {slow.lr:g} and {fast.lr:g} are not on both sides of {target}."
         )
-    while abs(closest(trials, target).rounds.mean() - target) > closest(trials, target).error:
+    while True:
         more, fewer = log(slow.rounds.mean()), log(fast.rounds.mean())
         share = (more - log(target)) / (more - fewer)
         lr = float(f"{exp(log(slow.lr) + share * log(fast.lr / slow.lr)):.2g}")
         if any(trial.lr == lr for trial in trials):
-            break
+            return trials
         trials.append(run(alpha, lr))
         if trials[-1].rounds.mean() > target:
             slow = trials[-1]
         else:
             fast = trials[-1]
-    return trials
 
 
 def closest(trials: list[Trial], target: float) -> Trial:

@@ -21,12 +21,15 @@ def test_rounds_in_inverse_proportion_are_found_in_one_step():
     assert closest(trials, 172).lr == 0.00035
 
 
-def test_it_ends_within_a_standard_error():
-    def wide(alpha, lr):
-        return Trial(alpha, lr, np.array([0.5, 1.5]) * 0.06 / lr, np.zeros(2))
+def test_the_bracket_is_narrowed_on_both_sides():
+    """Rounds that fall faster than the rate rises need more than one step."""
 
-    trials = find_rate(wide, 0.3, 200, (0.00025, 0.0005))
-    assert [trial.lr for trial in trials] == [0.00025, 0.0005]  # 240 ± 120 is near enough
+    def steep(alpha, lr):
+        rounds = 300 if lr < 0.0004 else 100
+        return Trial(alpha, lr, np.array([0.999, 1.001]) * rounds, np.zeros(2))
+
+    rates = [trial.lr for trial in find_rate(steep, 0.3, 200, (0.00025, 0.0005))]
+    assert rates == [0.00025, 0.0005, 0.00032, 0.00038, 0.00042, 0.00039, 0.0004]
 
 
 def test_a_target_outside_the_bracket_is_an_error():
