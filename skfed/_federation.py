@@ -71,6 +71,19 @@ class Federation:
         return tuple(native(self.ids[k]) for k in clients)
 
 
+def distinct_names(federation: Federation, parameter: str) -> list:
+    """Return the clients' ids; raise if some are equal, as 1, 1.0 and True are."""
+    names = list(federation.names(range(len(federation))))
+    first: dict[Any, Any] = {}
+    for name in names:
+        if first.setdefault(name, name) is not name:
+            raise ValueError(
+                f"{parameter} is ambiguous: the clients {first[name]!r} and {name!r} are equal but "
+                "for their type: use ids of one type."
+            )
+    return names
+
+
 def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Federation:
     """Group the rows of X by client, given the id of each row's client.
 

@@ -7,12 +7,12 @@ subclass :class:`BaseAvailability` here and name the class in ``__all__``.
 from abc import ABCMeta
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from skfed._federation import Federation
+from skfed._federation import Federation, distinct_names
+from skfed.utils._checks import column_names
 from skfed.utils._sklearn import Interval
 
 __all__ = [
@@ -144,7 +144,7 @@ class IndependentAvailability(BaseAvailability):
     def _probabilities(self, federation: Federation) -> np.ndarray:
         if not isinstance(self.probability, Mapping):
             return np.full(len(federation), self.probability, float)
-        names = _names(federation, "probability")
+        names = distinct_names(federation, "probability")
         missing = [name for name in names if name not in self.probability]
         if missing:
             raise ValueError(
@@ -177,7 +177,7 @@ class TraceAvailability(BaseAvailability):
         return trace[round % len(trace)]
 
     def _mask(self, federation: Federation) -> np.ndarray:
-        columns = _columns(self.trace)
+        columns = column_names(self.trace)
         mask = np.asarray(self.trace if columns is None else self._in_order(federation, columns))
         if mask.ndim != 2 or mask.shape[1] != len(federation) or not len(mask):
             raise ValueError(
@@ -193,7 +193,7 @@ class TraceAvailability(BaseAvailability):
 
     def _in_order(self, federation: Federation, columns: list) -> np.ndarray:
         """Return the clients' columns of a frame, in the order of the clients."""
-        names = _names(federation, "trace")
+        names = distinct_names(federation, "trace")
         missing = [name for name in names if name not in columns]
         if missing:
             raise ValueError(
@@ -231,22 +231,3 @@ class Dropout(BaseAvailability):
 
     def _base(self) -> BaseAvailability:
         return Always() if self.availability is None else self.availability
-
-
-def _columns(trace: Any) -> list | None:
-    """Return the column names of a frame, and None for an array."""
-    names = getattr(trace, "column_names", getattr(trace, "columns", None))  # of pyarrow, others
-    return None if names is None else list(names)
-
-
-def _names(federation: Federation, parameter: str) -> list:
-    """Return the clients' ids; raise if some are equal, as 1, 1.0 and True are."""
-    names = list(federation.names(range(len(federation))))
-    first: dict[Any, Any] = {}
-    for name in names:
-        if first.setdefault(name, name) is not name:
-            raise ValueError(
-                f"{parameter} is ambiguous: the clients {first[name]!r} and {name!r} are equal but "
-                "for their type: use ids of one type."
-            )
-    return names

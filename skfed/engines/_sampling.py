@@ -39,6 +39,13 @@ class Draws:
         """Return the generator of one client's draws of one kind in a round."""
         return stream(self.seed, purpose, round, self.federation.digest(k), copy)
 
+    def streams(
+        self, purpose: Purpose, round: int, clients: np.ndarray
+    ) -> Iterator[np.random.Generator]:
+        """Yield what ``stream`` returns for each of some clients; each is valid until the next."""
+        digests = [self.federation.digest(k) for k in clients.tolist()]
+        return streams(stream_states(self.seed, purpose, round, digests, [0] * len(digests)))
+
     def minibatches(
         self, training: LocalTraining, round: int, k: int, copy: int
     ) -> Callable[[], "Minibatches"]:
@@ -66,6 +73,22 @@ class Draws:
     def rows_a_step(self, n_samples: int) -> int:
         """Return min(b, D_k); the last batch of an epoch may have less."""
         return min(whole(self.batch_size, n_samples), n_samples)
+
+    def n_trained(self, training: LocalTraining, clients: np.ndarray) -> np.ndarray:
+        """Return the rows that clients use in their local steps, repeats counted."""
+        sizes = self.federation.sizes[clients]
+        if training.steps is None:
+            return training.epochs * sizes
+        return training.steps * np.array([self.rows_a_step(n) for n in sizes.tolist()], dtype=int)
+
+    def n_polled(self, clients: np.ndarray, max_samples: int | str | None) -> np.ndarray:
+        """Return how many rows each client evaluates in a poll."""
+        sizes = self.federation.sizes[clients]
+        if max_samples is None:
+            return sizes
+        if max_samples == "batch":
+            return np.array([self.rows_a_step(n) for n in sizes.tolist()], dtype=int)
+        return np.minimum(sizes, int(max_samples))
 
     def polled(self, round: int, k: int, max_samples: int | str | None) -> Positions:
         """Return which of its rows a client evaluates in a poll."""

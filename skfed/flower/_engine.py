@@ -16,7 +16,6 @@ from skfed.engines import (
     Draws,
     EvaluateRequest,
     Evaluation,
-    LocalTraining,
     TrainRequest,
     Updates,
     enumerate_copies,
@@ -71,7 +70,8 @@ class MessageEngine:
         raised = {i: value for i, value in enumerate(values) if isinstance(value, Exception)}
         silent = np.array([value is None for value in values], dtype=bool)
         known = [value if isinstance(value, float) else np.nan for value in values]
-        return Evaluation(np.array(known), self._n_evaluated(request), raised, silent)
+        n_evaluated = self.draws.n_polled(request.clients, request.max_samples)
+        return Evaluation(np.array(known), n_evaluated, raised, silent)
 
     def moments(self, n_features: int, drop: bool) -> list[Moments | None]:
         """Return the moments of each priority client; with ``drop``, None for one that fails."""
@@ -140,16 +140,6 @@ class MessageEngine:
             records["state"] = arrays
         return RecordDict(records)
 
-    def _n_evaluated(self, request: EvaluateRequest) -> np.ndarray:
-        """Return how many rows each client evaluates, as in ``Draws.polled``."""
-        sizes = self.federation.sizes[request.clients]
-        limit = request.max_samples
-        if limit is None:
-            return sizes
-        if limit == "batch":
-            return np.array([self.draws.rows_a_step(int(size)) for size in sizes], dtype=int)
-        return np.minimum(sizes, int(limit))
-
     def _updates(
         self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict
     ) -> Updates:
@@ -157,8 +147,10 @@ class MessageEngine:
         state = to_state(get_record(content, f"state-{copy}", ArrayRecord), request.state)
         report = get_record(content, f"report-{copy}", MetricRecord)
         loss, n_samples = get_number(report, "loss"), get_number(report, "n_samples", int)
-        (k,) = request.cohort.clients[member].tolist()
-        if n_samples != (expected := self._n_trained(request.training, k)):
+        (expected,) = self.draws.n_trained(
+            request.training, request.cohort.clients[member]
+        ).tolist()
+        if n_samples != expected:
             raise ValueError(f"it reports training on {n_samples} rows instead of {expected}.")
         variate: State | None = None
         if request.corrections is not None:
@@ -169,13 +161,6 @@ class MessageEngine:
         # The client has added the noise.
         alone = replace(request.subset(member), privacy=None, noise=None)
         return collect(alone, member, stack, np.array([loss]), np.array([n_samples]), [variate])
-
-    def _n_trained(self, training: LocalTraining, k: int) -> int:
-        """Return the rows that a client uses in its local steps, repeats counted."""
-        size = self.federation.size(k)
-        if training.steps is None:
-            return training.epochs * size
-        return training.steps * self.draws.rows_a_step(size)
 
 
 def _read(reply: RecordDict | Exception, read: Callable[[RecordDict], T]) -> T | Exception:

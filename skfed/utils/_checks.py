@@ -78,6 +78,12 @@ def check_columns(frame: pd.DataFrame, columns: list[str], name: str) -> None:
             raise ValueError(f"{name} has {many} column {column!r}; it has {list(frame.columns)}.")
 
 
+def column_names(table: Any) -> list | None:
+    """Return the column names of a frame of any library, and None for an array."""
+    names = getattr(table, "column_names", getattr(table, "columns", None))  # of pyarrow, others
+    return None if names is None else list(names)
+
+
 def labels_of(y: Any, name: str) -> np.ndarray:
     """Return labels in one dimension, checked to be sortable and without missing ones."""
     with naming(name):

@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     UPDATE_NOISE = 9
     POLL_NOISE = 10
     LOSS_NOISE = 11
+    DEVICES = 12
+    DEVICE_JITTER = 13
 
 
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:

@@ -1,0 +1,100 @@
+"""Devices of speeds that are drawn."""
+
+from numbers import Real
+
+import numpy as np
+
+from skfed.devices._base import NON_NEGATIVE, POSITIVE, BaseDevices, Speeds
+from skfed.utils._sklearn import Interval
+
+
+class LognormalDevices(BaseDevices):
+    """Speeds drawn once for each client, from lognormal distributions.
+
+    Parameters
+    ----------
+    rows_per_second : float
+        Median over the clients of the rows that one trains on in a second.
+    bytes_down_per_second, bytes_up_per_second : float
+        Medians of the bytes that a client receives and sends in a second.
+    latency : float, default=0.0
+        Median of the seconds that a client takes in each exchange.
+    rows_sigma, bytes_down_sigma, bytes_up_sigma : float, default=0.5
+        Standard deviations of the logarithms of the speeds.
+    latency_sigma : float, default=0.0
+        That of the logarithm of the latency.
+    correlation : float, default=0.0
+        Correlation of the logarithms of any two speeds of a client, in [0, 1]; that of a speed and
+        the latency is minus this.
+    jitter : float, default=0.0
+        Standard deviation of the logarithm of a factor, of median 1, by which a client is slower in
+        a round in all that it does; drawn for each client and round.
+    public : bool, default=False
+        Whether selectors are told the seconds to expect, those without jitter.
+    """
+
+    _parameter_constraints = {
+        "rows_per_second": [POSITIVE],
+        "bytes_down_per_second": [POSITIVE],
+        "bytes_up_per_second": [POSITIVE],
+        "latency": [NON_NEGATIVE],
+        "rows_sigma": [NON_NEGATIVE],
+        "bytes_down_sigma": [NON_NEGATIVE],
+        "bytes_up_sigma": [NON_NEGATIVE],
+        "latency_sigma": [NON_NEGATIVE],
+        "correlation": [Interval(Real, 0, 1, closed="both")],
+        "jitter": [NON_NEGATIVE],
+        "public": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        rows_per_second,
+        bytes_down_per_second,
+        bytes_up_per_second,
+        latency=0.0,
+        *,
+        rows_sigma=0.5,
+        bytes_down_sigma=0.5,
+        bytes_up_sigma=0.5,
+        latency_sigma=0.0,
+        correlation=0.0,
+        jitter=0.0,
+        public=False,
+    ):
+        self.rows_per_second = rows_per_second
+        self.bytes_down_per_second = bytes_down_per_second
+        self.bytes_up_per_second = bytes_up_per_second
+        self.latency = latency
+        self.rows_sigma = rows_sigma
+        self.bytes_down_sigma = bytes_down_sigma
+        self.bytes_up_sigma = bytes_up_sigma
+        self.latency_sigma = latency_sigma
+        self.correlation = correlation
+        self.jitter = jitter
+        self.public = public
+
+    def _speeds(self, federation, clients, round, streams, fixed_streams):
+        speeds = self._expected(federation, clients, round, fixed_streams)
+        if not self.jitter:
+            return speeds
+        slower = np.exp([self.jitter * rng.standard_normal() for rng in streams(clients)])
+        *rates, latency = speeds
+        return Speeds._make([*(rate / slower for rate in rates), latency * slower])
+
+    def _expected(self, federation, clients, round, fixed_streams):
+        # All five are drawn whatever the parameters, so that no speed depends on those of others.
+        normal = np.array([rng.standard_normal(5) for rng in fixed_streams(clients)]).reshape(-1, 5)
+        shared, own = np.sqrt(self.correlation), np.sqrt(1 - self.correlation)
+        mixed = shared * normal[:, :1] + own * normal[:, 1:]
+        medians = [getattr(self, field) for field in Speeds._fields]
+        sigmas = self.rows_sigma, self.bytes_down_sigma, self.bytes_up_sigma, -self.latency_sigma
+        return Speeds(*(np.array(medians) * np.exp(mixed * sigmas)).T)
+
+    def _bound(self, federation, deadline):
+        if deadline is not None and deadline < self.latency:
+            raise ValueError(
+                f"deadline={deadline} is below latency={self.latency}, the median over the "
+                "clients: raise deadline, or lower latency."
+            )
+        return self

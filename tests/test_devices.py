@@ -1,0 +1,268 @@
+"""How fast devices are, against values worked out by hand and against distributions."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+
+from skfed._federation import make_federation
+from skfed.devices import (
+    BaseDevices,
+    ConstantDevices,
+    LognormalDevices,
+    Speeds,
+    TraceDevices,
+)
+from skfed.engines import Draws
+from skfed.utils._seeding import Purpose
+
+ABC = make_federation(["a", "b", "c"], 3)
+MANY = make_federation(np.arange(4000), 4000)
+
+
+def speeds(devices, clients=(0, 1, 2), t=0, federation=ABC, seed=0):
+    draws = Draws(federation, seed, 1)
+    return devices.speeds(
+        federation,
+        np.array(clients),
+        t,
+        lambda asked: draws.streams(Purpose.DEVICE_JITTER, t, asked),
+        lambda asked: draws.streams(Purpose.DEVICES, 0, asked),
+    )
+
+
+def test_numbers_are_of_all_clients_and_mappings_of_each():
+    devices = ConstantDevices(
+        {"c": 30, "a": 10, "b": 20, "z": 1}, 100, 50.0, {"a": 1, "b": 0, "c": 2}
+    )
+    found = speeds(devices, [2, 0])
+    assert [values.tolist() for values in found] == [[30, 10], [100, 100], [50, 50], [2, 1]]
+
+
+def test_a_trace_with_a_row_a_client_holds_in_every_round():
+    frame = pd.DataFrame(
+        {
+            "client": ["c", "z", "a", "b"],
+            "rows_per_second": [30, -1, 10, 20],  # of z nothing is asked
+            "bytes_down_per_second": [3, np.nan, 1, 2],
+            "bytes_up_per_second": [0.3, 0, 0.1, 0.2],
+        }
+    )
+    for t in (0, 5):
+        found = speeds(TraceDevices(frame), [0, 2], t)
+        assert [v.tolist() for v in found] == [[10, 30], [1, 3], [0.1, 0.3], [0, 0]]
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+def test_a_trace_with_rows_a_round_starts_again_at_its_end(library):
+    """Client a has three rounds, b two, in no order."""
+    frame = library(
+        {
+            "round": [2, 0, 1, 7, 4],
+            "client": ["a", "a", "a", "b", "b"],
+            "rows_per_second": [3.0, 1.0, 2.0, 20.0, 10.0],
+            "bytes_down_per_second": [1.0] * 5,
+            "bytes_up_per_second": [1.0] * 5,
+            "latency": [0.3, 0.1, 0.2, 2.0, 1.0],
+        }
+    )
+    federation = make_federation(["a", "b"], 2)
+    found = [speeds(TraceDevices(frame), [0, 1], t, federation) for t in range(4)]
+    assert [s.rows_per_second.tolist() for s in found] == [[1, 10], [2, 20], [3, 10], [1, 20]]
+    assert [s.latency.tolist() for s in found] == [[0.1, 1], [0.2, 2], [0.3, 1], [0.1, 2]]
+
+
+LOGNORMAL = LognormalDevices(
+    100.0, 2000.0, 300.0, 0.5, rows_sigma=1.0, bytes_down_sigma=0.2, latency_sigma=0.3
+)
+
+
+def test_lognormal_medians_spreads_and_no_correlation():
+    logs = np.log(speeds(LOGNORMAL, np.arange(4000), federation=MANY))
+    sigmas = np.array([1.0, 0.2, 0.5, 0.3])
+    np.testing.assert_allclose(
+        np.median(logs, axis=1), np.log([100, 2000, 300, 0.5]), atol=5 * 1.25 / np.sqrt(4000)
+    )
+    np.testing.assert_allclose(logs.std(axis=1) / sigmas, 1, atol=5 / np.sqrt(8000))
+    np.testing.assert_allclose(np.corrcoef(logs), np.eye(4), atol=5 / np.sqrt(4000))
+
+
+def test_speeds_are_correlated_and_the_latency_in_the_other_direction():
+    devices = clone(LOGNORMAL).set_params(correlation=0.6)
+    logs = np.log(speeds(devices, np.arange(4000), federation=MANY))
+    expected = np.full((4, 4), 0.6)
+    expected[3], expected[:, 3] = -0.6, -0.6
+    np.fill_diagonal(expected, 1)
+    np.testing.assert_allclose(np.corrcoef(logs), expected, atol=5 / np.sqrt(4000))
+    devices.set_params(correlation=1.0)
+    logs = np.log(speeds(devices, np.arange(10), federation=MANY))
+    np.testing.assert_allclose(logs[0] - np.log(100), 5 * (logs[1] - np.log(2000)), rtol=1e-9)
+
+
+def test_without_spread_each_device_is_the_median():
+    devices = LognormalDevices(
+        100, 200, 300, 0.5, rows_sigma=0, bytes_down_sigma=0, bytes_up_sigma=0
+    )
+    assert [v.tolist() for v in speeds(devices)] == [[100] * 3, [200] * 3, [300] * 3, [0.5] * 3]
+
+
+def test_a_device_is_drawn_once_from_its_own_stream_and_jitter_in_each_round():
+    first, later = (speeds(LOGNORMAL, t=t) for t in (0, 9))
+    alone = speeds(LOGNORMAL, [1], t=3)
+    for one, other, own in zip(first, later, alone, strict=True):
+        assert one.tolist() == other.tolist()
+        assert own.tolist() == [one[1]]
+    assert len(set(first.rows_per_second)) == 3
+    assert speeds(LOGNORMAL, seed=1).rows_per_second[0] != first.rows_per_second[0]
+    jittered = clone(LOGNORMAL).set_params(jitter=0.1)
+    factors = [first.rows_per_second / speeds(jittered, t=t).rows_per_second for t in range(2)]
+    assert len(set(np.concatenate(factors))) == 6
+    for t in range(2):
+        np.testing.assert_allclose(speeds(jittered, t=t).latency, first.latency * factors[t])
+
+
+def test_jitter_has_median_1_and_its_spread():
+    jittered = clone(LOGNORMAL).set_params(jitter=0.4)
+    asked = np.arange(4000)
+    fixed, moved = (speeds(d, asked, federation=MANY) for d in (LOGNORMAL, jittered))
+    logs = np.log(fixed.bytes_up_per_second / moved.bytes_up_per_second)
+    assert abs(np.median(logs)) < 5 * 1.25 * 0.4 / np.sqrt(4000)
+    assert abs(logs.std() / 0.4 - 1) < 5 / np.sqrt(8000)
+
+
+def test_what_is_expected_is_without_jitter():
+    draws = Draws(ABC, 0, 1)
+    jittered = clone(LOGNORMAL).set_params(jitter=1.0)
+    expected = jittered.expected(
+        ABC, np.arange(3), 4, lambda asked: draws.streams(Purpose.DEVICES, 0, asked)
+    )
+    assert [v.tolist() for v in expected] == [v.tolist() for v in speeds(LOGNORMAL)]
+
+
+def test_nobody_is_asked_nothing_is_drawn():
+    for devices in (LOGNORMAL, ConstantDevices(1, 1, 1)):
+        assert [len(v) for v in speeds(devices, np.array([], dtype=int))] == [0] * 4
+
+
+class Halves(BaseDevices):
+    """Devices of a user's own."""
+
+    def __init__(self, slow=1.0):
+        self.slow = slow
+
+    def _speeds(self, federation, clients, round, streams, fixed_streams):
+        return Speeds(np.where(clients % 2, self.slow, 10.0), 100.0, 100.0, 0.0)
+
+
+def test_devices_of_ones_own_are_one_method():
+    found = speeds(Halves())
+    assert [v.tolist() for v in found] == [[10, 1, 10], [100] * 3, [100] * 3, [0] * 3]
+    with pytest.raises(
+        ValueError, match=r"rows_per_second of client 'b' is nan in Halves: it must be"
+    ):
+        speeds(Halves(slow=np.nan))
+
+
+def frame(**columns):
+    given = {
+        "client": list("abc"),
+        "rows_per_second": [1.0, 2, 3],
+        "bytes_down_per_second": [1.0, 2, 3],
+        "bytes_up_per_second": [1.0, 2, 3],
+    } | columns
+    return pd.DataFrame({name: column for name, column in given.items() if column is not None})
+
+
+@pytest.mark.parametrize(
+    ("devices", "match"),
+    [
+        (ConstantDevices(0, 1, 1), "'rows_per_second' parameter.*0"),
+        (ConstantDevices(1, -1, 1), "'bytes_down_per_second' parameter.*-1"),
+        (ConstantDevices(1, 1, float("nan")), "'bytes_up_per_second' parameter.*nan"),
+        (ConstantDevices(1, 1, 1, -0.5), "'latency' parameter.*-0.5"),
+        (ConstantDevices({"a": 1}, 1, 1), r"rows_per_second lacks 2 client.*'b': name all"),
+        (
+            ConstantDevices(1, {"a": 1, "b": 0, "c": 1}, 1),
+            r"bytes_down_per_second of client 'b' is 0.0 .* above 0",
+        ),
+        (
+            ConstantDevices(1, 1, {"a": 1, "b": 1, "c": np.nan}),
+            r"bytes_up_per_second of client 'c' is nan .* above 0",
+        ),
+        (
+            ConstantDevices(1, 1, 1, {"a": 1, "b": np.inf, "c": -1}),
+            r"latency of client 'b' is inf .* not negative",
+        ),
+        (ConstantDevices({"a": 1, "b": "x", "c": 1}, 1, 1), "rows_per_second has 'x'.*not a num"),
+        (LognormalDevices(0, 1, 1), "'rows_per_second' parameter.*0"),
+        (LognormalDevices(1, 1, 1, rows_sigma=-1), "'rows_sigma' parameter.*-1"),
+        (LognormalDevices(1, 1, 1, correlation=1.5), "'correlation' parameter.*1.5"),
+        (LognormalDevices(1, 1, 1, jitter=np.nan), "'jitter' parameter.*nan"),
+        (TraceDevices([[1, 2]]), "frame must be a DataFrame, got list"),
+        (TraceDevices(frame(client=None)), "frame has no column 'client'"),
+        (TraceDevices(frame(rows_per_second=None)), "frame has no column 'rows_per_second'"),
+        (TraceDevices(frame(client=list("axc"))), "frame has no row for 1 client.*'b': add"),
+        (TraceDevices(frame(client=list("abb"))), "frame has no row for 1 client.*'c'"),
+        (
+            TraceDevices(pd.concat([frame(), frame().iloc[1:2]])),
+            "frame has more than one row for client 'b': ",
+        ),
+        (
+            TraceDevices(pd.concat([frame(round=[0, 0, 0])] * 2)),
+            "frame has more than one row for client 'a' in one round",
+        ),
+        (TraceDevices(frame(round=[0, np.nan, 0])), "frame: round has values that are not finite"),
+        (
+            TraceDevices(frame(bytes_up_per_second=[1, 0, 1])),
+            "bytes_up_per_second of client 'b' is 0.0 in frame: it must be finite and above 0",
+        ),
+        (
+            TraceDevices(frame(latency=[0.1, 0.1, -1])),
+            "latency of client 'c' is -1.0 in frame: it must be finite and not negative",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_values_name_parameter_client_and_way_out(devices, match):
+    with pytest.raises(ValueError, match=match):
+        devices.bound(ABC)
+    with pytest.raises(ValueError, match=match):
+        speeds(devices)
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [ConstantDevices({1: 1, "a": 1}, 1, 1), TraceDevices(frame(client=[1, "a", 2]))],
+)
+def test_ids_that_are_equal_but_for_their_type_are_ambiguous(devices):
+    with pytest.raises(ValueError, match="ambiguous"):
+        devices.bound(make_federation([1, True, "a"], 3))
+
+
+@pytest.mark.parametrize(
+    ("devices", "match"),
+    [
+        (ConstantDevices(1, 1, 1, latency=2), "deadline=1.5 is below the latency of client 'a', 2"),
+        (
+            ConstantDevices(1, 1, 1, latency={"a": 0, "b": 1, "c": 2}),
+            r"deadline=1.5 is below the latency of client 'c', 2.0 seconds.*raise deadline",
+        ),
+        (
+            TraceDevices(
+                pd.concat(
+                    [
+                        frame(round=[0, 0, 0], latency=[1, 3, 3]),
+                        frame(round=[1, 1, 1], latency=[3, 2, 1]),
+                    ]
+                )
+            ),
+            "deadline=1.5 is below the latency of client 'b', 2",
+        ),
+        (LognormalDevices(1, 1, 1, 2), "deadline=1.5 is below latency=2, the median"),
+    ],
+)
+def test_a_deadline_below_the_latency_is_refused(devices, match):
+    with pytest.raises(ValueError, match=match):
+        devices.bound(ABC, 1.5)
+    assert devices.bound(ABC, 2.0).public is False
