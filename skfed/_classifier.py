@@ -84,6 +84,21 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     update_privacy, loss_privacy : GaussianMechanism, default=None
         Clipping and noise that clients apply to their updates, and to the losses that they report,
         before they send them, from ``skfed.privacy``.
+    devices : BaseDevices, default=None
+        How fast clients compute and communicate, from ``skfed.devices``: ``history_`` then has the
+        simulated seconds of each round, the sum of its exchanges, and who was slowest. An exchange,
+        a poll or the training, lasts until its last answer. None: no simulated time.
+    deadline : float, default=None
+        Simulated seconds after which an exchange ends; it needs ``devices``. A client whose answer
+        would come later is in ``failed`` with the cause "late": what was sent to it is charged, its
+        update is lost, and what it reported in earlier rounds stays. It is not trained, and after a
+        late poll not chosen. An exchange in which a client does not reply lasts until the deadline;
+        without one, until the last answer.
+    report_goal : int or float, default=None
+        Clients with whose answers the training of a round ends (Bonawitz et al. 2019), or in (0, 1]
+        a share of those chosen; it needs ``devices``. The others are late, as for ``deadline``; the
+        weights of the cohort are scaled to sum to 1. A client drawn twice counts once. All that
+        answer at that moment count, and a failure is an answer. None, or more than are chosen: all.
     validate_every : int, default=1
         Rounds from one validation on ``X_val`` to the next; the last round of a fit always has one.
         In rounds without, ``val_loss`` and ``val_score`` are NaN, and callbacks that monitor a
@@ -189,6 +204,9 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         min_clients=1,
         update_privacy=None,
         loss_privacy=None,
+        devices=None,
+        deadline=None,
+        report_goal=None,
         validate_every=1,
         engine="auto",
         memory_budget=2**30,
@@ -215,6 +233,9 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             min_clients=min_clients,
             update_privacy=update_privacy,
             loss_privacy=loss_privacy,
+            devices=devices,
+            deadline=deadline,
+            report_goal=report_goal,
             validate_every=validate_every,
             engine=engine,
             memory_budget=memory_budget,

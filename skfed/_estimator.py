@@ -18,11 +18,13 @@ from skfed.availability import BaseAvailability
 from skfed.callbacks._sklearn import CallbackSupportMixin, SklearnCallbacks, with_callbacks
 from skfed.checkpoint._run import Run, open_run
 from skfed.checkpoint._save import is_saved, load, save
+from skfed.devices import BaseDevices
 from skfed.engines import Draws, make_engine
 from skfed.nets import LINEAR_ATTRIBUTES, NetPool, batch_size, cast
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
+from skfed.selection._counts import CLIENT_COUNT
 from skfed.server._config import RoundConfig
 from skfed.server._fitting import (
     fitted_attributes,
@@ -66,6 +68,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         "min_clients": [_POSITIVE_INT],
         "update_privacy": [GaussianMechanism, None],
         "loss_privacy": [GaussianMechanism, None],
+        "devices": [BaseDevices, None],
+        "deadline": [Interval(Real, 0, None, closed="neither"), None],
+        "report_goal": [*CLIENT_COUNT, None],
         "validate_every": [_POSITIVE_INT],
         "engine": [StrOptions({"auto", "stacked", "loop"})],
         "memory_budget": [_POSITIVE_INT],
@@ -95,6 +100,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         min_clients=1,
         update_privacy=None,
         loss_privacy=None,
+        devices=None,
+        deadline=None,
+        report_goal=None,
         validate_every=1,
         engine="auto",
         memory_budget=2**30,
@@ -120,6 +128,9 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         self.min_clients = min_clients
         self.update_privacy = update_privacy
         self.loss_privacy = loss_privacy
+        self.devices = devices
+        self.deadline = deadline
+        self.report_goal = report_goal
         self.validate_every = validate_every
         self.engine = engine
         self.memory_budget = memory_budget
@@ -143,8 +154,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         y : array-like of shape (n_samples,)
             Targets.
         clients : array-like of shape (n_samples,), default=None
-            The id of the client that holds each row: any hashable values. None: all rows belong to
-            one client, with a warning.
+            The id of each row's client: any hashable values. None: one client, with a warning.
         X_val, y_val : array-like, default=None
             Validation data; ``history_`` then has ``val_loss`` and ``val_score`` (as ``score``) of
             the global model after each round, or every ``validate_every`` rounds. In a Pipeline
@@ -172,8 +182,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             If a loss in ``history_`` has grown a thousandfold, or from some round on every client
             in the cohorts failed.
         UserWarning
-            If ``clients`` was not given; if the selector ignores ``priority``; if FedALIGN matched
-            no free client in any round.
+            If ``clients`` was not given; if ``priority`` is ignored; if no free client has matched.
 
         Raises
         ------
@@ -368,8 +377,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Set the fitted attributes from the finished rounds."""
         for name in LINEAR_ATTRIBUTES:  # of an earlier fit with a linear net
             self.__dict__.pop(name, None)
-        attributes = fitted_attributes(server, federation, self._problem.output_shape)
-        self.__dict__.update(attributes)
+        self.__dict__.update(fitted_attributes(server, federation, self._problem.output_shape))
 
     def _sk_visual_block_(self) -> Any:
         return visual_block(self)

@@ -27,8 +27,8 @@ class FederatedRegressor(RegressorMixin, BaseFederated):
         gradient descent on such columns does not diverge, and batch size 16.
     selector, priority, n_rounds, local_epochs, local_steps, lr_schedule, proximal_mu, aggregator, \
 server_optimizer, availability, on_client_error, min_clients, \
-update_privacy, loss_privacy, validate_every, engine, memory_budget, n_jobs, \
-checkpoint, checkpoint_every, warm_start, random_state, verbose
+update_privacy, loss_privacy, devices, deadline, report_goal, validate_every, engine, \
+memory_budget, n_jobs, checkpoint, checkpoint_every, warm_start, random_state, verbose
         As in :class:`FederatedClassifier`.
 
     Attributes

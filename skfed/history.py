@@ -8,7 +8,8 @@ charged.
 
 The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
 "X_val" means with validation data in fit; "FedALIGN" and "pow-d", with
-:class:`~skfed.FedAlignSelector` and :class:`~skfed.PowerOfChoice`.
+:class:`~skfed.FedAlignSelector` and :class:`~skfed.PowerOfChoice`; "devices", with
+:mod:`skfed.devices`.
 
 ===================== ======= ======== ============================================================
 column                unit    there    what it is
@@ -37,9 +38,12 @@ column                unit    there    what it is
 ``cohort``            ids     always   the clients aggregated; one drawn twice is listed twice
 ``failed``            ids     always   the clients that failed, each once
 ``causes``            texts   always   why, one for each in ``failed``
-``select_seconds``    seconds always   wall time of the selection and its polls
-``train_seconds``     seconds always   wall time of training and aggregation
-``round_seconds``     seconds always   wall time of the whole round, validation too
+``seconds``           seconds devices  simulated, the sum of the round's exchanges
+``elapsed``           seconds devices  simulated, from the start of round 0 to the round's end
+``slowest``           ids     devices  the clients with most simulated seconds in the round
+``select_seconds``    seconds always   wall time of the selection and its polls on this machine
+``train_seconds``     seconds always   wall time of training and aggregation on this machine
+``round_seconds``     seconds always   wall time of the round on this machine, validation too
 ===================== ======= ======== ============================================================
 
 A new column is a line in this table and a value in ``make_row``, below; ``tests/test_history.py``
@@ -52,7 +56,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skfed.server._exchange import NO_ANSWER, Exchange, Outcome, failed_clients, in_one_line
+from skfed.server._exchange import (
+    NO_ANSWER,
+    TOO_LATE,
+    Exchange,
+    Outcome,
+    failed_clients,
+    in_one_line,
+    late_clients,
+)
 
 SCALAR_BYTES = 8
 
@@ -72,6 +84,7 @@ def make_row(
     lr: float,
     scheduled: Row,
     seconds: Row,
+    elapsed: float = 0.0,
 ) -> Row:
     """Return the row of a round.
 
@@ -91,6 +104,8 @@ def make_row(
         The columns of these names.
     validation, scheduled, seconds : dict
         The columns of the validation, of the selector's schedules, and of wall times.
+    elapsed : float, default=0.0
+        Simulated seconds before the round.
     """
     return {
         "round": round,
@@ -101,6 +116,7 @@ def make_row(
         **scheduled,
         **_costs(exchanges, model_bytes),
         **_participation(exchanges, cohort, names),
+        **_times(exchanges, elapsed, names),
         **seconds,
     }
 
@@ -126,17 +142,43 @@ def _participation(
     polled = [k for e in exchanges if e.kind == "poll" for k in e.clients.tolist()]
     trainings = [e for e in exchanges if e.kind == "training"]
     away = [k for e in trainings for k in np.unique(e.clients[e.outcomes == Outcome.AWAY]).tolist()]
-    failed = failed_clients(exchanges)
+    causes = dict.fromkeys(away, NO_ANSWER) | dict.fromkeys(late_clients(exchanges), TOO_LATE)
+    for k, cause in failed_clients(exchanges).items():
+        causes.setdefault(k, in_one_line(cause))
     return {
         "n_polled": len(polled),
         "n_trained": sum(int(np.count_nonzero(e.rows)) for e in trainings),
         "n_aggregated": len(cohort),
-        "n_failed": len(away) + len(failed),
+        "n_failed": len(causes),
         "polled": names(polled),
         "cohort": names(cohort),
-        "failed": names([*away, *failed]),
-        "causes": (NO_ANSWER,) * len(away) + tuple(map(in_one_line, failed.values())),
+        "failed": names(causes),
+        "causes": tuple(causes.values()),
     }
+
+
+def _times(
+    exchanges: Sequence[Exchange], before: float, names: Callable[[Iterable[int]], tuple]
+) -> Row:
+    """Return the columns of simulated time, none without devices."""
+    durations = [e.duration for e in exchanges if e.duration is not None]
+    if not durations:
+        return {}
+    seconds = sum(durations)
+    return {"seconds": seconds, "elapsed": before + seconds, "slowest": names(_slowest(exchanges))}
+
+
+def _slowest(exchanges: Sequence[Exchange]) -> list[int]:
+    """Return the clients whose seconds in all exchanges are most, those of late ones included."""
+    parts = [(e.seconds, e.clients) for e in exchanges if e.seconds is not None]
+    firsts = [np.unique(clients, return_index=True)[1] for _, clients in parts]
+    pairs = list(zip(parts, firsts, strict=True))
+    seconds = np.concatenate([seconds[first] for (seconds, _), first in pairs])
+    clients = np.concatenate([clients[first] for (_, clients), first in pairs])
+    answers = ~np.isnan(seconds)
+    distinct, position = np.unique(clients[answers], return_inverse=True)
+    total = np.bincount(position, seconds[answers], minlength=len(distinct))
+    return distinct[total == total.max(initial=0.0)].tolist()
 
 
 def to_frame(rows: list[dict[str, Hashable]]) -> pd.DataFrame:

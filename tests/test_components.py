@@ -1,4 +1,4 @@
-"""Selectors, schedules, availabilities, rules of aggregation and splitters as scikit-learn's parts.
+"""Selectors, schedules, devices, rules of aggregation and the like as scikit-learn's parts.
 
 They are found in the public modules, so that a new one is tested as soon as it is there.
 """
@@ -16,6 +16,7 @@ import skfed
 from skfed import FederatedClassifier
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
+from skfed.devices import BaseDevices
 from skfed.model_selection import LeaveClientsOut
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
@@ -24,6 +25,7 @@ KINDS = (
     BaseSelector,
     BaseSchedule,
     BaseAvailability,
+    BaseDevices,
     BaseAggregator,
     ServerOptimizer,
     BaseCrossValidator,
@@ -39,6 +41,10 @@ GIVEN = {
     "mu": 1.0,
     "gamma": 8.0,
     "trace": [["a"], ["a", "b"]],
+    "rows_per_second": 100.0,
+    "bytes_down_per_second": 1000.0,
+    "bytes_up_per_second": {"a": 1000.0, "b": 500.0},
+    "frame": [["a"], [1.0]],
 }
 
 

@@ -9,6 +9,7 @@ import skfed.history
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, PowerOfChoice
 from skfed.aggregation import Scaffold
 from skfed.availability import Dropout
+from skfed.devices import ConstantDevices
 from skfed.schedules import LinearDecay, StepDecay
 
 LINE = r"^``(\w+)`` +(\w+) +(\S+) +(\S.*)$"
@@ -28,6 +29,7 @@ VARIANTS = {
     "adapow-d": ({"always", "pow-d"}, FederatedClassifier(selector=ADAPOW_D)),
     "rates fall": ({"always"}, FederatedClassifier(lr_schedule=LinearDecay(0.1))),
     "failures": ({"always"}, FederatedClassifier(availability=Dropout(0.5))),
+    "devices": ({"always", "devices"}, FederatedClassifier(devices=ConstantDevices(9, 9, 9))),
     "SCAFFOLD": ({"always"}, FederatedClassifier(aggregator=Scaffold())),
     "regressor": ({"always", "X_val"}, FederatedRegressor()),
     "regressor, adapow-d": ({"always", "pow-d"}, FederatedRegressor(selector=ADAPOW_D)),

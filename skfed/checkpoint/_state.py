@@ -26,6 +26,7 @@ _FIELDS = {
     "model": _Field(dict),
     "seed": _Field(int),
     "reported": _Field(dict, dict),
+    "seconds": _Field(dict, dict),
     "optimizer_state": _Field(dict | None, lambda: None),
     "variates": _Field(list, lambda: [{}, {}]),  # the server's, and the clients' by digest
     "told": _Field(list, list),  # failures that were logged
@@ -45,6 +46,11 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
         "model": get_state(server.net),
         "seed": server.seed,
         "reported": {key: record.reported for key, record in server.clients.items()},
+        "seconds": {
+            key: record.seconds
+            for key, record in server.clients.items()
+            if not math.isnan(record.seconds)
+        },
         "optimizer_state": server.optimizer_state,
         "variates": [
             server.variate,
@@ -95,13 +101,18 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
 
 def _client_records(state: dict[str, Any]) -> dict[bytes, ClientRecord]:
     """Return the record of each client, by its digest."""
-    reported, (_, variates) = state["reported"], state["variates"]
+    reported, seconds, (_, variates) = state["reported"], state["seconds"], state["variates"]
     messages: dict[bytes, dict[tuple[str, float], int]] = {}
     for (key, kind, multiplier), n in state["messages"].items():
         messages.setdefault(key, {})[kind, multiplier] = n
     return {
-        key: ClientRecord(reported.get(key, math.inf), messages.get(key, {}), variates.get(key, {}))
-        for key in {**reported, **messages, **variates}
+        key: ClientRecord(
+            reported.get(key, math.inf),
+            messages.get(key, {}),
+            variates.get(key, {}),
+            seconds.get(key, math.nan),
+        )
+        for key in {**reported, **messages, **variates, **seconds}
     }
 
 
@@ -122,10 +133,9 @@ def _check_types(state: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         if not isinstance(state[name], field.kind):
             raise TypeError(f"{name} is {state[name]!r}")
     rates = [rate for group in state["net_rates"] or () for rate in group.values()]
-    if state["seed"] < 0 or not all(
-        isinstance(value, float) for value in (*state["reported"].values(), *rates)
-    ):
-        raise TypeError("seed, reported or net_rates")
+    told = (*state["reported"].values(), *state["seconds"].values())
+    if state["seed"] < 0 or not all(isinstance(value, float) for value in (*told, *rates)):
+        raise TypeError("seed, reported, seconds or net_rates")
     if not all(isinstance(k, bytes) and isinstance(text, str) for k, text in state["told"]):
         raise TypeError(f"told is {state['told']!r}")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -30,6 +30,18 @@ class ConstantDevices(BaseDevices):
         Seconds that it takes in each exchange, whatever it computes and sends.
     public : bool, default=False
         Whether selectors are told the seconds to expect.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skfed import FederatedClassifier
+    >>> from skfed.devices import ConstantDevices
+    >>> X, y = load_iris(return_X_y=True)
+    >>> devices = ConstantDevices({"a": 100, "b": 50}, 1e6, 1e6, latency=0.5)
+    >>> model = FederatedClassifier(n_rounds=2, devices=devices, random_state=0)
+    >>> history = model.fit(X, y, clients=["a", "b"] * 75).history_
+    >>> history["slowest"].tolist()
+    [('b',), ('b',)]
     """
 
     _parameter_constraints = {

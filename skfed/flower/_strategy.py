@@ -56,8 +56,9 @@ class FederatedStrategy(Strategy):
     ----------
     estimator : FederatedClassifier or FederatedRegressor
         The estimator to fit; it is not changed. ``priority`` has names of clients.
-        ``memory_budget``, ``n_jobs`` and ``warm_start`` are not used, and an availability that
-        simulates dropouts is an error.
+        ``memory_budget``, ``n_jobs`` and ``warm_start`` are not used. An availability that
+        simulates dropouts is an error, and so are ``devices``, ``deadline`` and ``report_goal``,
+        which are of simulated time.
     clients : int or collection of str, default=None
         The number of clients to wait for, or their names. None: all clients that are connected when
         the run begins. Unless these are names, it waits for the clients named by ``priority`` too.
@@ -97,7 +98,7 @@ class FederatedStrategy(Strategy):
         classes: Any = None,
         timeout: float = 600.0,
     ):
-        self.estimator = _without_dropouts(checked_estimator(estimator))
+        self.estimator = _without_simulation(checked_estimator(estimator))
         self.clients = _checked_clients(clients)
         self.classes = None if classes is None else np.unique(classes).tolist()
         if self._asks_classes(estimator) and has_privacy(estimator):
@@ -267,8 +268,14 @@ class FederatedStrategy(Strategy):
         set_moments(server, federation, shape, moments)
 
 
-def _without_dropouts(estimator: BaseFederated) -> BaseFederated:
-    """Check that an estimator does not simulate dropouts."""
+def _without_simulation(estimator: BaseFederated) -> BaseFederated:
+    """Check that an estimator simulates neither dropouts nor time."""
+    for name in ("devices", "deadline", "report_goal"):
+        if (value := getattr(estimator, name)) is not None:
+            raise ValueError(
+                f"{name}={value} is of simulated time, but real clients take their own: leave it "
+                "out, and set timeout, the seconds to wait for a reply."
+            )
     availability = estimator.availability
     if availability is not None and (type(availability)._answers is not BaseAvailability._answers):
         raise ValueError(

@@ -155,9 +155,9 @@ def usefulness(
 
     The local training uses the model's net, local epochs or steps, learning rates and their
     schedule, class weights ("balanced": by the client's own rows) and seed. It does not use
-    selection, availability, ``min_clients``, proximal term, aggregator, server optimizer, clipping,
-    noise and checkpoint, nor the net's callbacks that act on the global net, except LRSchedulers
-    other than ReduceLROnPlateau. All rows of a client have equal weight.
+    selection, availability, devices, ``min_clients``, proximal term, aggregator, server optimizer,
+    clipping, noise and checkpoint, nor the net's callbacks that act on the global net, except
+    LRSchedulers other than ReduceLROnPlateau. All rows of a client have equal weight.
 
     Parameters
     ----------

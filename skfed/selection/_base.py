@@ -88,10 +88,15 @@ class Round:
     reported : ndarray of shape (n_clients,)
         The last training loss that each client sent along with its update; +inf before the first,
         NaN after its training failed.
+    seconds : ndarray of shape (n_clients,)
+        The simulated seconds that the last training of each client took, or that it was waited for
+        if it was late; NaN before the first, and without devices.
     ends : ndarray of shape (n_clients,), dtype=int
         Cumulative sums of the sizes, used by :meth:`draw`.
     ask : callable
         Sends a poll to the clients and records its cost; use :meth:`poll`.
+    expect : callable, default=None
+        Returns the seconds that clients are expected to take; use :meth:`expected_seconds`.
     """
 
     index: int
@@ -103,8 +108,10 @@ class Round:
     priority_weights: np.ndarray
     available: np.ndarray
     reported: np.ndarray
+    seconds: np.ndarray
     ends: np.ndarray
     ask: Callable[..., np.ndarray] = field(repr=False)
+    expect: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
 
     def __post_init__(self):
         for name, value in vars(self).items():
@@ -177,6 +184,37 @@ class Round:
         if max_samples not in (None, "batch") and not whole_number:
             raise ValueError(f'max_samples must be None, "batch" or >= 1, got {max_samples!r}.')
         return self.ask(polled, metric=metric, max_samples=max_samples, at_most=at_most)
+
+    def expected_seconds(self, clients: Any) -> np.ndarray:
+        """Return the seconds that a training of each client is expected to take, if begun now.
+
+        It is computed for these clients alone, and costs them nothing: devices are known by their
+        type. A client that has been polled has the model already.
+
+        Parameters
+        ----------
+        clients : array-like of int
+            Indices of available clients.
+
+        Returns
+        -------
+        ndarray of shape (len(clients),)
+            Simulated seconds in the order of ``clients``, for one training of each; without what
+            is drawn in each round.
+
+        Raises
+        ------
+        ValueError
+            If a client does not exist or is not available, or the devices do not tell.
+        """
+        if self.expect is None:
+            raise ValueError(
+                "expected_seconds needs devices that tell their speeds: pass devices of "
+                "skfed.devices with public=True."
+            )
+        asked = _client_indices(clients, self.available, "expected_seconds")
+        distinct, position = np.unique(asked, return_inverse=True)
+        return self.expect(distinct)[position]
 
 
 class BaseSelector(BaseEstimator, metaclass=ABCMeta):

@@ -21,13 +21,15 @@ def mock_round(
     priority_weights: np.ndarray | None = None,
     available: np.ndarray | None = None,
     reported: np.ndarray | None = None,
+    seconds: np.ndarray | None = None,
     index: int = 0,
     n_rounds: int = 10,
     rng: np.random.Generator | None = None,
 ) -> MockRound:
     """Return a round whose clients answer each poll with ``losses``; NaN is no answer.
 
-    By default each client has one sample and priority, is available, and has reported no loss.
+    By default each client has one sample and priority, is available, and has neither reported a
+    loss nor been timed.
     """
     losses = np.asarray(losses, float)
     n_clients = len(losses)
@@ -52,6 +54,7 @@ def mock_round(
         priority_weights=weights,
         available=np.ones(n_clients, bool) if available is None else np.asarray(available, bool),
         reported=np.full(n_clients, np.inf) if reported is None else np.asarray(reported, float),
+        seconds=np.full(n_clients, np.nan) if seconds is None else np.asarray(seconds, float),
         ends=np.cumsum(sizes),
         ask=ask,
     )

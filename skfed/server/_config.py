@@ -10,6 +10,7 @@ from skorch import NeuralNet
 from skfed._federation import Federation
 from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
+from skfed.devices import BaseDevices
 from skfed.engines import LocalTraining
 from skfed.nets import buffer_names
 from skfed.privacy import GaussianMechanism
@@ -33,6 +34,9 @@ class RoundConfig:
     min_clients: int = 1  # with fewer that succeed, the model is kept
     update_privacy: GaussianMechanism | None = None
     loss_privacy: GaussianMechanism | None = None
+    devices: BaseDevices | None = None  # None: no clock
+    deadline: float | None = None  # seconds of an exchange
+    report_goal: float | None = None  # with so many answers a training ends; a float is a share
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any], net: NeuralNet) -> Self:
@@ -52,7 +56,11 @@ class RoundConfig:
             min_clients=params["min_clients"],
             update_privacy=params["update_privacy"],
             loss_privacy=params["loss_privacy"],
+            devices=params["devices"],
+            deadline=params["deadline"],
+            report_goal=params["report_goal"],
         )
+        _check_clock(config)
         for component in (config.aggregator, config.update_privacy, config.loss_privacy):
             if component is not None:
                 component._validate_params()
@@ -100,6 +108,17 @@ def _local_training(params: Mapping[str, Any]) -> LocalTraining:
     # Counts may be other integers than int, True for one.
     steps = None if params["local_steps"] is None else int(params["local_steps"])
     return LocalTraining(int(params["local_epochs"]), steps, params["proximal_mu"])
+
+
+def _check_clock(config: RoundConfig) -> None:
+    """Check that there are seconds where a parameter needs them."""
+    for name in ("deadline", "report_goal"):
+        value = getattr(config, name)
+        if value is not None and config.devices is None:
+            raise ValueError(
+                f"{name}={value} needs devices, which say how fast clients answer: pass devices "
+                "of skfed.devices, or leave it out."
+            )
 
 
 def _check_plain_sgd(aggregator: BaseAggregator, optimizer: torch.optim.Optimizer) -> None:

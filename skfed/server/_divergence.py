@@ -1,4 +1,4 @@
-"""Warnings at the end of a fit: its rounds have diverged, or no client succeeded in them."""
+"""Warnings at the end of a fit: its rounds have diverged, or no client succeeded in time."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skfed._federation import Federation
 from skfed.nets import set_state
 from skfed.server._config import RoundConfig
-from skfed.server._exchange import NO_ANSWER, NOT_FINITE
+from skfed.server._exchange import NO_ANSWER, NOT_FINITE, TOO_LATE
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
 
@@ -56,6 +56,21 @@ def warn_at_end(
         text = config.selector.warning_after(server.rows, free, config.n_rounds)
         if text is not None:
             warn(text)
+    text = lateness_warning(server.rows, config.deadline)
+    if text is not None:
+        warn(text)
+
+
+def lateness_warning(rows: Rows, deadline: float | None) -> str | None:
+    """Return the warning that in no round a client has trained by the deadline, or None."""
+    late = [row for row in rows if TOO_LATE in row["causes"]]
+    if deadline is None or not late or any(row["n_trained"] for row in rows):
+        return None
+    return (
+        f"clients were late, and in none of the {len(rows)} rounds has one trained by "
+        f"deadline={deadline}: raise it, or have clients train for fewer steps. history_ has who "
+        "was late."
+    )
 
 
 def _keep_last_finite(
@@ -124,8 +139,8 @@ def in_doubt(rows: Rows) -> bool:
 
 
 def _causes(row: Mapping[str, Any]) -> list[str]:
-    """Return the causes of failures but for clients that did not reply, who may do so later."""
-    return [cause for cause in row["causes"] if cause != NO_ANSWER]
+    """Return the causes of failures but for no reply, or a late one: they may come next time."""
+    return [cause for cause in row["causes"] if cause not in (NO_ANSWER, TOO_LATE)]
 
 
 def _growth(rows: Rows) -> str | None:

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 NO_ANSWER = "no answer"  # the cause in the history where a client was away
+TOO_LATE = "late"  # the cause where it would have answered after the end of the exchange
 NOT_FINITE = "is not finite"
 
 
@@ -21,7 +22,7 @@ class Outcome(IntEnum):
     OK = 0
     SILENT = 1  # its value is above the bound of the poll
     FAILED = 2  # it raised, or its reply is not finite
-    LATE = 3  # it replied after the deadline
+    LATE = 3  # it would have replied after the end of the exchange
     AWAY = 4  # it did not reply
 
 
@@ -29,7 +30,8 @@ class Outcome(IntEnum):
 class Exchange:
     """One request to some clients and their replies: arrays with one entry a client.
 
-    In a training, a client that was drawn twice has two entries.
+    In a training, a client that was drawn twice has two entries. Polls and trainings are recorded
+    as they are planned, where each client answers, and changed by what happens.
     """
 
     kind: Literal["statistics", "poll", "training"]
@@ -41,7 +43,8 @@ class Exchange:
     scalars_down: np.ndarray
     scalars_up: np.ndarray
     answers: np.ndarray  # polled values or training losses, NaN without
-    seconds: np.ndarray | None = None  # until the reply; None: not measured
+    seconds: np.ndarray | None = None  # until the reply, NaN without one; None: not measured
+    duration: float | None = None  # seconds until its end; None: not measured
     causes: dict[int, Exception] = field(default_factory=dict)  # of failures, by position
     metric: str | None = None  # of a poll
     on_all_rows: bool = False  # whether a poll is on all rows of each client
@@ -67,6 +70,66 @@ def statistics_exchange(clients: np.ndarray, replied: np.ndarray, n_scalars: int
     )
 
 
+def poll_exchange(
+    clients: np.ndarray,
+    rows: np.ndarray,
+    holders: "ModelHolders",
+    *,
+    metric: str,
+    bounded: bool,
+    on_all_rows: bool,
+) -> Exchange:
+    """Return a poll in which each client evaluates ``rows`` and answers.
+
+    ``holders`` are the clients that have the model already; with ``bounded``, a bound is sent too.
+    """
+    return Exchange(
+        kind="poll",
+        clients=clients,
+        outcomes=np.full(len(clients), Outcome.OK),
+        rows=rows,
+        models_down=holders.send(clients),
+        models_up=np.zeros(len(clients), dtype=int),
+        scalars_down=np.full(len(clients), bounded, dtype=int),
+        scalars_up=np.ones(len(clients), dtype=int),
+        answers=np.full(len(clients), np.nan),
+        metric=metric,
+        on_all_rows=on_all_rows,
+    )
+
+
+def training_exchange(
+    clients: np.ndarray,
+    replies: np.ndarray,
+    rows: np.ndarray,
+    models_down: np.ndarray,
+    with_variates: bool,
+) -> Exchange:
+    """Return a training in which the clients in a mask, ``replies``, train to the end."""
+    models_up = replies.astype(int)
+    if with_variates:  # one more model each way
+        _, first = np.unique(clients, return_index=True)
+        models_down[first] += 1
+        models_up *= 2
+    return Exchange(
+        kind="training",
+        clients=clients,
+        outcomes=np.where(replies, Outcome.OK, Outcome.AWAY),
+        rows=np.where(replies, rows, 0),
+        models_down=models_down,
+        models_up=models_up,
+        scalars_down=np.zeros(len(clients), dtype=int),
+        scalars_up=np.zeros(len(clients), dtype=int),
+        answers=np.full(len(clients), np.nan),
+    )
+
+
+def late_clients(exchanges: Iterable[Exchange]) -> list[int]:
+    """Return the clients that were late in some exchange, each once, in that order."""
+    late = (k for e in exchanges for k in e.clients[e.outcomes == Outcome.LATE].tolist())
+    return list(dict.fromkeys(late))
+
+
 def failed_clients(exchanges: Iterable[Exchange]) -> dict[int, Exception]:
     """Return the first cause of each client that failed, in the order of the failures."""
     causes: dict[int, Exception] = {}
@@ -90,8 +153,13 @@ class ModelHolders:
 
     def send(self, clients: np.ndarray) -> np.ndarray:
         """Return how many models are sent to each of ``clients``, which hold it from then on."""
+        sent = self.lacking(clients)
+        self._holds[clients] = True
+        return sent
+
+    def lacking(self, clients: np.ndarray) -> np.ndarray:
+        """Return how many models would be sent to each of ``clients``."""
         sent = np.zeros(len(clients), dtype=int)
         distinct, first = np.unique(clients, return_index=True)
         sent[first] = ~self._holds[distinct]
-        self._holds[distinct] = True
         return sent

@@ -13,7 +13,15 @@ from skfed.nets import State
 from skfed.privacy import GaussianMechanism
 from skfed.selection import Round
 from skfed.selection._poll_metrics import POLL_METRICS
-from skfed.server._exchange import NOT_FINITE, Exchange, ModelHolders, Outcome, in_one_line
+from skfed.server._clock import Clock
+from skfed.server._exchange import (
+    NOT_FINITE,
+    Exchange,
+    ModelHolders,
+    Outcome,
+    in_one_line,
+    poll_exchange,
+)
 from skfed.utils._seeding import Purpose
 
 logger = logging.getLogger(__name__)
@@ -85,6 +93,7 @@ class Poll:
     holders: ModelHolders  # of w_t
     failures: FailureLog
     privatizer: LossPrivatizer
+    clock: Clock
     is_classifier: bool  # of a classifier, whose predictions are right or wrong
     exchanges: list[Exchange] = field(default_factory=list)  # the polls so far
 
@@ -93,33 +102,39 @@ class Poll:
         refusal = POLL_METRICS[metric].not_for_regressors
         if refusal and not self.is_classifier:
             raise ValueError(refusal)
-        request = EvaluateRequest(self.round, self.state, clients, metric, max_samples, at_most)
-        reply = self.evaluator.evaluate(request)
-        values = reply.values
-        causes: dict[int, Exception] = {}
-        for i in np.flatnonzero(~np.isfinite(values) & ~reply.silent).tolist():
-            causes[i] = reply.raised.get(i) or self.privatizer.not_finite("loss", values[i])
-            self.failures.add(clients[i], causes[i])
-        values = self.privatizer.of_polls(clients, values)
-        answered = np.isfinite(values) & (values <= (np.inf if at_most is None else at_most))
-        outcomes = np.where(answered, Outcome.OK, Outcome.SILENT)
-        outcomes[list(causes)] = Outcome.FAILED
-        exchange = Exchange(
-            kind="poll",
-            clients=clients,
-            outcomes=outcomes,
-            rows=reply.n_samples,
-            models_down=self.holders.send(clients),
-            models_up=np.zeros(len(clients), dtype=int),
-            scalars_down=np.full(len(clients), at_most is not None, dtype=int),
-            scalars_up=answered.astype(int),
-            answers=np.where(answered, values, np.nan),
-            causes=causes,
+        exchange = poll_exchange(
+            clients,
+            self.clock.draws.n_polled(clients, max_samples),
+            self.holders,
             metric=metric,
+            bounded=at_most is not None,
             on_all_rows=max_samples is None,
         )
+        self.clock.close(exchange, self.round)
+        in_time = np.flatnonzero(exchange.outcomes == Outcome.OK)
+        if len(in_time):
+            asked = clients[in_time]
+            request = EvaluateRequest(self.round, self.state, asked, metric, max_samples, at_most)
+            self._evaluate(request, exchange, in_time)
+        self.clock.measure(exchange, self.round)
         self.exchanges.append(exchange)
         return exchange.answers.copy()
+
+    def _evaluate(self, request: EvaluateRequest, exchange: Exchange, asked: np.ndarray) -> None:
+        """Record the replies of the clients at some positions of an exchange."""
+        reply, causes = self.evaluator.evaluate(request), exchange.causes
+        values = reply.values
+        for i in np.flatnonzero(~np.isfinite(values) & ~reply.silent).tolist():
+            cause = reply.raised.get(i) or self.privatizer.not_finite("loss", values[i])
+            causes[int(asked[i])] = cause
+            self.failures.add(request.clients[i], cause)
+        values = self.privatizer.of_polls(request.clients, values)
+        at_most = np.inf if request.at_most is None else request.at_most
+        answered = np.isfinite(values) & (values <= at_most)
+        exchange.outcomes[asked] = np.where(answered, Outcome.OK, Outcome.SILENT)
+        exchange.outcomes[list(causes)] = Outcome.FAILED
+        exchange.rows[asked], exchange.scalars_up[asked] = reply.n_samples, answered
+        exchange.answers[asked] = np.where(answered, values, np.nan)
 
 
 def objective(view: Round, exchanges: Iterable[Exchange]) -> float:

@@ -1,7 +1,6 @@
 """The loop over rounds: poll and select, train, aggregate, record."""
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,10 +18,19 @@ from skfed.engines import Engine, LocalTraining, TrainRequest
 from skfed.history import Row, make_row
 from skfed.nets import State, get_state, model_bytes, set_state
 from skfed.selection import Cohort, Round
+from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
 from skfed.server._divergence import warn_at_end
-from skfed.server._exchange import Exchange, ModelHolders, failed_clients
+from skfed.server._exchange import (
+    Exchange,
+    ModelHolders,
+    Outcome,
+    failed_clients,
+    late_clients,
+    training_exchange,
+)
 from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
+from skfed.server._records import ClientRecords
 from skfed.server._requests import make_train_request, noise_stream
 from skfed.server._state import ServerState
 from skfed.server._updates import RoundUpdates
@@ -49,11 +57,9 @@ class PendingRound:
 
     view: Round
     chosen: Cohort  # without clients whose poll failed
-    replies: np.ndarray  # a mask of the chosen clients: those that will reply
-    request: TrainRequest  # sent to those
+    request: TrainRequest  # to those of them that will reply in time
     updates: RoundUpdates
-    exchanges: list[Exchange]  # so far, one record of each client in each
-    holders: ModelHolders
+    exchanges: list[Exchange]  # so far, one record of each client in each; the last is the training
     scheduled: dict[str, float]  # values of the selector's schedules
     started: float  # a time of perf_counter, as the other two
     selected: float
@@ -78,10 +84,8 @@ class Rounds:
         self.server, self.federation, self.engine, self.config = server, federation, engine, config
         self.until, self.validation, self.callbacks = until, validation, callbacks
         self.checkpoint = checkpoint
-        self._reported = np.full(len(federation), np.inf)  # of the client records, for the view
-        if server.clients:
-            for k in range(len(federation)):
-                self._reported[k] = server.record(federation.digest(k)).reported
+        self.clock = Clock.of(config, server, federation)
+        self.records = ClientRecords(server, federation)
         self._first_failure: tuple[int, Exception] | None = None  # of a client, in any round
         self._overflows: dict[int, Exception] = {}  # by round whose new model was not finite
 
@@ -90,6 +94,10 @@ class Rounds:
         """Whether no round is left, or a callback has stopped the fit."""
         # A callback that stops the fit sets ``stopped`` to the ``until`` of that fit.
         return self.server.round >= self.until or self.server.stopped >= self.until
+
+    @property
+    def _is_public(self) -> bool:
+        return self.clock.devices is not None and self.clock.devices.public
 
     def run(self) -> None:
         """Run the rounds that are left."""
@@ -103,19 +111,20 @@ class Rounds:
             callback.begin_round()
         with one_torch_thread():
             pending = self._poll_and_select()
-            request, updates = pending.request, pending.updates
+            request, updates, training = pending.request, pending.updates, pending.exchanges[-1]
             for batch in self.engine.train(request):  # the clients train here
                 updates.add(batch)  # which drops updates that failed
             admitted = admit(request.cohort, updates.finite, self.config.min_clients)
             cohort, aggregate = request.cohort.keep(admitted), updates.aggregate(admitted)
-            pending.exchanges.append(
-                updates.exchange(pending.chosen, pending.replies, pending.holders)
-            )
+            updates.complete(training)
+            self.clock.measure(training, request.round)
             pending.trained = perf_counter()
             with _restored_on_error(self.server, request.state):
                 if not self._apply_server_optimizer(pending, cohort, aggregate):
                     cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
-                self._update_client_records(pending)
+                self.records.add_losses(updates)
+                self.records.add_seconds(training)
+                self.records.count_messages(pending.exchanges, self.config)
                 row = self._append_row(pending, cohort)
         self.server.first_exchanges = []  # large, and in the row of round 0
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
@@ -148,28 +157,44 @@ class Rounds:
         privatizer = LossPrivatizer(noise, partial(noise_stream, server, federation))
         is_classifier = isinstance(server.net, NeuralNetClassifier)
         holders = ModelHolders(len(federation))
-        poll = Poll(self.engine, state, server.round, holders, failures, privatizer, is_classifier)
+        poll = Poll(
+            *(self.engine, state, server.round, holders, failures, privatizer, self.clock),
+            is_classifier,
+        )
         view = self._view(poll)
         chosen = config.selector.select(view)
-        failed = list(failed_clients(poll.exchanges))
-        chosen = chosen.keep(~np.isin(chosen.clients, failed))
+        lost = [*failed_clients(poll.exchanges), *late_clients(poll.exchanges)]
+        chosen = chosen.keep(~np.isin(chosen.clients, lost))
         scheduled, selected = config.selector.scheduled(view), perf_counter()
         replies = self._replies(chosen.clients)
-        request = make_train_request(server, federation, config, state, chosen.keep(replies))
+        training = self._training(chosen.clients, replies, holders.send(chosen.clients))
+        self.clock.close(training, server.round)
+        in_time = chosen.keep(training.outcomes == Outcome.OK)
+        request = make_train_request(server, federation, config, state, in_time)
         updates = RoundUpdates(request, failures, privatizer)
-        exchanges = poll.exchanges if server.round else [*server.first_exchanges, *poll.exchanges]
-        return PendingRound(
-            view,
-            chosen,
-            replies,
-            request,
-            updates,
-            exchanges,
-            holders,
-            scheduled,
-            started,
-            selected,
-        )
+        exchanges = [*self._first_exchanges(), *poll.exchanges, training]
+        return PendingRound(view, chosen, request, updates, exchanges, scheduled, started, selected)
+
+    def _first_exchanges(self) -> list[Exchange]:
+        """Return the exchanges before round 0, which is charged for them."""
+        exchanges = [] if self.server.round else self.server.first_exchanges
+        for exchange in exchanges:
+            self.clock.measure(exchange, 0)
+        return exchanges
+
+    def _training(
+        self, clients: np.ndarray, replies: np.ndarray, models_down: np.ndarray
+    ) -> Exchange:
+        """Return the training of some clients as it is planned."""
+        rows = self.clock.draws.n_trained(self.config.training, clients)
+        with_variates = self.config.aggregator.uses_variates
+        return training_exchange(clients, replies, rows, models_down, with_variates)
+
+    def _expected_seconds(self, holders: ModelHolders, clients: np.ndarray) -> np.ndarray:
+        """Return the seconds that a training of some clients is expected to take now."""
+        everybody = np.ones(len(clients), dtype=bool)
+        planned = self._training(clients, everybody, holders.lacking(clients))
+        return self.clock.expected(planned, self.server.round)
 
     def _view(self, poll: Poll) -> Round:
         """Return what the selector may know of the round."""
@@ -189,9 +214,11 @@ class Rounds:
             priority=federation.priority,
             priority_weights=federation.priority_weights,
             available=available,
-            reported=self._reported,
+            reported=self.records.reported,
+            seconds=self.records.seconds,
             ends=federation.ends,
             ask=poll,
+            expect=partial(self._expected_seconds, poll.holders) if self._is_public else None,
         )
 
     def _replies(self, chosen: np.ndarray) -> np.ndarray:
@@ -244,38 +271,6 @@ class Rounds:
             key: replace(server.record(key), variate=variate) for key, variate in changed.items()
         }
 
-    def _update_client_records(self, pending: PendingRound) -> None:
-        """Record the training losses that clients reported and, with privacy, their messages."""
-        server, digest, updates = self.server, self.federation.digest, pending.updates
-        records = {}
-        for (k, _), loss in zip(updates.copies, updates.losses.tolist(), strict=True):
-            self._reported[k] = loss
-            records[digest(k)] = replace(server.record(digest(k)), reported=loss)
-        server.clients = server.clients | records
-        if self.config.update_privacy is not None or self.config.loss_privacy is not None:
-            self._count_messages(pending.exchanges)
-
-    def _count_messages(self, exchanges: Sequence[Exchange]) -> None:
-        """Count the updates and losses sent, by noise multiplier; each update comes with a loss."""
-        server, digest, config = self.server, self.federation.digest, self.config
-        of_update, of_loss = (
-            0.0 if mechanism is None else float(mechanism.noise_multiplier)
-            for mechanism in (config.update_privacy, config.loss_privacy)
-        )
-        # Clients that trained to the end, and so sent an update.
-        trained = [k for e in exchanges if e.kind == "training" for k in e.clients[e.rows > 0]]
-        polled = [k for e in exchanges if e.kind == "poll" for k in e.clients]
-        sent: dict[bytes, Counter[tuple[str, float]]] = {}
-        for k in trained:
-            sent.setdefault(digest(k), Counter())["update", of_update] += 1
-        for k in (*trained, *polled):
-            sent.setdefault(digest(k), Counter())["loss", of_loss] += 1
-        server.clients = server.clients | {
-            key: replace(server.record(key), messages=Counter(server.record(key).messages) + n)
-            for key, n in sent.items()
-        }
-        server.private_rounds = (*server.private_rounds, server.round)
-
     def _append_row(self, pending: PendingRound, cohort: Cohort) -> Row:
         """Validate the new model; append the round's row to the history, and return it."""
         server, updates, requested = self.server, pending.updates, pending.request.cohort
@@ -289,6 +284,7 @@ class Rounds:
             exchanges=pending.exchanges,
             model_bytes=model_bytes(server.net),
             names=self.federation.names,
+            elapsed=server.rows[-1].get("elapsed", 0.0) if server.rows else 0.0,
             cohort=cohort.clients,
             objective=known if np.isfinite(known) else objective(pending.view, pending.exchanges),
             train_loss=_train_loss(updates.losses, requested, updates.finite),

@@ -21,6 +21,7 @@ class ClientRecord:
     # Messages that it sent under noise, by kind, "update" or "loss", and noise multiplier.
     messages: Mapping[tuple[str, float], int] = field(default_factory=dict)
     variate: State = field(default_factory=dict)  # SCAFFOLD's c_k
+    seconds: float = float("nan")  # that its last training took, in simulated time
 
 
 @dataclass

@@ -7,8 +7,7 @@ import numpy as np
 from skfed.aggregation._tensors import settled
 from skfed.engines import TrainRequest, Updates, enumerate_copies
 from skfed.nets import State
-from skfed.selection import Cohort
-from skfed.server._exchange import Exchange, ModelHolders, Outcome
+from skfed.server._exchange import Exchange, Outcome
 from skfed.server._poll import FailureLog, LossPrivatizer
 
 
@@ -71,33 +70,13 @@ class RoundUpdates:
         )
         return settled(request.state, aggregate, self.changed)
 
-    def exchange(self, chosen: Cohort, replies: np.ndarray, holders: ModelHolders) -> Exchange:
-        """Return the record of the training.
-
-        ``replies`` is a mask of the chosen clients: those that reply, the members of the request's
-        cohort. ``holders`` are the clients that have the model already.
-        """
-        models_down, models_up = holders.send(chosen.clients), replies.astype(int)
-        outcomes = np.where(replies, Outcome.OK, Outcome.AWAY)
-        rows, answers = np.zeros(len(replies), dtype=int), np.full(len(replies), np.nan)
-        positions = np.flatnonzero(replies)
-        if len(self.copies):  # else those that reply have no weight, and none of them trains
-            outcomes[positions[~self.finite]] = Outcome.FAILED
-            models_up[positions] = self.sent
-            rows[positions], answers[positions] = self.n_samples, self.losses
-        if self.request.aggregator.uses_variates:  # one more model each way
-            _, first = np.unique(chosen.clients, return_index=True)
-            models_down[first] += 1
-            models_up *= 2
-        return Exchange(
-            kind="training",
-            clients=chosen.clients,
-            outcomes=outcomes,
-            rows=rows,
-            models_down=models_down,
-            models_up=models_up,
-            scalars_down=np.zeros_like(rows),
-            scalars_up=np.zeros_like(rows),
-            answers=answers,
-            causes={int(positions[i]): cause for i, cause in self.causes.items()},
-        )
+    def complete(self, exchange: Exchange) -> None:
+        """Complete the record of the training as it was planned, whose replies are these."""
+        positions = np.flatnonzero(exchange.outcomes == Outcome.OK)
+        exchange.rows[:] = 0
+        if not len(self.copies):  # those that reply have no weight, and none of them trains
+            return
+        exchange.outcomes[positions[~self.finite]] = Outcome.FAILED
+        exchange.models_up[positions] *= self.sent
+        exchange.rows[positions], exchange.answers[positions] = self.n_samples, self.losses
+        exchange.causes = {int(positions[i]): cause for i, cause in self.causes.items()}

@@ -13,6 +13,7 @@ from mishaps import at_round, estimator, node_of, reply
 
 from skfed import FedAlignSelector, FederatedClassifier
 from skfed.availability import Dropout
+from skfed.devices import ConstantDevices
 from skfed.flower import FederatedStrategy, client_app
 from skfed.flower._messages import PROTOCOL
 
@@ -84,6 +85,15 @@ def test_wrong_parameters(change, error, match):
     params = {"estimator": estimator(), "clients": 2, **change}
     with pytest.raises(error, match=match):
         FederatedStrategy(params.pop("estimator"), **params)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("devices", ConstantDevices(1, 1, 1)), ("deadline", 3.0), ("report_goal", 2)],
+)
+def test_simulated_time_is_an_error(name, value):
+    with pytest.raises(ValueError, match=rf"(?s){name}=.* is of simulated time.*set timeout"):
+        FederatedStrategy(estimator(**{name: value}))
 
 
 def test_simulated_dropouts_are_an_error():

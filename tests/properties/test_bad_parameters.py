@@ -27,6 +27,7 @@ from skfed import (
     RandomSelector,
     aggregation,
     availability,
+    devices,
     schedules,
 )
 from skfed.privacy import GaussianMechanism
@@ -60,6 +61,10 @@ PARTS = {
         availability.IndependentAvailability(),
         availability.TraceAvailability([[True] * 4, [False, True, True, True]]),
         availability.Dropout(),
+    ],
+    "devices": [
+        devices.ConstantDevices(1.0, 1.0, dict.fromkeys("abcd", 2.0)),
+        devices.LognormalDevices(1.0, 1.0, 1.0, jitter=1.0),
     ],
     "update_privacy": [GaussianMechanism()],
     "loss_privacy": [GaussianMechanism()],

@@ -1,0 +1,71 @@
+"""What the server knows of each client from earlier rounds."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from skfed._federation import Federation
+from skfed.server._config import RoundConfig
+from skfed.server._exchange import Exchange, Outcome
+from skfed.server._state import ServerState
+from skfed.server._updates import RoundUpdates
+
+
+class ClientRecords:
+    """Keeps the client records of a server, and arrays of what selectors see of them."""
+
+    def __init__(self, server: ServerState, federation: Federation):
+        self.server, self.digest = server, federation.digest
+        self.reported = np.full(len(federation), np.inf)
+        self.seconds = np.full(len(federation), np.nan)
+        if server.clients:
+            for k in range(len(federation)):
+                record = server.record(self.digest(k))
+                self.reported[k], self.seconds[k] = record.reported, record.seconds
+
+    def add_losses(self, updates: RoundUpdates) -> None:
+        """Record the training losses that clients reported."""
+        server, records = self.server, {}
+        for (k, _), loss in zip(updates.copies, updates.losses.tolist(), strict=True):
+            self.reported[k], key = loss, self.digest(k)
+            records[key] = replace(server.record(key), reported=loss)
+        server.clients = server.clients | records
+
+    def add_seconds(self, training: Exchange) -> None:
+        """Record how long clients took to train; of a late one, how long it was waited for."""
+        if training.seconds is None or training.duration is None:
+            return
+        server, records = self.server, {}
+        late = training.outcomes == Outcome.LATE
+        seconds = np.where(late, training.duration, training.seconds)
+        for i in np.flatnonzero(~np.isnan(seconds)).tolist():
+            k = int(training.clients[i])
+            self.seconds[k], key = seconds[i], self.digest(k)
+            records[key] = replace(server.record(key), seconds=float(seconds[i]))
+        server.clients = server.clients | records
+
+    def count_messages(self, exchanges: Sequence[Exchange], config: RoundConfig) -> None:
+        """Count the updates and losses sent with privacy; each update comes with a loss."""
+        if config.update_privacy is None and config.loss_privacy is None:
+            return
+        of_update, of_loss = (
+            0.0 if mechanism is None else float(mechanism.noise_multiplier)
+            for mechanism in (config.update_privacy, config.loss_privacy)
+        )
+        # Clients that trained to the end, and so sent an update.
+        trained = [k for e in exchanges if e.kind == "training" for k in e.clients[e.rows > 0]]
+        polls = [e for e in exchanges if e.kind == "poll"]
+        polled = [k for e in polls for k in e.clients[e.outcomes != Outcome.LATE]]
+        sent: dict[bytes, Counter[tuple[str, float]]] = {}
+        for k in trained:
+            sent.setdefault(self.digest(k), Counter())["update", of_update] += 1
+        for k in (*trained, *polled):
+            sent.setdefault(self.digest(k), Counter())["loss", of_loss] += 1
+        server = self.server
+        server.clients = server.clients | {
+            key: replace(server.record(key), messages=Counter(server.record(key).messages) + n)
+            for key, n in sent.items()
+        }
+        server.private_rounds = (*server.private_rounds, server.round)
