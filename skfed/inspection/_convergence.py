@@ -1,4 +1,4 @@
-"""Loss or score of a model by round, by bytes sent, or by time."""
+"""Loss or score of a model by round, by bytes sent, or by time, measured or simulated."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -23,7 +23,12 @@ from skfed.selection import FedAlignSelector
 from skfed.server._config import selector_of
 from skfed.utils._sklearn import StrOptions
 
-_X = {"round": "round", "bytes": "megabytes sent", "seconds": "seconds"}
+_X = {
+    "round": "round",
+    "bytes": "megabytes sent",
+    "seconds": "seconds",
+    "elapsed": "simulated seconds",
+}
 _LABELS = {
     "objective": "objective F(w)",
     "train_loss": "training loss of the cohort",
@@ -41,7 +46,7 @@ class ConvergenceDisplay:
     ----------
     curves : dict of str to DataFrame
         By name: columns ``x`` and ``y``, one row a round.
-    x : {"round", "bytes", "seconds"}
+    x : {"round", "bytes", "seconds", "elapsed"}
         The quantity on the horizontal axis.
     y : str
         The column, or the label, of the vertical axis.
@@ -89,8 +94,9 @@ class ConvergenceDisplay:
         ----------
         estimator : FederatedClassifier or FederatedRegressor
             A fitted model, or a Pipeline or a search that ends in one.
-        x : {"round", "bytes", "seconds"}, default="round"
-            Rounds, megabytes sent up and down so far, or seconds so far.
+        x : {"round", "bytes", "seconds", "elapsed"}, default="round"
+            Rounds, megabytes sent up and down so far, seconds so far on this machine, or simulated
+            seconds so far, of a model with ``devices``.
         y : str, default=None
             A column of ``history_``. None: "val_score" where there was validation data, else
             "objective" where it was polled, else "train_loss".
@@ -107,7 +113,8 @@ class ConvergenceDisplay:
         TypeError
             If the model has no federated step.
         ValueError
-            If there is no such column, or it has no finite value.
+            If there is no such column, or it has no finite value; if ``x`` is "elapsed", and a
+            model has no devices.
         """
         return cls.from_estimators({type(estimator).__name__: estimator}, x=x, y=y, ax=ax)
 
@@ -151,6 +158,11 @@ class ConvergenceDisplay:
         curves, warmups = {}, {}
         for name, history in histories.items():
             _check_column(name, history, y)
+            if x == "elapsed" and x not in history:
+                raise ValueError(
+                    f"x='elapsed' is simulated time, which {name!r} has none of: fit it with "
+                    "devices of skfed.devices, or draw by another x."
+                )
             position = _position(history, x)
             curve = pd.DataFrame({"x": position, "y": history[y]})
             curves[name] = curve[np.isfinite(curve["y"].astype(float))]
@@ -287,6 +299,8 @@ def _position(history: pd.DataFrame, x: str) -> np.ndarray:
         return history["round"].to_numpy() + 1
     if x == "bytes":
         return (history["bytes_down"] + history["bytes_up"]).cumsum().to_numpy() / 1e6
+    if x == "elapsed":
+        return history["elapsed"].to_numpy()
     return history["round_seconds"].cumsum().to_numpy()
 
 

@@ -1,4 +1,4 @@
-"""Scores of a model client by client, and for which clients it is useful.
+"""Scores of a model client by client, for which clients it is useful, and what it cost.
 
 Classifiers are measured by accuracy, regressors by R^2.
 
@@ -13,6 +13,7 @@ clients; ``priority_neg_log_loss`` is minus the objective. To add a scorer, defi
 """
 
 from skfed.metrics._clients import client_scores, summarise_clients, usefulness
+from skfed.metrics._costs import cost_to
 from skfed.metrics._scorers import (
     free_accuracy,
     free_r2,
@@ -27,6 +28,7 @@ from skfed.metrics._scorers import (
 
 __all__ = [
     "client_scores",
+    "cost_to",
     "free_accuracy",
     "free_r2",
     "mean_client_accuracy",

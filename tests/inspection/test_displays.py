@@ -19,6 +19,7 @@ from skfed import (  # noqa: E402
     PowerOfChoice,
     RandomSelector,
 )
+from skfed.devices import ConstantDevices  # noqa: E402
 from skfed.inspection import (  # noqa: E402
     ClientsDisplay,
     ConvergenceDisplay,
@@ -70,6 +71,17 @@ def test_several_models_by_what_they_cost(others, x, check_texts):
         total = (sent["bytes_down"] + sent["bytes_up"]).sum() / 1e6
         assert display.lines_[0].get_xdata()[-1] == pytest.approx(total)
     check_texts(display)
+
+
+def test_curves_by_simulated_seconds(data, others):
+    X, y, clients = data
+    timed = clone(others["random"]).set_params(devices=ConstantDevices(50, 1e3, 1e3), n_rounds=3)
+    timed.fit(X, y, clients=clients)
+    display = ConvergenceDisplay.from_estimator(timed, x="elapsed")
+    assert display.lines_[0].get_xdata().tolist() == timed.history_["elapsed"].tolist()
+    assert display.ax_.get_xlabel() == "simulated seconds"
+    with pytest.raises(ValueError, match="x='elapsed' is simulated time, which 'random' has none"):
+        ConvergenceDisplay.from_estimators({"timed": timed, **others}, x="elapsed")
 
 
 def test_the_objective_where_it_was_polled(model):
