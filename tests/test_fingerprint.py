@@ -37,6 +37,7 @@ from skfed.aggregation import Scaffold
 from skfed.availability import Dropout, TraceAvailability
 from skfed.checkpoint._describe import describe
 from skfed.checkpoint._fingerprint import describe_parameters, fingerprint
+from skfed.devices import TraceDevices
 from skfed.schedules import LinearDecay
 
 TRACE = {"a": [True, False], "b": [False, True]}
@@ -92,6 +93,17 @@ def test_parameters_at_their_defaults_are_left_out():
         "selector__d": "0.3",
     }
     assert "n_rounds" not in description(model.set_params(warm_start=True))
+
+
+def test_devices_are_part_of_a_run_and_none_are_not():
+    frame = pd.DataFrame({"client": ["a"], "rows_per_second": [1.0]})
+    given = {"devices": None, "deadline": None, "report_goal": None}
+    assert fingerprint_of(**given) == fingerprint_of()
+    one, same, other = (TraceDevices(frame * n) for n in (1, 1, 2))
+    assert fingerprint_of(devices=one) == fingerprint_of(devices=same)
+    runs = {fingerprint_of(devices=devices) for devices in (None, one, other)}
+    runs |= {fingerprint_of(devices=one, deadline=t) for t in (1.0, 2.0)}
+    assert len(runs) == 5
 
 
 class Restricted(NeuralNetClassifier):

@@ -79,15 +79,17 @@ class Clock:
         return self._seconds(exchange, self.devices.expected(federation, clients, round, fixed))
 
     def _speeds(self, exchange: Exchange, round: int) -> Speeds:
-        """Return the speeds of the distinct clients of an exchange."""
-        assert self.devices is not None
-        return self.devices.speeds(
-            self.draws.federation,
-            np.unique(exchange.clients),
-            round,
-            partial(self.draws.streams, Purpose.DEVICE_JITTER, round),
-            partial(self.draws.streams, Purpose.DEVICES, 0),
-        )
+        """Return the speeds of the distinct clients of an exchange, which keeps them."""
+        if exchange.speeds is None:
+            assert self.devices is not None
+            exchange.speeds = self.devices.speeds(
+                self.draws.federation,
+                np.unique(exchange.clients),
+                round,
+                partial(self.draws.streams, Purpose.DEVICE_JITTER, round),
+                partial(self.draws.streams, Purpose.DEVICES, 0),
+            )
+        return exchange.speeds
 
     def _seconds(self, exchange: Exchange, speeds: Speeds) -> np.ndarray:
         """Return the seconds until the reply of each client, equal for copies of a client."""

@@ -11,6 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from skfed.devices import Speeds
+
 NO_ANSWER = "no answer"  # the cause in the history where a client was away
 TOO_LATE = "late"  # the cause where it would have answered after the end of the exchange
 NOT_FINITE = "is not finite"
@@ -45,6 +47,7 @@ class Exchange:
     answers: np.ndarray  # polled values or training losses, NaN without
     seconds: np.ndarray | None = None  # until the reply, NaN without one; None: not measured
     duration: float | None = None  # seconds until its end; None: not measured
+    speeds: Speeds | None = None  # of the distinct clients, in index order
     causes: dict[int, Exception] = field(default_factory=dict)  # of failures, by position
     metric: str | None = None  # of a poll
     on_all_rows: bool = False  # whether a poll is on all rows of each client

@@ -152,28 +152,35 @@ class Rounds:
         server, federation, config = self.server, self.federation, self.config
         started = perf_counter()
         state = get_state(server.net)
-        failures = FailureLog(federation, server.round, server.logged, not config.drop_failing)
-        noise = None if self.engine.clients_add_noise else config.loss_privacy
-        privatizer = LossPrivatizer(noise, partial(noise_stream, server, federation))
-        is_classifier = isinstance(server.net, NeuralNetClassifier)
-        holders = ModelHolders(len(federation))
-        poll = Poll(
-            *(self.engine, state, server.round, holders, failures, privatizer, self.clock),
-            is_classifier,
-        )
+        poll = self._poll(state)
         view = self._view(poll)
         chosen = config.selector.select(view)
         lost = [*failed_clients(poll.exchanges), *late_clients(poll.exchanges)]
         chosen = chosen.keep(~np.isin(chosen.clients, lost))
         scheduled, selected = config.selector.scheduled(view), perf_counter()
         replies = self._replies(chosen.clients)
-        training = self._training(chosen.clients, replies, holders.send(chosen.clients))
+        training = self._training(chosen.clients, replies, poll.holders.send(chosen.clients))
         self.clock.close(training, server.round)
         in_time = chosen.keep(training.outcomes == Outcome.OK)
         request = make_train_request(server, federation, config, state, in_time)
-        updates = RoundUpdates(request, failures, privatizer)
+        updates = RoundUpdates(request, poll.failures, poll.privatizer)
         exchanges = [*self._first_exchanges(), *poll.exchanges, training]
         return PendingRound(view, chosen, request, updates, exchanges, scheduled, started, selected)
+
+    def _poll(self, state: State) -> Poll:
+        """Return what sends the polls of the round."""
+        server, federation, config = self.server, self.federation, self.config
+        noise = None if self.engine.clients_add_noise else config.loss_privacy
+        return Poll(
+            evaluator=self.engine,
+            state=state,
+            round=server.round,
+            holders=ModelHolders(len(federation)),
+            failures=FailureLog(federation, server.round, server.logged, not config.drop_failing),
+            privatizer=LossPrivatizer(noise, partial(noise_stream, server, federation)),
+            clock=self.clock,
+            is_classifier=isinstance(server.net, NeuralNetClassifier),
+        )
 
     def _first_exchanges(self) -> list[Exchange]:
         """Return the exchanges before round 0, which is charged for them."""

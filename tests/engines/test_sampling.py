@@ -57,3 +57,15 @@ def test_the_minibatches_of_many_clients_are_those_of_each(batch_size, training)
             assert numbers[step, i, : len(own)].tolist() == rows[i][own].tolist()
             assert i or iterations[step] == iteration
     assert np.isin(numbers[:, 4], rows[4]).all()  # also where they are not used
+
+
+@pytest.mark.parametrize("batch_size", [3, 8, -1])
+@pytest.mark.parametrize("training", [LocalTraining(epochs=2), LocalTraining(steps=4)])
+def test_numbers_of_rows_are_known_before_they_are_drawn(batch_size, training):
+    federation = make_federation(np.repeat(range(4), [9, 8, 5, 1]), 23)
+    draws, clients = Draws(federation, 5, batch_size), np.array([3, 0, 0, 2, 1])
+    trained = [sum(draws.minibatches(training, 6, k, 0)().sizes) for k in clients]
+    assert draws.n_trained(training, clients).tolist() == trained
+    for limit in (None, "batch", 2, 100):
+        polled = [len(draws.polled(6, k, limit)) for k in clients]
+        assert draws.n_polled(clients, limit).tolist() == polled
