@@ -25,6 +25,7 @@ from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, ServerOp
 from skfed.availability import Dropout, IndependentAvailability, TraceAvailability
 from skfed.devices import BaseDevices, ConstantDevices, LognormalDevices, Speeds, TraceDevices
 from skfed.modules import SoftmaxRegression
+from skfed.privacy import GaussianMechanism
 from skfed.selection import BaseSelector, Cohort
 from skfed.server import _rounds
 
@@ -283,6 +284,17 @@ def test_a_poll_has_a_deadline_too_and_who_is_late_in_it_does_not_train():
         assert row.seconds == pytest.approx(2.8 + ended)
         assert np.isnan(row.objective)  # of all priority clients
     assert any("c" in failed for failed in history["failed"])
+
+
+def test_to_be_late_is_no_error_and_sends_nothing():
+    """Client d is late in each poll, and so sends no loss under noise."""
+    noise = GaussianMechanism(clip=1.0, noise_multiplier=1.0)
+    selector = PowerOfChoice(**POW)
+    model = fit(selector=selector, deadline=2.8, on_client_error="raise", loss_privacy=noise)
+    assert all(failed[0] == "d" for failed in model.history_["failed"])
+    n_losses = {k: r.messages.get(("loss", 1.0), 0) for k, r in model._server.clients.items()}
+    assert len([n for n in n_losses.values() if n >= 3]) == 3  # a, b and c, in each of 3 rounds
+    assert sum(n_losses.values()) == 9 + model.history_["n_trained"].sum()
 
 
 class Watches(BaseSelector):
