@@ -33,7 +33,7 @@ column                unit    there    what it is
 ``n_polled``          clients always   asked for their loss or error
 ``n_trained``         updates always   trained to the end; of a client drawn twice, two
 ``n_aggregated``      updates always   aggregated; of a client drawn twice, two
-``n_failed``          clients always   silent, or failed in the poll or in training; each once
+``n_failed``          clients always   silent, late, or failed in the poll or in training; each once
 ``polled``            ids     always   the clients asked, in that order
 ``cohort``            ids     always   the clients aggregated; one drawn twice is listed twice
 ``failed``            ids     always   the clients that failed, each once
@@ -170,14 +170,15 @@ def _times(
 
 def _slowest(exchanges: Sequence[Exchange]) -> list[int]:
     """Return the clients whose seconds in all exchanges are most, those of late ones included."""
-    parts = [(e.seconds, e.clients) for e in exchanges if e.seconds is not None]
-    firsts = [np.unique(clients, return_index=True)[1] for _, clients in parts]
-    pairs = list(zip(parts, firsts, strict=True))
-    seconds = np.concatenate([seconds[first] for (seconds, _), first in pairs])
-    clients = np.concatenate([clients[first] for (_, clients), first in pairs])
-    answers = ~np.isnan(seconds)
-    distinct, position = np.unique(clients[answers], return_inverse=True)
-    total = np.bincount(position, seconds[answers], minlength=len(distinct))
+    clients, seconds = [], []
+    for exchange in exchanges:
+        if exchange.seconds is not None:
+            distinct, first = np.unique(exchange.clients, return_index=True)
+            timed = ~np.isnan(exchange.seconds[first])  # not of those who do not reply
+            clients.append(distinct[timed])
+            seconds.append(exchange.seconds[first][timed])
+    distinct, position = np.unique(np.concatenate(clients), return_inverse=True)
+    total = np.bincount(position, np.concatenate(seconds), minlength=len(distinct))
     return distinct[total == total.max(initial=0.0)].tolist()
 
 

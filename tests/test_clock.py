@@ -160,6 +160,12 @@ def test_unavailable_clients_take_no_time():
         assert times(history) == ([3.75, 0, 2.75], [("b",), (), ("a",)])
 
 
+def test_a_trace_of_devices_in_a_round_without_clients():
+    everybody_away = TraceAvailability([[0, 0, 0, 0]])
+    history = fit(availability=everybody_away, devices=slow_in(0, "a"), report_goal=0.5).history_
+    assert times(history) == ([0] * 3, [()] * 3)
+
+
 def test_who_does_not_reply_is_waited_for_until_the_deadline():
     history = fit(availability=Dropout(1.0)).history_
     assert times(history) == ([0, 0, 0], [(), (), ()])

@@ -76,7 +76,7 @@ class TraceDevices(BaseDevices):
                 "row for each, with ids as in clients."
             )
         for name, own in rows.items():
-            if len(own) > (1 if rounds is None else len(np.unique(rounds[own]))):
+            if len(own) > (1 if rounds is None else len(set(rounds[own].tolist()))):
                 where = "" if rounds is None else " in one round"
                 raise ValueError(
                     f"frame has more than one row for client {name!r}{where}: give one, or add a "
