@@ -2,6 +2,7 @@
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from numbers import Integral, Real
 from os import PathLike
@@ -360,15 +361,18 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         )
         config = RoundConfig.from_params(vars(self), server.net)
         try:
-            with open_rounds(
-                *(server, data.federation, engine, config),
-                until=until,
-                train=(X, y),
-                validation=validation,
-                callbacks=callbacks,
-                run=run,
-                verbose=self.verbose,
-            ) as rounds:
+            with (
+                closing(engine),
+                open_rounds(
+                    *(server, data.federation, engine, config),
+                    until=until,
+                    train=(X, y),
+                    validation=validation,
+                    callbacks=callbacks,
+                    run=run,
+                    verbose=self.verbose,
+                ) as rounds,
+            ):
                 rounds.run()
         finally:
             self._set_fitted(server, data.federation)

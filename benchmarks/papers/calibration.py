@@ -97,10 +97,12 @@ class Trial:
         return float(self.rounds.std(ddof=1) / sqrt(len(self.rounds)))
 
 
-Try = Callable[[float, float], Trial]
+RunTrial = Callable[[float, float], Trial]
 
 
-def find_rate(run: Try, alpha: float, target: float, bracket: tuple[float, float]) -> list[Trial]:
+def find_rate(
+    run: RunTrial, alpha: float, target: float, bracket: tuple[float, float]
+) -> list[Trial]:
     """Return trials in the order in which they were made; the one closest to the target is best.
 
     The logarithm of the rounds is interpolated linearly in that of the rate, between the nearest
@@ -148,7 +150,7 @@ def closest(trials: list[Trial], target: float) -> Trial:
     return min(trials, key=lambda trial: abs(trial.rounds.mean() - target))
 
 
-def calibrate(run: Try, search: Search) -> Iterator[str]:
+def calibrate(run: RunTrial, search: Search) -> Iterator[str]:
     """Yield the lines of the log: the trials for each alpha, then one rate for both."""
     best = {}
     for alpha, target in search.targets.items():
@@ -178,7 +180,7 @@ def table(trials: list[Trial]) -> Iterator[str]:
     yield ""
 
 
-def make_trials(tables: Tables, jobs: int | None, search: Search) -> Try:
+def make_trials(tables: Tables, jobs: int | None, search: Search) -> RunTrial:
     """Return a function that makes a trial, or reads it from the tables."""
 
     def run(alpha: float, lr: float) -> Trial:
@@ -213,7 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
         "",
         *calibrate(run, search),
     ]
-    (out / "calibration.md").write_text("\n".join(lines).rstrip() + "\n")
+    (out / "calibration.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print("\n".join(lines))
     return 0
 

@@ -13,7 +13,6 @@ from skfed.engines._layers import layers_of, on_meta, row_bytes
 from skfed.engines._linear import CriterionLoss, CrossEntropy, LinearStack
 from skfed.engines._loop import LoopEngine
 from skfed.engines._probe import CannotStack, Probe, few_rows, first_line
-from skfed.engines._replies import Engine
 from skfed.engines._sampling import Draws
 from skfed.engines._stacked import Plan, StackedEngine
 from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
@@ -45,7 +44,7 @@ def make_engine(
     memory_budget: int,
     n_jobs: int | None,
     weights: np.ndarray | None = None,
-) -> tuple[Engine, str]:
+) -> tuple[LoopEngine | StackedEngine, str]:
     """Return the engine, and its name with the reason for it.
 
     Parameters

@@ -67,6 +67,11 @@ class LoopEngine:
     clients_add_noise: bool = field(default=False, init=False)
     validation_rows: int | None = field(default=None, init=False)
 
+    def close(self) -> None:
+        """End the workers, and remove what was made for them."""
+        self.workers.close()
+        self.data.close()
+
     def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train each client from the same state; one that is listed twice trains twice."""
         return self.workers.map(self.trainings(request), self.data)

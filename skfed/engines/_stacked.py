@@ -90,6 +90,11 @@ class StackedEngine:
             self.dataset, self.draws.federation, self.memory_budget
         )
 
+    def close(self) -> None:
+        """End the workers, and remove what was made for them."""
+        self.workers.close()
+        self.data.close()
+
     def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train a cohort; a client that is listed twice trains twice."""
         return self.workers.map(self._trainings(request), self.data)

@@ -8,6 +8,7 @@ A worker of a cluster keeps the rows that are sent to it, and later calls send d
 them dies, also with ``broadcast=True``.
 """
 
+import os
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
@@ -65,8 +66,8 @@ class CacheMiss(NamedTuple):
     digests: set[Digest]
 
 
-class FileRows(NamedTuple):
-    """The rows of X of one client in a file."""
+class FileArray(NamedTuple):
+    """An array in a file."""
 
     path: Path
     offset: int
@@ -74,19 +75,19 @@ class FileRows(NamedTuple):
     shape: tuple[int, ...]
 
     def read(self) -> np.ndarray:
-        """Map the rows into memory, which all processes share."""
+        """Map the array into memory."""
         return np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
 
 
 class FilePayload(NamedTuple):
-    """Where some clients' rows of X are, and the other arrays of each."""
+    """Where the arrays of some clients are."""
 
-    rows: dict[int, tuple[FileRows, Arrays]]
+    arrays: dict[int, tuple[FileArray, ...]]
     device: str
 
     def load(self) -> "LocalData":
-        """Return the data of the clients."""
-        arrays = {k: (X.read(), *others) for k, (X, others) in self.rows.items()}
+        """Return a copy of the clients' rows."""
+        arrays = {k: tuple(array.read() for array in own) for k, own in self.arrays.items()}
         return LocalData(*joined(arrays, self.device))
 
 
@@ -146,48 +147,55 @@ class ClientData:
             self._digests[k] = digest.digest()
         return self._digests[k]
 
-    def _arrays(self, k: int, without_X: bool = False) -> Arrays:
+    def close(self) -> None:
+        """Remove what was made for workers."""
+
+    def _arrays(self, k: int) -> Arrays:
         rows, data = self.federation.rows(k), self.dataset
         arrays = (data.X, data.y) if data.weights is None else (data.X, data.y, data.weights)
-        return tuple(array[rows] for array in arrays[without_X:])
+        return tuple(array[rows] for array in arrays)
 
 
 class FileData(ClientData):
     """The rows of each client, for processes of this machine.
 
-    Rows of X are written to a temporary file when they are first needed. It is removed with this
-    object.
+    Rows are written to a temporary file when they are first needed.
     """
 
     def __init__(self, dataset: Dataset, federation: Federation):
         super().__init__(dataset, federation, budget=0)
-        self._folder = mkdtemp(prefix="skfed-")
-        weakref.finalize(self, rmtree, self._folder, ignore_errors=True)
-        self._written: dict[int, FileRows] = {}
+        folder = mkdtemp(prefix="skfed-", dir=os.environ.get("JOBLIB_TEMP_FOLDER"))
+        self._path = Path(folder) / "rows"
+        self._remove = weakref.finalize(self, rmtree, folder, ignore_errors=True)
+        self._written: dict[int, tuple[FileArray, ...]] = {}
+        self._lock = Lock()  # joblib asks for payloads in threads of its own
 
     def payload(self, clients: Sequence[int], complete: bool = False) -> FilePayload:
-        """Return where the rows of X are, and the other arrays; they are always complete."""
-        rows = {}
-        for k in clients:
-            if k not in self._written:
-                X = self.dataset.X[self.federation.rows(k)]
-                self._written[k] = self._write(np.ascontiguousarray(X))
-            rows[k] = self._written[k], self._arrays(k, without_X=True)
-        return FilePayload(rows, str(self.dataset.device))
+        """Return where the rows are; they are always complete."""
+        with self._lock:
+            for k in clients:
+                if k not in self._written:
+                    self._written[k] = tuple(map(self._write, self._arrays(k)))
+            return FilePayload({k: self._written[k] for k in clients}, str(self.dataset.device))
 
-    def _write(self, X: np.ndarray) -> FileRows:
-        path = Path(self._folder) / "X"
+    def close(self) -> None:
+        """Remove the file."""
+        self._remove()
+
+    def _write(self, array: np.ndarray) -> FileArray:
         try:
-            with path.open("ab") as file:
+            with self._path.open("ab") as file:
                 offset = file.tell()
-                file.write(X.data)  # not X.tofile, which raises no error if the disk is full
+                # Not array.tofile, which raises no error if the disk is full.
+                file.write(np.ascontiguousarray(array).data)
         except OSError as error:
             error.add_note(
                 "Clients' rows reach worker processes through a temporary file: set the "
-                "environment variable TMPDIR to a folder with more space, or n_jobs=1."
+                "environment variable JOBLIB_TEMP_FOLDER or TMPDIR to a folder with more space, or "
+                "n_jobs=1."
             )
             raise
-        return FileRows(path, offset, X.dtype, X.shape)
+        return FileArray(self._path, offset, array.dtype, array.shape)
 
 
 class WorkerCache:

@@ -36,6 +36,7 @@ from skfed.engines._worker_data import (
     WorkerCache,
 )
 from skfed.utils._extras import needs
+from skfed.utils._torch_context import stay_at_one_torch_thread
 
 #: Returns the dataset, and the row numbers of each of some clients.
 Load = Callable[[Sequence[int]], tuple[Dataset, list[np.ndarray]]]
@@ -114,8 +115,13 @@ class Workers:
         return_as = "generator" if self.backend.supports_return_generator else "list"
         self._new = partial(Parallel, n_jobs=n_jobs, prefer=prefer, return_as=return_as)
         self._kept: Parallel | None = None
-        # Beside the thread that calls. Kept, since new ones are slow at first; they end with this.
-        self._threads = ThreadPoolExecutor(max(1, self.n_workers - 1))
+        self._executor: ThreadPoolExecutor | None = None
+        if self.n_workers > 1 and not self.has_processes:
+            # For the fit, since products of new threads are slow at first. The calling thread is
+            # one of the workers.
+            self._executor = ThreadPoolExecutor(
+                self.n_workers - 1, initializer=stay_at_one_torch_thread
+            )
         if self.has_processes and isinstance(self.backend, MultiprocessingBackend):  # as Ray's is
             # Its processes, and the rows that they keep, end with it.
             self._kept = self._new().__enter__()
@@ -127,6 +133,11 @@ class Workers:
         if self.has_processes and type(self.backend) in (LokyBackend, MultiprocessingBackend):
             return FileData(dataset, federation)
         return ClientData(dataset, federation, budget, self.n_workers)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._executor is not None:
+            self._executor.shutdown()
 
     def map(self, works: Iterable[Work], data: ClientData) -> Iterator:
         """Yield the members of the works' results, in order and as they come.
@@ -145,8 +156,8 @@ class Workers:
         run = partial(run_or_split, run=methodcaller("run", data.local))
         if self.has_processes:
             results = self._in_processes(works, data)
-        elif self.n_workers > 1:
-            results = _in_threads(works, run, self._threads, 2 * self.n_workers)
+        elif self._executor is not None:
+            results = _in_threads(works, run, self._executor, 2 * self.n_workers)
         else:
             results = map(run, works)
         for result in results:
@@ -233,11 +244,12 @@ def _deaths() -> tuple[type[Exception], ...]:
 
 
 def _in_threads(
-    works: Iterable[Work], run: Callable[[Work], list], threads: ThreadPoolExecutor, n_ahead: int
+    works: Iterable[Work], run: Callable[[Work], list], executor: ThreadPoolExecutor, limit: int
 ) -> Iterator[list]:
-    """Yield results of works that are done in threads and in this one, which would only wait.
+    """Yield results of works that are done in an executor's threads and in the calling thread.
 
-    Not by joblib, which looks for results every 10 ms, longer than a chunk takes.
+    At most ``limit`` are submitted at a time. Not by joblib, which looks for results every 10 ms,
+    longer than a chunk takes.
     """
     coming, pending = iter(works), deque[tuple[Work, Future]]()
     first = list(islice(coming, 2))
@@ -247,20 +259,18 @@ def _in_threads(
     coming = chain(first, coming)
     try:
         while True:
-            for work in islice(coming, n_ahead - len(pending)):
-                pending.append((work, threads.submit(run, work)))
+            for work in islice(coming, limit - len(pending)):
+                pending.append((work, executor.submit(run, work)))
             if not pending:
                 return
             if pending[0][1].done() or not _run_one(pending, run):
                 yield pending.popleft()[1].result()
     finally:  # also where a work has raised
-        for _, future in pending:
-            future.cancel()
-        wait([future for _, future in pending])
+        wait([future for _, future in pending if not future.cancel()])
 
 
 def _run_one(pending: deque[tuple[Work, Future]], run: Callable[[Work], list]) -> bool:
-    """Run the first work that no thread has begun; return False where there is none."""
+    """Run the first work that no thread has begun in this one; return False if there is none."""
     for i, (work, future) in enumerate(pending):
         if future.cancel():
             done: Future = Future()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import Lock, local
 from typing import Self
 
 import torch
@@ -50,6 +51,19 @@ def _autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> AbstractCo
     return torch.autocast(device_type, dtype, enabled, cache_enabled=False)
 
 
+class _OneTorchThread:
+    """What all threads inside ``one_torch_thread`` know."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.n_inside = 0  # threads
+        self.n_before = 1  # torch threads of the first of them
+        self.own = local()  # has "inside" in such a thread
+
+
+_ONE = _OneTorchThread()
+
+
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Compute with one torch thread: a product split over threads rounds in another order.
@@ -58,9 +72,29 @@ def one_torch_thread() -> Iterator[None]:
     thread of a sum or a copy would also keep its core busy for milliseconds after it. Each thread
     has a number of its own, but MKL's is that of the process.
     """
-    n_threads = torch.get_num_threads()
+    if getattr(_ONE.own, "inside", False):
+        torch.set_num_threads(1)  # again, since a thread that has left has set MKL's number
+        yield
+        return
+    with _ONE.lock:
+        n_threads = torch.get_num_threads()
+        if not _ONE.n_inside:
+            _ONE.n_before = n_threads
+        elif n_threads == 1:  # a new thread begins with what another inside has set
+            n_threads = _ONE.n_before
+        _ONE.n_inside += 1
     torch.set_num_threads(1)
+    _ONE.own.inside = True
     try:
         yield
     finally:
-        torch.set_num_threads(n_threads)
+        _ONE.own.inside = False
+        with _ONE.lock:
+            _ONE.n_inside -= 1
+            torch.set_num_threads(n_threads)
+
+
+def stay_at_one_torch_thread() -> None:
+    """Give this thread one torch thread until it ends."""
+    _ONE.own.inside = True
+    torch.set_num_threads(1)

@@ -1,6 +1,5 @@
 """Chunks of clients: cut by the memory budget, trained side by side, with the same result."""
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -104,29 +103,72 @@ def test_two_fits_in_two_threads_do_not_disturb_each_other(ragged, same_model):
     assert all(same_model(*pair) for pair in zip(alone, together, strict=True))
 
 
-def test_threads_of_a_fit_end_with_it_and_leave_the_interpreter_as_it_was(ragged):
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_of_a_fit_end_with_it(ragged, fails):
     X, y, clients = ragged
-    before = threading.active_count(), sys.getswitchinterval()
-    n_threads = []
+    before, during = set(threading.enumerate()), []
 
     class Looking(RandomSelector):
         def _select(self, round):
-            n_threads.append(threading.active_count())
+            during.append(set(threading.enumerate()) - before)
+            if fails and round.index == 1:
+                raise ValueError("this round is not wanted")
             return super()._select(round)
 
-    FederatedClassifier(
+    model = FederatedClassifier(
         net(build("mlp", 21, 6)),
         selector=Looking(1.0),
         n_rounds=3,
         engine="stacked",
         memory_budget=20_000,
         n_jobs=3,
-    ).fit(X, y, clients=clients)
-    assert n_threads[-1] == before[0] + 2  # this thread works too
-    for thread in threading.enumerate():
-        if "ThreadPoolExecutor" in thread.name:
-            thread.join(10)
-    assert (threading.active_count(), sys.getswitchinterval()) == before
+    )
+    if fails:
+        with pytest.raises(ValueError, match="not wanted"):
+            model.fit(X, y, clients=clients)
+    else:
+        model.fit(X, y, clients=clients)
+    assert len(during[-1]) == 2  # the calling thread is the third
+    assert not during[-1] & set(threading.enumerate())
+
+
+def test_fits_that_overlap_leave_torchs_number_of_threads(ragged):
+    """The second begins within the first, in a new thread, and ends after it."""
+    X, y, clients = ragged
+    inside, left = threading.Event(), threading.Event()
+
+    class First(RandomSelector):
+        def _select(self, round):
+            if round.index == 0:
+                inside.set()
+                assert second_is_in.wait(30)
+            return super()._select(round)
+
+    second_is_in = threading.Event()
+
+    class Second(RandomSelector):
+        def _select(self, round):
+            second_is_in.set()
+            assert left.wait(30)
+            return super()._select(round)
+
+    def fit(selector):
+        FederatedClassifier(selector=selector, n_rounds=1).fit(X, y, clients=clients)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(fit, First(1.0))
+            assert inside.wait(30)
+            second = pool.submit(fit, Second(1.0))
+            first.result(60)
+            left.set()
+            second.result(60)
+            seen = [torch.get_num_threads(), ThreadPoolExecutor(1).submit(torch.get_num_threads)]
+        assert [seen[0], seen[1].result()] == [3, 3]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_round_uses_one_torch_thread(ragged):

@@ -1,6 +1,5 @@
 """The rows of clients in worker processes."""
 
-import gc
 import pickle
 from itertools import cycle
 from pathlib import Path
@@ -77,17 +76,38 @@ def test_rows_are_written_to_a_file_once_and_read_from_it(data, order):
         assert [dataset.weights[own].sum() for own in rows] == [
             weighted.weights[data.federation.rows(k)].sum() for k in clients
         ]
-    path = payload.rows[4][0].path
-    assert path.stat().st_size == X[np.isin(y % 5, [0, 3, 4])].nbytes
-    del files
-    gc.collect()
+    path = payload.arrays[4][0].path
+    written = np.isin(y % 5, [0, 3, 4])
+    arrays = X, y, weighted.weights
+    assert path.stat().st_size == sum(array[written].nbytes for array in arrays)
+    files.close()
     assert not path.parent.exists()
+
+
+def test_the_file_of_a_fit_is_removed_though_its_exception_is_kept(blobs, tmp_path, monkeypatch):
+    X, y, clients = blobs
+    monkeypatch.setenv("JOBLIB_TEMP_FOLDER", str(tmp_path))
+    found = []
+
+    class Failing(PowerOfChoice):
+        def _select(self, round):
+            found.append(list(tmp_path.glob("skfed-*/rows")))
+            if round.index == 1:
+                raise ValueError("this round is not wanted")
+            return super()._select(round)
+
+    model = FederatedClassifier(engine="loop", n_rounds=2, selector=Failing(), random_state=0)
+    with parallel_config(backend="loky", n_jobs=2), pytest.raises(ValueError) as kept:
+        model.fit(X, y, clients=clients)
+    assert "not wanted" in str(kept.value)
+    assert len(found[1]) == 1
+    assert not list(tmp_path.glob("skfed-*"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
 def test_a_full_folder_for_temporary_files_is_named(data):
     files = FileData(data.dataset, data.federation)
-    (Path(files._folder) / "X").symlink_to("/dev/full")
+    files._path.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as error:
         files.payload([0])
     assert "TMPDIR" in error.value.__notes__[0]
@@ -98,8 +118,8 @@ def test_processes_of_this_machine_read_a_file(blobs, same_model, monkeypatch, e
     X, y, clients = blobs
     payloads, payload = [], FileData.payload
 
-    def kept(*arguments):
-        payloads.append(payload(*arguments))
+    def kept(*arguments, **options):
+        payloads.append(payload(*arguments, **options))
         return payloads[-1]
 
     monkeypatch.setattr(FileData, "payload", kept)
@@ -108,7 +128,8 @@ def test_processes_of_this_machine_read_a_file(blobs, same_model, monkeypatch, e
     with parallel_config(backend="loky", n_jobs=2):
         model.fit(X, y, clients=clients)
     assert same_model(one, model)
-    assert len({own[0].path for one in payloads for own in one.rows.values()}) == 1
+    places = {(k, own[0].offset) for one in payloads for k, own in one.arrays.items()}
+    assert len(places) == len(set(clients))  # each client's rows are written once in two rounds
 
 
 @pytest.fixture
