@@ -2,17 +2,28 @@
 
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.decomposition._pca import _infer_dimension as infer_dimension
 from sklearn.pipeline import Pipeline, _name_estimators
+from sklearn.preprocessing._data import _handle_zeros_in_scale as handle_zeros_in_scale
+from sklearn.preprocessing._data import _is_constant_feature as is_constant_feature
 from sklearn.utils import _safe_indexing as safe_indexing
+from sklearn.utils._mask import _get_mask as get_mask
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 from sklearn.utils._repr_html.estimator import _VisualBlock
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.validation import validate_data
 
 __all__ = [
     "Interval",
     "OpenPipeline",
     "StrOptions",
     "check_sample_weight",
+    "encoder_columns",
+    "get_mask",
+    "handle_zeros_in_scale",
+    "imputer_rows",
+    "infer_dimension",
+    "is_constant_feature",
     "name_steps",
     "safe_indexing",
     "validate_params",
@@ -43,6 +54,17 @@ class OpenPipeline(Pipeline):
             step_idx=step_idx, step_params=step_params, all_params=all_params
         )
         return self._transform_step_params(step_idx, all_params, step_params)
+
+
+def encoder_columns(encoder, X):
+    """Return the columns of X as scikit-learn's encoders see them, each of its own dtype."""
+    validate_data(encoder, X, reset=True, skip_check_array=True)
+    return encoder._check_X(X, ensure_all_finite="allow-nan")[0]
+
+
+def imputer_rows(imputer, X):
+    """Return X as a SimpleImputer sees it in fit."""
+    return imputer._validate_input(X, in_fit=True)
 
 
 def visual_block(estimator: BaseEstimator) -> _VisualBlock:

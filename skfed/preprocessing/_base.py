@@ -1,0 +1,285 @@
+"""The contract of federated transformers, and the exchanges by which the server fits one.
+
+A transformer is fitted in exchanges. In each, the server sends a request, every client whose rows
+count answers with statistics of its rows, and the server merges the answers in the order of the
+clients' digests. So the result does not depend on who answers first, nor on how rows of several
+clients are interleaved in X.
+"""
+
+from abc import ABCMeta, abstractmethod
+from collections.abc import Generator, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.utils.validation import validate_data
+
+from skfed._federation import Federation, make_federation, one_client
+from skfed.utils._checks import Count
+from skfed.utils._sklearn import safe_indexing
+
+Statistics = dict[str, Any]  # arrays, or lists of arrays, by name
+Exchanges = Generator[Statistics, Statistics, bool]
+
+_BYTES_PER_SCALAR = 8
+
+
+class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMeta):
+    """Base class of federated transformers; listed before the scikit-learn class it fits.
+
+    A subclass implements :meth:`client_statistics`, :meth:`merge` and :meth:`exchanges`, and
+    overrides :meth:`validate_rows`, :meth:`take_rows` and :meth:`prepare` where scikit-learn's
+    transformer takes other input than numbers without missing values, or where a client can do
+    part of its work once for all exchanges.
+    """
+
+    __metadata_request__fit = {"clients": True}
+
+    def fit(self, X, y=None, clients=None):
+        """Fit the transformer by what each client computes from its own rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The rows of all clients. Sparse matrices are not taken.
+        y : None
+            Ignored.
+        clients : array-like of shape (n_samples,), default=None
+            The id of the client that holds each row, as in the estimators' fit. None means one
+            client, with a warning.
+
+        Returns
+        -------
+        self
+            The fitted transformer.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If scikit-learn's transformer refuses the rows; the message names the column and the
+            client. If ``clients`` or ``priority`` is not valid.
+        """
+        self._validate_params()
+        rows = self._checked(X, clients)
+        n_samples = len(rows[0]) if isinstance(rows, list) else len(rows)
+        ids = one_client(n_samples, self.priority) if clients is None else clients
+        federation = make_federation(ids, n_samples, self.priority)
+        self._run_exchanges(rows, federation)
+        return self
+
+    def fit_transform(self, X, y=None, clients=None):
+        """Fit the transformer, and transform the rows that it is fitted on.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The rows of all clients.
+        y : None
+            Ignored.
+        clients : array-like of shape (n_samples,), default=None
+            The id of the client that holds each row.
+
+        Returns
+        -------
+        array-like of shape (n_samples, n_features_out)
+            The transformed rows.
+        """
+        return self.fit(X, y, clients=clients).transform(X)
+
+    @property
+    def partial_fit(self):
+        """Not available: scikit-learn's would add rows without their clients."""
+        raise AttributeError(
+            f"{type(self).__name__} has no partial_fit: call fit with all rows and their clients."
+        )
+
+    def validate_rows(self, X: Any) -> Any:
+        """Return the rows as scikit-learn's transformer sees them, and note X's columns.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features) or list of n_features ndarrays
+            The rows, or the columns where each has a dtype of its own.
+        """
+        return validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
+
+    def take_rows(self, rows: Any, indices: np.ndarray) -> Any:
+        """Return some of the rows that ``validate_rows`` returned."""
+        return rows[indices]
+
+    def prepare(self, rows: Any) -> Any:
+        """Return what a client keeps of its rows for all exchanges of a fit."""
+        return rows
+
+    @abstractmethod
+    def client_statistics(self, data: Any, request: Statistics) -> Statistics:
+        """Return what a client sends.
+
+        Parameters
+        ----------
+        data : object
+            What ``prepare`` made of the client's rows.
+        request : dict of str to ndarray
+            What the server sent in this exchange.
+
+        Returns
+        -------
+        dict of str to ndarray or list of ndarray
+            The statistics. A key "suppressed" is true where the client left something out.
+        """
+
+    @abstractmethod
+    def merge(self, statistics: list[Statistics]) -> Statistics:
+        """Return the statistics of all clients' rows together.
+
+        Parameters
+        ----------
+        statistics : list of dict
+            Each client's statistics, in the order of the clients' digests.
+
+        Returns
+        -------
+        dict
+            The merged statistics.
+        """
+
+    @abstractmethod
+    def exchanges(self) -> Exchanges:
+        """Yield requests, get merged statistics, and set the fitted attributes at the end.
+
+        Yields
+        ------
+        dict of str to ndarray
+            What every client is sent in the next exchange; ``yield`` returns what was merged.
+
+        Returns
+        -------
+        bool
+            Whether the server suppressed part of what it got in the last exchange.
+        """
+
+    def column_name(self, column: int) -> Hashable:
+        """Return the name of a column of X, or its number if it has none."""
+        return getattr(self, "feature_names_in_", np.arange(self.n_features_in_)).tolist()[column]
+
+    def _run_exchanges(self, rows: Any, federation: Federation) -> None:
+        members = sorted(np.flatnonzero(federation.priority).tolist(), key=federation.digest)
+        data = {k: self.prepare(self.take_rows(rows, federation.rows(k))) for k in members}
+        ledger: list[dict[int, dict]] = []
+        server = self.exchanges()
+        request = next(server)
+        while True:
+            sent = {}
+            for k in members:
+                with naming_client(federation.names([k])[0]):
+                    sent[k] = self.client_statistics(data[k], request)
+            ledger.append({k: _charge(request, sent[k]) for k in members})
+            try:
+                request = server.send(self.merge(list(sent.values())))
+            except StopIteration as end:
+                self.exchange_ = _as_frame(ledger, federation, server_suppressed=end.value)
+                return
+
+    def _checked(self, X: Any, clients: Any) -> Any:
+        """Validate rows; an error names the first client and column that have one of their own."""
+        try:
+            return self.validate_rows(X)
+        except (TypeError, ValueError) as error:
+            where = self._place_of_error(X, clients)
+            if where is None or type(error) not in (TypeError, ValueError):
+                raise
+            raise type(error)(f"{error} {where}") from error
+
+    def _place_of_error(self, X: Any, clients: Any) -> str | None:
+        """Return in which client's rows and column an error is, if it is in one."""
+        if hasattr(X, "nnz"):  # a sparse matrix is refused as a whole
+            return None
+        X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
+        if X.ndim != 2 or not len(X):
+            return None
+        federation = make_federation(np.zeros(len(X), int) if clients is None else clients, len(X))
+        for k in range(len(federation)):
+            of_client = safe_indexing(X, federation.rows(k))
+            if self._fails(of_client):
+                for j, name in enumerate(getattr(X, "columns", range(X.shape[1]))):
+                    if self._fails(safe_indexing(of_client, [j], axis=1)):
+                        return place(name, None if clients is None else federation.names([k])[0])
+        return None
+
+    def _fails(self, X: Any) -> bool:
+        try:
+            clone(self).validate_rows(X)
+        except (TypeError, ValueError):
+            return True
+        return False
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        return tags
+
+
+def place(column: Hashable, client: Hashable | None) -> str:
+    """Return a sentence that says where an error is; client None if there is one client only."""
+    return f"It is in column {column!r}" + ("." if client is None else f" of client {client!r}.")
+
+
+@contextmanager
+def naming_client(name: Hashable) -> Iterator[None]:
+    """Context manager that adds the client to errors of what it computes."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"client {name!r}: {error}") from error
+
+
+class SuppressingTransformer(BaseFederatedTransformer):
+    """Base class of transformers whose statistics may be values of single rows."""
+
+    _suppression_constraints: dict = {"min_count": [Count()], "min_holders": [Count()]}
+
+
+def n_bytes(value: Any) -> int:
+    """Return the bytes of a statistic: text as UTF-8, other objects as scalars."""
+    if isinstance(value, dict | list):
+        return sum(map(n_bytes, value.values() if isinstance(value, dict) else value))
+    array = np.asarray(value)
+    if array.dtype.kind not in "OUS":
+        return array.nbytes
+    return sum(map(_object_bytes, array.ravel().tolist()))
+
+
+def _object_bytes(value: Any) -> int:
+    if isinstance(value, bytes):
+        return len(value)
+    return len(value.encode()) if isinstance(value, str) else _BYTES_PER_SCALAR
+
+
+def _charge(request: Statistics, sent: Statistics) -> dict[str, Any]:
+    return {
+        "bytes_down": n_bytes(request),
+        "bytes_up": n_bytes(sent),
+        "held": ", ".join(name for name in sent if name != "suppressed"),
+        "suppressed": bool(sent.get("suppressed", False)),
+    }
+
+
+def _as_frame(ledger: list, federation: Federation, server_suppressed: bool) -> pd.DataFrame:
+    """Return the table of exchanges, clients in index order within each."""
+    table = [
+        {"exchange": e, "client": federation.names([k])[0], **charges[k]}
+        for e, charges in enumerate(ledger)
+        for k in sorted(charges)
+    ]
+    frame = pd.DataFrame(table)
+    suppressed = frame.pop("suppressed") | (
+        server_suppressed & (frame["exchange"] == len(ledger) - 1)
+    )
+    return frame.assign(result=np.where(suppressed, "suppressed", "exact"))

@@ -1,0 +1,137 @@
+"""MinMaxScaler, fitted from each client's minima and maxima."""
+
+import numpy as np
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.validation import validate_data
+
+from skfed.preprocessing._base import Exchanges, Statistics, SuppressingTransformer
+from skfed.utils._sklearn import handle_zeros_in_scale
+
+
+class FederatedMinMaxScaler(SuppressingTransformer, MinMaxScaler):
+    """Scale columns to a range over all clients' rows, which stay with them.
+
+    Each client sends the minimum and maximum of each column, in one exchange. The fitted attributes
+    are those of :class:`sklearn.preprocessing.MinMaxScaler` on the pooled rows, bit for bit.
+
+    Parameters
+    ----------
+    feature_range : tuple (min, max), default=(0, 1)
+        As in scikit-learn.
+    copy : bool, default=True
+        As in scikit-learn.
+    clip : bool, default=False
+        As in scikit-learn.
+    priority : collection or mapping of client ids, default=None
+        Whose statistics count, as in :class:`FederatedStandardScaler`.
+    min_count : int, default=1
+        A client sends the ``min_count``-th smallest and largest value of a column, so that at least
+        so many of its rows are at or beyond it; nothing of a column of fewer values.
+    min_holders : int, default=1
+        The server takes the ``min_holders``-th smallest of the clients' minima, and largest of
+        their maxima.
+
+    Attributes
+    ----------
+    min_, scale_, data_min_, data_max_, data_range_, n_samples_seen_, n_features_in_, \
+feature_names_in_
+        As in scikit-learn.
+    exchange_ : DataFrame
+        A row for each exchange and client; see :mod:`skfed.preprocessing`.
+
+    Examples
+    --------
+    >>> from skfed.preprocessing import FederatedMinMaxScaler
+    >>> scaler = FederatedMinMaxScaler().fit([[0.0], [2.0], [8.0]], clients=["a", "a", "b"])
+    >>> scaler.transform([[2.0]])
+    array([[0.25]])
+    """
+
+    _parameter_constraints = {
+        **MinMaxScaler._parameter_constraints,
+        **SuppressingTransformer._suppression_constraints,
+        "priority": "no_validation",
+    }
+
+    def __init__(
+        self,
+        feature_range=(0, 1),
+        *,
+        copy=True,
+        clip=False,
+        priority=None,
+        min_count=1,
+        min_holders=1,
+    ):
+        super().__init__(feature_range, copy=copy, clip=clip)
+        self.priority = priority
+        self.min_count = min_count
+        self.min_holders = min_holders
+
+    def validate_rows(self, X):
+        """Return the rows as floats, and check the range."""
+        low, high = self.feature_range
+        if low >= high:
+            raise ValueError(
+                "Minimum of desired feature range must be smaller than maximum. Got "
+                f"{self.feature_range}."
+            )
+        return validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
+
+    def client_statistics(self, data, request):
+        """Return the number of rows, and of each column the extremes that may be sent."""
+        signed = np.stack([data, -data], axis=1)  # the minimum of -x is that of the maximum
+        sent, exact = _nth_smallest(signed, self.min_count), _nth_smallest(signed, 1)
+        suppressed = (sent != exact) & ~np.isnan(exact)
+        return {"n": np.array([len(data)]), "min": sent[0], "max": -sent[1]} | (
+            {"suppressed": suppressed.any(axis=0)} if suppressed.any() else {}
+        )
+
+    def merge(self, statistics):
+        """Return the ``min_holders``-th smallest minimum and largest maximum of the clients."""
+        signed = np.stack([[s["min"], -s["max"]] for s in statistics])
+        merged, exact = _nth_smallest(signed, self.min_holders), _nth_smallest(signed, 1)
+        by_server = (merged != exact) & ~np.isnan(exact)
+        by_clients = sum(s.get("suppressed", np.zeros(signed.shape[2], bool)) for s in statistics)
+        return {
+            "n": sum(s["n"] for s in statistics),
+            "min": merged[0],
+            "max": -merged[1],
+            "by_server": by_server.any(axis=0),
+            "by_clients": by_clients > 0,
+        }
+
+    def exchanges(self) -> Exchanges:
+        """Ask for minima and maxima once."""
+        merged = yield {}
+        self._check_remaining(merged)
+        low, high = self.feature_range
+        self.n_samples_seen_ = int(merged["n"][0])
+        self.data_min_, self.data_max_ = merged["min"], merged["max"]
+        self.data_range_ = self.data_max_ - self.data_min_
+        scale = handle_zeros_in_scale(self.data_range_.copy())
+        self.scale_ = scale.dtype.type(high - low) / scale
+        self.min_ = scale.dtype.type(low) - self.data_min_ * self.scale_
+        return bool(merged["by_server"].any())
+
+    def _check_remaining(self, merged: Statistics) -> None:
+        """Raise where suppression left nothing of a column that has values."""
+        empty = np.isnan(merged["min"]) & (merged["by_server"] | merged["by_clients"])
+        if empty.any():
+            name = self.column_name(int(np.flatnonzero(empty)[0]))
+            raise ValueError(
+                f"column {name!r}: min_count={self.min_count} and min_holders={self.min_holders} "
+                "suppress the minimum of every client. Lower them, or leave the column out."
+            )
+
+
+def _nth_smallest(values: np.ndarray, n: int) -> np.ndarray:
+    """Return the n-th smallest along the first axis, missing values left out; NaN if there is none.
+
+    Bit for bit the same for all orders of the values: 0.0 and -0.0 become 0.0.
+    """
+    if n == 1:
+        return np.fmin.reduce(values, axis=0) + 0.0
+    if len(values) < n:
+        return np.full(values.shape[1:], np.nan, values.dtype)
+    return np.partition(values, n - 1, axis=0)[n - 1] + 0.0  # NaN counts as largest

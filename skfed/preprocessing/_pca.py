@@ -1,0 +1,131 @@
+"""PCA, fitted from each client's means and sums of products of deviations."""
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.decomposition import PCA
+from sklearn.utils.extmath import svd_flip
+from sklearn.utils.validation import validate_data
+
+from skfed.preprocessing._base import BaseFederatedTransformer, Exchanges
+from skfed.preprocessing._moments import merge_products, products
+from skfed.utils._sklearn import Interval, StrOptions, infer_dimension
+
+
+class FederatedPCA(BaseFederatedTransformer, PCA):
+    """Principal components of all clients' rows, which stay with them.
+
+    Each client sends its number of rows, their mean and the matrix of sums of products of
+    deviations from it, in one exchange. The server takes the eigenvectors of the covariance of all
+    rows, as :class:`sklearn.decomposition.PCA` does with ``svd_solver="covariance_eigh"``: the
+    fitted attributes are its on the pooled rows, up to rounding and the signs of components.
+
+    Parameters
+    ----------
+    n_components : int, float or "mle", default=None
+        As in scikit-learn.
+    copy : bool, default=True
+        As in scikit-learn.
+    whiten : bool, default=False
+        As in scikit-learn.
+    priority : collection or mapping of client ids, default=None
+        Whose statistics count, as in :class:`FederatedStandardScaler`.
+
+    Attributes
+    ----------
+    components_, explained_variance_, explained_variance_ratio_, singular_values_, mean_, \
+n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
+        As in scikit-learn.
+    exchange_ : DataFrame
+        A row for each exchange and client; see :mod:`skfed.preprocessing`.
+
+    Examples
+    --------
+    >>> from skfed.preprocessing import FederatedPCA
+    >>> X = [[0.0, 0.0], [1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
+    >>> pca = FederatedPCA(n_components=1).fit(X, clients=["a", "b", "a", "b"])
+    >>> float(pca.explained_variance_ratio_[0].round(6))
+    1.0
+    """
+
+    svd_solver = "covariance_eigh"
+
+    _parameter_constraints = {
+        "n_components": [
+            Interval(Integral, 0, None, closed="left"),
+            Interval(Real, 0, 1, closed="neither"),
+            StrOptions({"mle"}),
+            None,
+        ],
+        "copy": ["boolean"],
+        "whiten": ["boolean"],
+        "priority": "no_validation",
+    }
+
+    def __init__(self, n_components=None, *, copy=True, whiten=False, priority=None):
+        self.n_components = n_components
+        self.copy = copy
+        self.whiten = whiten
+        self.priority = priority
+
+    def validate_rows(self, X):
+        """Return the rows as floats, none of them missing."""
+        rows = validate_data(self, X, dtype=[np.float64, np.float32])
+        self._dtype = rows.dtype
+        return rows
+
+    def client_statistics(self, data, request):
+        """Return the number of rows, their mean and the products of deviations."""
+        return products(data)
+
+    def merge(self, statistics):
+        """Return number, mean and products of all clients' rows."""
+        return merge_products(statistics)
+
+    def exchanges(self) -> Exchanges:
+        """Ask for products once."""
+        merged = yield {}
+        n = int(merged["n"][0])
+        if n < 2:
+            raise ValueError(f"n_samples={n} over all clients: a covariance needs at least 2.")
+        variances, vectors = np.linalg.eigh(merged["products"] / (n - 1))
+        variances = np.maximum(variances[::-1], 0.0)
+        _, components = svd_flip(None, vectors[:, ::-1].T, u_based_decision=False)
+        self.mean_ = merged["mean"].astype(self._dtype)
+        self.n_samples_ = n
+        self._keep(variances, components, self._count_components(n, variances))
+        return False
+
+    def _count_components(self, n: int, variances: np.ndarray) -> int:
+        """Return how many components to keep, by scikit-learn's rules."""
+        n_features, wanted = len(variances), self.n_components
+        most = min(n, n_features)
+        if wanted is None:
+            return most
+        if wanted == "mle":
+            if n < n_features:
+                raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
+            return infer_dimension(variances, n)
+        if wanted > most:
+            raise ValueError(
+                f"n_components={wanted} must be between 0 and min(n_samples, n_features)={most}."
+            )
+        if isinstance(wanted, Integral):
+            return int(wanted)
+        shares = np.cumsum(variances / variances.sum())
+        return int(np.searchsorted(shares, wanted, side="right")) + 1
+
+    def _keep(self, variances: np.ndarray, components: np.ndarray, n_components: int) -> None:
+        most = min(self.n_samples_, len(variances))
+        kept: dict[str, Any] = {
+            "components_": components,
+            "explained_variance_": variances,
+            "explained_variance_ratio_": variances / variances.sum(),
+            "singular_values_": np.sqrt(variances * (self.n_samples_ - 1)),
+        }
+        for name, value in kept.items():
+            setattr(self, name, value[:n_components].astype(self._dtype))
+        self.n_components_ = n_components
+        noise = variances[n_components:].mean() if n_components < most else 0.0
+        self.noise_variance_ = self._dtype.type(noise)
