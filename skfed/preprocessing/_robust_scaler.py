@@ -110,13 +110,14 @@ class FederatedRobustScaler(SuppressingTransformer, RobustScaler):
         counted = yield {}
         check_enough(self, counted)
         least, most = np.asarray(self.quantile_range) / 100
+        shares = [0.5] * self.with_centering + [least, most] * self.with_scaling
         low, high, part, suppressed = yield from neighbours(
-            counted["n"], [0.5, least, most], self._dtype, self.min_count, self.min_holders
+            counted["n"], shares, self._dtype, self.min_count, self.min_holders
         )
         self.center_ = np.mean([low[:, 0], high[:, 0]], axis=0) if self.with_centering else None
         self.scale_ = None
         if self.with_scaling:
-            ends = interpolate(low[:, 1:], high[:, 1:], part[:, 1:])
+            ends = interpolate(low, high, part)[:, -2:]
             scale = handle_zeros_in_scale(ends[:, 1] - ends[:, 0], copy=False)
             self.scale_ = scale / _normal_range(least, most) if self.unit_variance else scale
         return suppressed
