@@ -26,21 +26,27 @@ def distinct(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values of a column and their counts; all NaN are one value."""
     if column.dtype != object:
         return np.unique(column, return_counts=True)
-    try:
-        counter = Counter(map(_one_nan, column))
-    except TypeError as error:
-        raise TypeError(f"argument must be a string or a number: {error}.") from error
+    counter = Counter(map(_one_nan, column))
     return _objects(counter), np.fromiter(counter.values(), dtype=np.int64, count=len(counter))
 
 
 def client_values(columns: list[np.ndarray], min_count: int) -> Statistics:
     """Return values and counts of each column, those of fewer rows than ``min_count`` left out."""
-    found = [distinct(column) for column in columns]
+    found = [_distinct_of(column, j) for j, column in enumerate(columns)]
     enough = [counts >= min_count for _, counts in found]
     return {
         "values": [values[mask] for (values, _), mask in zip(found, enough, strict=True)],
         "counts": [counts[mask] for (_, counts), mask in zip(found, enough, strict=True)],
     } | ({} if all(mask.all() for mask in enough) else {"suppressed": True})
+
+
+def _distinct_of(column: np.ndarray, j: int) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        return distinct(column)
+    except TypeError as error:
+        raise TypeError(
+            f"column {j}: an argument must be a string or a number: {error}."
+        ) from error
 
 
 def merge_values(statistics: list[Statistics]) -> list[Values]:
