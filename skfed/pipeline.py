@@ -6,16 +6,23 @@ transform validation rows by the earlier steps.
 """
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 from sklearn import get_config
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, get_routing_for_object
 from sklearn.utils.metaestimators import available_if
 
+from skfed import preprocessing
+from skfed.preprocessing import PooledTransformer
 from skfed.utils._sklearn import OpenPipeline, name_steps
+from skfed.utils._warnings import warn
 
 __all__ = ["FederatedPipeline", "make_pipeline"]
 
+_FEDERATED = preprocessing.__all__
 _ROUTED = ("clients", "X_val", "y_val", "clients_val")
 
 
@@ -50,15 +57,15 @@ class FederatedPipeline(OpenPipeline):
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from sklearn.preprocessing import StandardScaler
     >>> from skfed import FederatedClassifier
     >>> from skfed.pipeline import FederatedPipeline
+    >>> from skfed.preprocessing import FederatedStandardScaler
     >>> X, y = load_iris(return_X_y=True)
     >>> model = FederatedClassifier(n_rounds=5)
-    >>> pipe = FederatedPipeline([("scale", StandardScaler()), ("model", model)])
+    >>> pipe = FederatedPipeline([("scale", FederatedStandardScaler()), ("model", model)])
     >>> pipe = pipe.fit(X, y, clients=[i % 6 for i in range(150)])
-    >>> len(pipe["model"].clients_)
-    6
+    >>> len(pipe["scale"].exchange_), len(pipe["model"].clients_)
+    (6, 6)
     """
 
     def fit(self, X, y=None, **params):
@@ -81,11 +88,20 @@ class FederatedPipeline(OpenPipeline):
         self
             The fitted Pipeline.
 
+        Warns
+        -----
+        UserWarning
+            If ``clients`` is given, and a step is fitted on all rows as if they were in one place:
+            a transformer that takes no clients, needs to be fitted, and is not marked by
+            :func:`skfed.preprocessing.pooled`.
+
         Raises
         ------
         TypeError
             If no step takes one of ``clients``, ``X_val``, ``y_val`` and ``clients_val``.
         """
+        if any(n.endswith("clients") and v is not None for n, v in params.items()):
+            _warn_of_pooling(self)
         return super().fit(X, y, **params)
 
     @available_if(_last_has_score)
@@ -202,12 +218,12 @@ def make_pipeline(
     --------
     >>> import numpy as np
     >>> from sklearn.datasets import load_wine
-    >>> from sklearn.preprocessing import StandardScaler
     >>> from skfed import FederatedClassifier, RandomSelector, make_pipeline
+    >>> from skfed.preprocessing import FederatedStandardScaler
     >>> X, y = load_wine(return_X_y=True)
     >>> clients = np.arange(len(y)) % 10
     >>> model = FederatedClassifier(selector=RandomSelector(5), n_rounds=10, random_state=0)
-    >>> pipe = make_pipeline(StandardScaler(), model)
+    >>> pipe = make_pipeline(FederatedStandardScaler(), model)
     >>> pipe = pipe.fit(X[50:], y[50:], clients=clients[50:], X_val=X[:50], y_val=y[:50])
     >>> bool(pipe[-1].history_["val_score"].iloc[-1] == pipe.score(X[:50], y[:50]))
     True
@@ -215,6 +231,38 @@ def make_pipeline(
     return FederatedPipeline(
         name_steps(steps), transform_input=transform_input, memory=memory, verbose=verbose
     )
+
+
+def _warn_of_pooling(pipeline: FederatedPipeline) -> None:
+    """Warn of transformers that are fitted on the rows of all clients together."""
+    plain = list(dict.fromkeys(type(step).__name__ for step in _parts(pipeline) if _pools(step)))
+    if not plain:
+        return
+    ready = [name for name in (f"Federated{name}" for name in plain) if name in _FEDERATED]
+    warn(
+        f"{', '.join(plain)}: fitted on the rows of all clients, as if they were in one place. "
+        + (f"Use {', '.join(ready)} of skfed.preprocessing, " if ready else "Leave it out, ")
+        + f"or skfed.preprocessing.pooled({plain[0]}(...)) if this is meant."
+    )
+
+
+def _parts(step: Any) -> Iterator[Any]:
+    """Yield the estimators in a Pipeline, ColumnTransformer or FeatureUnion, or the step itself."""
+    for name in ("steps", "transformer_list", "transformers"):
+        if hasattr(step, name):
+            for part in getattr(step, name):
+                yield from _parts(part[1])
+            yield from _parts(getattr(step, "remainder", None))
+            return
+    if step is not None and not isinstance(step, str):
+        yield step
+
+
+def _pools(step: Any) -> bool:
+    """Tell whether a step is a transformer that is fitted on rows, and does not take clients."""
+    if isinstance(step, PooledTransformer | FrozenEstimator) or not hasattr(step, "transform"):
+        return False
+    return get_tags(step).requires_fit and not _takes(step, "clients")
 
 
 def _parameters(method: Any) -> Any:

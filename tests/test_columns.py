@@ -14,6 +14,7 @@ from torch import nn
 import skfed
 from skfed import FederatedClassifier
 from skfed.datasets import make_synthetic
+from skfed.preprocessing import pooled
 from skfed.server._validation import far_columns
 
 TABLES = ["breast_cancer", "diabetes", "digits", "iris", "wine"]
@@ -52,7 +53,7 @@ def test_a_warning_names_validation_columns_that_are_not_scaled(scaled):
 def test_validation_rows_that_a_pipeline_leaves_unscaled_give_a_warning(scaled):
     _, y, ids, raw, _, y_val = scaled
     X = datasets.load_breast_cancer(as_frame=True).data[100:]
-    steps = StandardScaler(), FederatedClassifier(n_rounds=1)
+    steps = pooled(StandardScaler()), FederatedClassifier(n_rounds=1)
     given = {"clients": ids, "X_val": raw, "y_val": y_val}
     plain = {f"federatedclassifier__{name}": value for name, value in given.items()}
     plain["federatedclassifier__X_val"] = raw.to_numpy()  # as the scaled X is

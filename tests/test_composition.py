@@ -34,6 +34,7 @@ from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSe
 from skfed.metrics import priority_accuracy
 from skfed.model_selection import WithinClientKFold
 from skfed.pipeline import FederatedPipeline
+from skfed.preprocessing import FederatedSimpleImputer, FederatedStandardScaler, pooled
 
 CALLED = [
     BaggingClassifier,
@@ -84,6 +85,9 @@ def names():
     )
     pipeline = Pipeline([("scale", StandardScaler()), ("model", model)])
     scaled = ColumnTransformer([("x", StandardScaler(), ["x0", "x1"])], remainder="passthrough")
+    by_site = ColumnTransformer(
+        [("x", FederatedStandardScaler(), ["x0", "x1"])], remainder="passthrough"
+    )
     return {
         **{called.__name__: called for called in CALLED},
         "by_row": by_row,
@@ -95,11 +99,18 @@ def names():
         "frame": pd.DataFrame(X).add_prefix("x"),
         "model": model,
         "pipeline": pipeline,
-        "federated": FederatedPipeline(pipeline.steps),
+        "federated": FederatedPipeline([("scale", pooled(StandardScaler())), ("model", model)]),
+        "raw": FederatedPipeline([("fill", FederatedSimpleImputer()), ("model", model)]),
+        "sites": FederatedPipeline([("scale", by_site), ("model", model)]),
         "columns": Pipeline([("scale", scaled), ("model", model)]),
         "two": [("first", model), ("second", pipeline)],
         "grid": {"selector__clients_per_round": [2, 4]},
         "steps": {"model__n_rounds": [1, 2]},
+        "both": {
+            "fill__strategy": ["mean", "median"],
+            "model__selector": [FedAlignSelector()],
+            "model__selector__eps": [0.1, 0.5],
+        },
         "mixed": [
             {"selector": [FedAlignSelector()], "selector__eps": [0.1, 0.5]},
             {"selector": [PowerOfChoice(d=2, ignore_priority=True)], "selector__d": [2, 4]},

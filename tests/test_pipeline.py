@@ -18,6 +18,9 @@ from skfed.metrics import priority_accuracy
 from skfed.model_selection import WithinClientKFold
 from skfed.pipeline import FederatedPipeline
 
+# What is tested here is who gets clients; plain transformers warn of what they pool.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fitted on the rows of all clients")
+
 
 @pytest.fixture(params=[False, True], ids=["routing off", "routing on"], autouse=True)
 def routing(request):

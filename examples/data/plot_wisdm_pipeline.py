@@ -4,7 +4,7 @@ Phones: pandas and a Pipeline on WISDM
 
 Thirty-six people carried a phone; the task is to predict their activity from its accelerometer.
 Each person is a client. The data are a DataFrame with missing values, so a Pipeline imputes and
-scales them; the federated estimator is its last step, and the only one that takes ``clients``.
+scales them, by statistics that the clients send; the federated estimator is its last step.
 
 The data are read from ``$SKFED_DATA``; the docstring of ``load_wisdm`` lists the files that it
 needs.
@@ -12,8 +12,6 @@ needs.
 
 import matplotlib.pyplot as plt
 import numpy as np
-from sklearn.impute import SimpleImputer
-from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -23,6 +21,7 @@ from skfed.inspection import ClientsDisplay, SelectionDisplay
 from skfed.metrics import worst_client_accuracy
 from skfed.model_selection import WithinClientKFold
 from skfed.modules import MLP
+from skfed.preprocessing import FederatedSimpleImputer, FederatedStandardScaler
 
 wisdm = load_wisdm()
 print(wisdm.X.iloc[:3, :6].to_string())
@@ -47,7 +46,7 @@ federation = FederatedClassifier(
     local_epochs=2,
     random_state=0,
 )
-model = make_pipeline(SimpleImputer(), StandardScaler(), federation)
+model = make_pipeline(FederatedSimpleImputer(), FederatedStandardScaler(), federation)
 model.fit(
     wisdm.X.iloc[train],
     wisdm.y[train],

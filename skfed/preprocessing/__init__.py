@@ -26,6 +26,7 @@ from skfed.preprocessing._min_max_scaler import FederatedMinMaxScaler
 from skfed.preprocessing._one_hot_encoder import FederatedOneHotEncoder
 from skfed.preprocessing._ordinal_encoder import FederatedOrdinalEncoder
 from skfed.preprocessing._pca import FederatedPCA
+from skfed.preprocessing._pooled import PooledTransformer, pooled
 from skfed.preprocessing._robust_scaler import FederatedRobustScaler
 from skfed.preprocessing._simple_imputer import FederatedSimpleImputer
 from skfed.preprocessing._standard_scaler import FederatedStandardScaler
@@ -39,4 +40,6 @@ __all__ = [
     "FederatedRobustScaler",
     "FederatedSimpleImputer",
     "FederatedStandardScaler",
+    "PooledTransformer",
+    "pooled",
 ]

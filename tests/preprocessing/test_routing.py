@@ -1,0 +1,205 @@
+"""Federated transformers get their clients in Pipelines, ColumnTransformers and searches."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.feature_selection import SelectFromModel
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skfed import FedAlignSelector, FederatedClassifier, make_pipeline
+from skfed.pipeline import FederatedPipeline
+from skfed.preprocessing import (
+    FederatedOneHotEncoder,
+    FederatedPCA,
+    FederatedRobustScaler,
+    FederatedSimpleImputer,
+    FederatedStandardScaler,
+    pooled,
+)
+
+
+@pytest.fixture(params=[False, True], ids=["routing off", "routing on"])
+def routing(request):
+    with sklearn.config_context(enable_metadata_routing=request.param):
+        yield request.param
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """A raw table of four clients: numbers, some missing, and text; X, y, ids."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 120)
+    ages = np.where(rng.random(120) < 0.1, np.nan, 40 + 10 * y + rng.normal(size=120))
+    jobs = np.where(rng.random(120) < 0.2, "nurse", np.where(y == 1, "clerk", "cook"))
+    X = pd.DataFrame({"age": ages, "pay": 1e4 + 1e3 * y + rng.normal(size=120), "job": jobs})
+    return X, y, np.arange(120) % 4
+
+
+@pytest.fixture(scope="module")
+def numbers(frame):
+    X, y, ids = frame
+    return X[["age", "pay"]].to_numpy(), y, ids
+
+
+def model():
+    selector = FedAlignSelector(warmup=0)
+    return FederatedClassifier(selector=selector, priority=[0, 1], n_rounds=3, random_state=0)
+
+
+def columns():
+    numeric = make_pipeline(FederatedSimpleImputer(strategy="median"), FederatedStandardScaler())
+    parts = [("numbers", numeric, ["age", "pay"]), ("text", FederatedOneHotEncoder(), ["job"])]
+    return ColumnTransformer(parts, sparse_threshold=0)
+
+
+def test_make_pipeline_gives_clients_to_each_step_in_both_modes(numbers, routing):
+    X, y, ids = numbers
+    pipe = make_pipeline(
+        FederatedSimpleImputer(), FederatedStandardScaler(), FederatedPCA(), model()
+    )
+    pipe.fit(X, y, clients=ids)
+    for step in pipe[:-1]:
+        assert step.exchange_["client"].unique().tolist() == [0, 1, 2, 3]
+    assert pipe.score(X, y) > 0.9
+    by_hand = FederatedSimpleImputer().fit_transform(X, clients=ids)
+    scaled = FederatedStandardScaler().fit_transform(by_hand, clients=ids)
+    np.testing.assert_array_equal(pipe[1].transform(pipe[0].transform(X)), scaled)
+
+
+def test_scikit_learns_pipeline_takes_prefixes_without_routing_and_none_with_it(numbers, routing):
+    X, y, ids = numbers
+    pipe = Pipeline([("fill", FederatedSimpleImputer()), ("model", model())])
+    given = {"clients": ids} if routing else {"fill__clients": ids, "model__clients": ids}
+    pipe.fit(X, y, **given)
+    assert set(pipe["fill"].exchange_["client"]) == {0, 1, 2, 3}
+
+
+def test_a_column_transformer_needs_routing(frame, routing):
+    X, y, ids = frame
+    pipe = make_pipeline(columns(), model())
+    if not routing:
+        with pytest.raises(ValueError, match="enable_metadata_routing=True"):
+            pipe.fit(X, y, clients=ids)
+        return
+    pipe.fit(X, y, clients=ids)
+    numeric, text = (pipe[0].named_transformers_[name] for name in ("numbers", "text"))
+    assert set(numeric[0].exchange_["client"]) == set(text.exchange_["client"]) == {0, 1, 2, 3}
+    plain = ColumnTransformer([("text", FederatedOneHotEncoder(), ["job"])])
+    assert plain.fit(X, clients=ids).named_transformers_["text"].exchange_.shape[0] == 4
+    union = FeatureUnion([("a", FederatedRobustScaler()), ("b", FederatedStandardScaler())])
+    union.fit(X[["pay"]], clients=ids)
+    assert {len(t.exchange_["client"].unique()) for _, t in union.transformer_list} == {4}
+
+
+def test_a_search_over_a_transformers_parameter_and_eps(numbers, routing):
+    X, y, ids = numbers
+    pipe = make_pipeline(FederatedSimpleImputer(), FederatedStandardScaler(), model())
+    grid = {
+        "federatedsimpleimputer__strategy": ["mean", "median"],
+        "federatedclassifier__selector__eps": [0.1, 0.5],
+    }
+    search = GridSearchCV(pipe, grid, cv=2).fit(X, y, clients=ids)
+    assert len(search.cv_results_["params"]) == 4 and search.best_score_ > 0.9
+    assert set(search.best_estimator_[0].exchange_["client"]) == {0, 1, 2, 3}
+
+
+def test_pandas_output_and_names(frame):
+    X, _, ids = frame
+    scaler = FederatedStandardScaler().set_output(transform="pandas")
+    out = scaler.fit_transform(X[["age", "pay"]], clients=ids)
+    assert list(out) == ["age", "pay"] and out.index.equals(X.index)
+    encoder = FederatedOneHotEncoder(sparse_output=False).set_output(transform="pandas")
+    out = encoder.fit_transform(X[["job"]], clients=ids)
+    assert list(out) == ["job_clerk", "job_cook", "job_nurse"]
+    pca = FederatedPCA(1).set_output(transform="pandas").fit(X[["pay"]], clients=ids)
+    assert list(pca.get_feature_names_out()) == ["federatedpca0"]
+
+
+POOLING = "fitted on the rows of all clients"
+
+
+@pytest.mark.parametrize(
+    ("steps", "named", "ready"),
+    [
+        ([StandardScaler()], "StandardScaler", "Use FederatedStandardScaler of"),
+        ([SimpleImputer(), MinMaxScaler()], "SimpleImputer, MinMaxScaler", "FederatedMinMaxScaler"),
+        ([FeatureUnion([("a", StandardScaler())])], "StandardScaler", "FederatedStandardScaler"),
+        ([SelectFromModel(LogisticRegression())], "SelectFromModel", "Leave it out"),
+        (
+            [ColumnTransformer([("all", Normalizer(), [0])], remainder=MinMaxScaler())],
+            "MinMaxScaler",
+            "FederatedMinMaxScaler",
+        ),
+    ],
+)
+def test_steps_that_are_fitted_on_all_rows_are_named_in_a_warning(
+    numbers, routing, steps, named, ready
+):
+    X, y, ids = numbers
+    pipe = make_pipeline(FederatedSimpleImputer(), *steps, model())
+    with pytest.warns(UserWarning, match=f"^{named}: {POOLING}.*{ready}.*pooled") as caught:
+        pipe.fit(X, y, clients=ids)
+    assert [w.filename for w in caught] == [__file__]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [FunctionTransformer(np.log1p), Normalizer(), "passthrough"],
+        [pooled(StandardScaler())],
+        [ColumnTransformer([("a", pooled(StandardScaler()), [0]), ("b", "drop", [1])])],
+        [FrozenEstimator(StandardScaler().fit([[1.0, 2.0], [3.0, 5.0]]))],
+    ],
+)
+def test_steps_without_a_warning(numbers, routing, steps):
+    X, y, ids = numbers
+    make_pipeline(FederatedSimpleImputer(), *steps, model()).fit(X, y, clients=ids)
+
+
+def test_without_clients_nothing_is_pooled(numbers):
+    X, y, _ = numbers
+    with pytest.warns(UserWarning, match="clients was not given") as caught:
+        last = FederatedClassifier(n_rounds=1)
+        make_pipeline(pooled(SimpleImputer()), StandardScaler(), last).fit(X, y)
+    assert not [w for w in caught if POOLING in str(w.message)]
+
+
+@parametrize_with_checks([pooled(StandardScaler()), pooled(SimpleImputer())])
+def test_pooled_passes_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def test_pooled_is_the_transformer_within(numbers):
+    X, *_ = numbers
+    own, plain = pooled(SimpleImputer(strategy="median")), SimpleImputer(strategy="median")
+    np.testing.assert_array_equal(own.fit_transform(X), plain.fit_transform(X))
+    assert not hasattr(own.transformer, "statistics_")
+    copy = clone(own).set_params(transformer__strategy="constant")
+    assert own.transformer.strategy == "median" and copy.transformer.strategy == "constant"
+    assert hasattr(pooled(StandardScaler()), "inverse_transform")
+    assert not hasattr(pooled(Normalizer()), "inverse_transform")
+    names = pooled(StandardScaler()).set_output(transform="pandas")
+    out = names.fit_transform(pd.DataFrame({"age": [1.0, 3.0]}))
+    assert out["age"].tolist() == [-1, 1]
+    np.testing.assert_allclose(names.inverse_transform(out), [[1], [3]])
+
+
+def test_a_pipeline_of_its_own_class_warns_too(numbers):
+    X, y, ids = numbers
+    pipe = FederatedPipeline([("s", StandardScaler()), ("f", FederatedSimpleImputer())])
+    with pytest.warns(UserWarning, match=POOLING):
+        pipe.fit(X, y, clients=ids)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pipe.set_params(s=pooled(StandardScaler())).fit(X, y, clients=ids)
