@@ -202,8 +202,8 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
         if hasattr(X, "nnz"):  # a sparse matrix is refused as a whole
             return None
         X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
-        if X.ndim != 2 or not len(X):
-            return None
+        if X.ndim != 2 or not len(X) or self._fails(np.zeros((1, X.shape[1]))):
+            return None  # no rows, or parameters that fit none
         federation = make_federation(np.zeros(len(X), int) if clients is None else clients, len(X))
         for k in range(len(federation)):
             of_client = safe_indexing(X, federation.rows(k))

@@ -80,23 +80,24 @@ feature_names_in_
 
     def client_statistics(self, data, request):
         """Return the number of rows, and of each column the extremes that may be sent."""
-        signed = np.stack([data, -data], axis=1)  # the minimum of -x is that of the maximum
-        sent, exact = _nth_smallest(signed, self.min_count), _nth_smallest(signed, 1)
+        exact = _extremes(data, 1)
+        sent = exact if self.min_count == 1 else _extremes(data, self.min_count)
         suppressed = (sent != exact) & ~np.isnan(exact)
-        return {"n": np.array([len(data)]), "min": sent[0], "max": -sent[1]} | (
+        return {"n": np.array([len(data)]), "min": sent[0], "max": sent[1]} | (
             {"suppressed": suppressed.any(axis=0)} if suppressed.any() else {}
         )
 
     def merge(self, statistics):
         """Return the ``min_holders``-th smallest minimum and largest maximum of the clients."""
-        signed = np.stack([[s["min"], -s["max"]] for s in statistics])
-        merged, exact = _nth_smallest(signed, self.min_holders), _nth_smallest(signed, 1)
-        by_server = (merged != exact) & ~np.isnan(exact)
-        by_clients = sum(s.get("suppressed", np.zeros(signed.shape[2], bool)) for s in statistics)
+        low, high = (np.stack([s[name] for s in statistics]) for name in ("min", "max"))
+        exact = _extremes(low, 1)[0], _extremes(high, 1)[1]
+        merged = _extremes(low, self.min_holders)[0], _extremes(high, self.min_holders)[1]
+        by_server = np.not_equal(merged, exact) & ~np.isnan(exact)
+        by_clients = sum(s.get("suppressed", np.zeros(low.shape[1], bool)) for s in statistics)
         return {
             "n": sum(s["n"] for s in statistics),
             "min": merged[0],
-            "max": -merged[1],
+            "max": merged[1],
             "by_server": by_server.any(axis=0),
             "by_clients": by_clients > 0,
         }
@@ -125,13 +126,14 @@ feature_names_in_
             )
 
 
-def _nth_smallest(values: np.ndarray, n: int) -> np.ndarray:
-    """Return the n-th smallest along the first axis, missing values left out; NaN if there is none.
+def _extremes(values: np.ndarray, n: int) -> np.ndarray:
+    """Return the n-th smallest and largest along the first axis; NaN where there are fewer.
 
-    Bit for bit the same for all orders of the values: 0.0 and -0.0 become 0.0.
+    Bit for bit the same for all orders of the values: -0.0 becomes 0.0.
     """
     if n == 1:
-        return np.fmin.reduce(values, axis=0) + 0.0
+        return np.stack([np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)]) + 0
     if len(values) < n:
-        return np.full(values.shape[1:], np.nan, values.dtype)
-    return np.partition(values, n - 1, axis=0)[n - 1] + 0.0  # NaN counts as largest
+        return np.full((2, values.shape[1]), np.nan, values.dtype)
+    smallest, of_negative = (np.partition(v, n - 1, axis=0)[n - 1] for v in (values, -values))
+    return np.stack([smallest, -of_negative]) + 0  # NaN counts as largest in both

@@ -105,7 +105,8 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
         missing = get_mask(rows, self.missing_values)
         present: Any = None
         if self.strategy in ("mean", "median"):
-            present = np.where(missing, rows.dtype.type(np.nan), rows)
+            is_nan = pd.isna(self.missing_values)
+            present = rows if is_nan else np.where(missing, rows.dtype.type(np.nan), rows)
             present = sorted_columns(present) if self.strategy == "median" else present
         elif self.strategy == "most_frequent":
             present = [c[~m] for c, m in zip(rows.T, missing.T, strict=True)]

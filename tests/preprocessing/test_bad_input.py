@@ -157,8 +157,12 @@ def test_an_entry_that_is_no_value(transformer):
 
 def test_parameters_out_of_range(table):
     for bad in ({"min_count": 0}, {"min_holders": True}, {"clip": 3}, {"feature_range": (1, 0)}):
-        with pytest.raises(ValueError, match=next(iter(bad)).replace("_", "[_ ]")):
+        with pytest.raises(ValueError, match=next(iter(bad)).replace("_", "[_ ]")) as raised:
             FederatedMinMaxScaler(**bad).fit(table, clients=IDS)
+        assert "north" not in str(raised.value)
+    with pytest.raises(ValueError, match="fill_value='x'.*cannot be cast") as raised:
+        FederatedSimpleImputer(strategy="constant", fill_value="x").fit(table, clients=IDS)
+    assert "north" not in str(raised.value)
     with pytest.raises(ValueError, match="strategy"):
         FederatedSimpleImputer(strategy=np.max).fit(table, clients=IDS)
     with pytest.raises(ValueError, match="Invalid quantile range"):
