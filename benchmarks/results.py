@@ -155,6 +155,13 @@ def report(data: dict) -> Iterator[str]:
             "Seconds a round, tau=30, b=64, m=3 of 36 phone users or of 100 clients with images.",
             ("data", "selector"),
         ),
+        "preprocessing": (
+            "Preprocessing",
+            "Seconds of fitting transformers to 292,000 rows of 12 clients: mean imputer, standard "
+            "and min-max scaler and PCA of 70 columns; one-hot encoder of 10; median imputer and "
+            "robust scaler of 70. One core.",
+            ("steps",),
+        ),
         "scale": (
             "Scale in clients",
             "Seconds a round of power-of-choice, m=10 of d=100, by the number of clients.",
