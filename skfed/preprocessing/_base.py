@@ -237,7 +237,8 @@ def naming_client(name: Hashable) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise type(error)(f"client {name!r}: {error}") from error
+        error_type = TypeError if isinstance(error, TypeError) else ValueError
+        raise error_type(f"client {name!r}: {error}") from error
 
 
 class SuppressingTransformer(BaseFederatedTransformer):

@@ -78,7 +78,8 @@ class FederatedEncoder(SuppressingTransformer):
 
     def merge(self, statistics):
         """Return the categories of all clients, column by column."""
-        return {"values": merge_values(statistics)}
+        suppressed = any(s.get("suppressed", False) for s in statistics)
+        return {"values": merge_values(statistics), "suppressed": suppressed}
 
     def exchanges(self) -> Exchanges:
         """Ask for categories once."""
@@ -91,9 +92,15 @@ class FederatedEncoder(SuppressingTransformer):
                     f"min_holders={self.min_holders} suppress all of its categories. Lower them, "
                     "or leave the column out."
                 )
-        self._fit_to(known)
         pairs = zip(known, merged["values"], strict=True)
-        return any(len(left.values) < len(column.values) for left, column in pairs)
+        by_server = any(len(left.values) < len(column.values) for left, column in pairs)
+        if self._needs_counts() and (by_server or merged["suppressed"]):
+            raise ValueError(
+                "min_count and min_holders suppress categories, so that the counts which "
+                "min_frequency and max_categories need are not known: pass either these or those."
+            )
+        self._fit_to(known)
+        return by_server
 
     def _needs_counts(self) -> bool:
         return self.min_frequency is not None or self.max_categories is not None
@@ -105,11 +112,6 @@ class FederatedEncoder(SuppressingTransformer):
         else:
             n = max(len(column.values) for column in columns)
             values = [np.resize(column.values, n) for column in columns]
-        if len({len(column) for column in values}) > 1:
-            raise ValueError(
-                "min_count and min_holders suppress categories, so that the counts which "
-                "min_frequency and max_categories need are not known: pass either these or those."
-            )
         try:
             super(BaseFederatedTransformer, self).fit(_table(values))
         except (TypeError, ValueError) as error:

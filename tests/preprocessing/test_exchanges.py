@@ -110,8 +110,9 @@ def test_rare_categories_stay_with_their_client_or_the_server(encoder):
     with pytest.raises(ValueError, match="column 0: min_count=1 and min_holders=3 suppress all"):
         encoder(min_holders=3).fit(X, clients=ids)
     with pytest.raises(ValueError, match="min_count.*max_categories"):
-        columns = np.hstack([X, column(*"xxxxxxx", dtype=object)])
-        encoder(min_count=2, max_categories=2).fit(columns, clients=ids)
+        encoder(min_count=2, max_categories=2).fit(X, clients=ids)
+    with pytest.raises(ValueError, match="min_holders.*min_frequency"):
+        encoder(min_holders=2, min_frequency=2).fit(X, clients=ids)
 
 
 def test_the_most_frequent_of_the_values_that_may_be_sent():

@@ -250,3 +250,22 @@ def test_bad_clients_and_priority_are_named(numeric, ids, transformer):
     with pytest.warns(UserWarning, match="clients was not given"):
         clone(transformer).fit(numeric)
     assert not hasattr(transformer, "partial_fit")
+
+
+def test_polars_tables_keep_their_names(categories, ragged, ids):
+    polars = pytest.importorskip("polars")
+    texts = polars.DataFrame({"text": categories["text"].tolist()})
+    encoder = preprocessing.FederatedOneHotEncoder().fit(texts, clients=ids)
+    assert list(encoder.get_feature_names_out()) == ["text_x", "text_yy", "text_z"]
+    numbers = polars.DataFrame(ragged, schema=list("abcde"))
+    for transformer in ALL[:7]:
+        own = clone(transformer).fit(numbers, clients=ids)
+        assert list(own.get_feature_names_out()) == list("abcde")
+        assert_same(own, clone(transformer).fit(ragged, clients=ids))
+
+
+def test_a_fitted_pca_scores_and_gives_its_covariance(numeric, ids):
+    X = StandardScaler().fit_transform(numeric)
+    own, pooled = preprocessing.FederatedPCA(2).fit(X, clients=ids), PCA(2).fit(X)
+    assert own.score(X) == pytest.approx(pooled.score(X))
+    np.testing.assert_allclose(own.get_covariance(), pooled.get_covariance(), atol=1e-10)
