@@ -11,7 +11,7 @@ column          meaning
 ``exchange``    Its number, from 0.
 ``client``      The client's id.
 ``bytes_down``  Bytes of what the server asked for; nothing where it asks for all there is.
-``bytes_up``    Bytes of what the client sent: 8 for a number, text as UTF-8.
+``bytes_up``    Bytes of what the client sent: numbers in their dtype, text as UTF-8.
 ``held``        The names of the statistics that it sent.
 ``result``      ``"exact"``, or ``"suppressed"`` where ``min_count`` or ``min_holders`` left
                 something out, at the client or at the server.

@@ -90,8 +90,9 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
         if n < 2:
             raise ValueError(f"n_samples={n} over all clients: a covariance needs at least 2.")
         variances, vectors = np.linalg.eigh(merged["products"] / (n - 1))
-        variances = np.maximum(variances[::-1], 0.0)
-        _, components = svd_flip(None, vectors[:, ::-1].T, u_based_decision=False)
+        most = min(n, len(variances))  # further variances are 0
+        variances = np.maximum(variances[::-1][:most], 0.0)
+        _, components = svd_flip(None, vectors[:, ::-1].T[:most], u_based_decision=False)
         self.mean_ = merged["mean"].astype(self._dtype)
         self.n_samples_ = n
         self._keep(variances, components, self._count_components(n, variances))
@@ -99,12 +100,11 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
 
     def _count_components(self, n: int, variances: np.ndarray) -> int:
         """Return how many components to keep, by scikit-learn's rules."""
-        n_features, wanted = len(variances), self.n_components
-        most = min(n, n_features)
+        most, wanted = len(variances), self.n_components
         if wanted is None:
             return most
         if wanted == "mle":
-            if n < n_features:
+            if n < self.n_features_in_:
                 raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
             return infer_dimension(variances, n)
         if wanted > most:
@@ -117,7 +117,6 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
         return int(np.searchsorted(shares, wanted, side="right")) + 1
 
     def _keep(self, variances: np.ndarray, components: np.ndarray, n_components: int) -> None:
-        most = min(self.n_samples_, len(variances))
         kept: dict[str, Any] = {
             "components_": components,
             "explained_variance_": variances,
@@ -127,5 +126,5 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
         for name, value in kept.items():
             setattr(self, name, value[:n_components].astype(self._dtype))
         self.n_components_ = n_components
-        noise = variances[n_components:].mean() if n_components < most else 0.0
+        noise = variances[n_components:].mean() if n_components < len(variances) else 0.0
         self.noise_variance_ = self._dtype.type(noise)

@@ -269,3 +269,14 @@ def test_a_fitted_pca_scores_and_gives_its_covariance(numeric, ids):
     own, pooled = preprocessing.FederatedPCA(2).fit(X, clients=ids), PCA(2).fit(X)
     assert own.score(X) == pytest.approx(pooled.score(X))
     np.testing.assert_allclose(own.get_covariance(), pooled.get_covariance(), atol=1e-10)
+
+
+def test_fewer_rows_than_columns():
+    X, ids = np.random.default_rng(0).normal(size=(6, 9)), ["a", "b"] * 3
+    pooled = PCA(3).fit(X)
+    own = preprocessing.FederatedPCA(3).fit(X, clients=ids)
+    np.testing.assert_allclose(abs(own.components_), abs(pooled.components_), atol=1e-8)
+    assert own.noise_variance_ == pytest.approx(pooled.noise_variance_)
+    assert preprocessing.FederatedPCA().fit(X, clients=ids).components_.shape == (6, 9)
+    with pytest.raises(ValueError, match="n_samples >= n_features"):
+        preprocessing.FederatedPCA("mle").fit(X, clients=ids)
