@@ -4,7 +4,8 @@ They are experimental since scikit-learn 1.9, and only this file depends on thei
 ``model.set_callbacks(ScoringMonitor(scoring="accuracy"))``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
@@ -13,6 +14,7 @@ from sklearn.callback import CallbackContext, CallbackSupportMixin, with_callbac
 __all__ = [
     "CallbackSupportMixin",
     "SklearnCallbacks",
+    "as_one_task",
     "callback_attributes",
     "monitored_rounds",
     "with_callbacks",
@@ -25,6 +27,16 @@ _ATTRIBUTES = "_callback_fit_ctx", "_skl_callbacks_to_teardown"
 def callback_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of an estimator's attributes that scikit-learn needs to tear callbacks down."""
     return {name: attributes[name] for name in _ATTRIBUTES if name in attributes}
+
+
+@contextmanager
+def as_one_task(estimator: Any, X: Any, y: Any) -> Iterator[None]:
+    """Context manager that calls an estimator's callbacks before and after a fit without rounds."""
+    context = estimator._init_callback_context()
+    task = {"estimator": estimator, "X": X, "y": y}
+    context.call_on_fit_task_begin(**task)
+    yield
+    context.call_on_fit_task_end(**task, reconstruction_attributes={})
 
 
 def monitored_rounds(search: Any, monitor: Any) -> tuple[pd.DataFrame, list[str]]:

@@ -3,6 +3,7 @@
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
+from skfed.callbacks._sklearn import as_one_task, with_callbacks
 from skfed.preprocessing._base import BaseFederatedTransformer, Exchanges
 from skfed.preprocessing._moments import merge_moments, moments
 from skfed.utils._sklearn import handle_zeros_in_scale, is_constant_feature
@@ -47,6 +48,27 @@ class FederatedStandardScaler(BaseFederatedTransformer, StandardScaler):
     def __init__(self, *, copy=True, with_mean=True, with_std=True, priority=None):
         super().__init__(copy=copy, with_mean=with_mean, with_std=with_std)
         self.priority = priority
+
+    @with_callbacks  # of the transformers, scikit-learn's StandardScaler alone has callbacks
+    def fit(self, X, y=None, clients=None):
+        """Fit the scaler by the moments that each client computes from its own rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The rows of all clients.
+        y : None
+            Ignored.
+        clients : array-like of shape (n_samples,), default=None
+            The id of the client that holds each row. None means one client, with a warning.
+
+        Returns
+        -------
+        self
+            The fitted scaler.
+        """
+        with as_one_task(self, X, y):
+            return super().fit(X, y, clients=clients)
 
     def client_statistics(self, data, request):
         """Return count, mean and sum of squared deviations of each column."""

@@ -126,6 +126,32 @@ def test_pandas_output_and_names(frame):
     assert list(pca.get_feature_names_out()) == ["federatedpca0"]
 
 
+def test_callbacks_see_a_scaler_as_scikit_learns(numbers):
+    X, _, ids = numbers
+    calls = []
+
+    class Noting:
+        """Notes the methods that are called."""
+
+        def setup(self, estimator, context):
+            calls.append("setup")
+
+        def on_fit_task_begin(self, *args, **kwargs):
+            calls.append("begin")
+
+        def on_fit_task_end(self, *args, **kwargs):
+            calls.append("end")
+
+        def teardown(self, estimator, context):
+            calls.append("teardown")
+
+    StandardScaler().set_callbacks(Noting()).fit(X)
+    expected = calls.copy()
+    calls.clear()
+    FederatedStandardScaler().set_callbacks(Noting()).fit(X, clients=ids)
+    assert calls == expected == ["setup", "begin", "end", "teardown"]
+
+
 POOLING = "fitted on the rows of all clients"
 
 
