@@ -40,7 +40,7 @@ column                unit    there    what it is
 ``causes``            texts   always   why, one for each in ``failed``
 ``seconds``           seconds devices  simulated, the sum of the round's exchanges
 ``elapsed``           seconds devices  simulated, from the start of round 0 to the round's end
-``slowest``           ids     devices  the clients with most simulated seconds in the round
+``slowest``           ids     devices  the clients with most simulated seconds, late ones' too
 ``select_seconds``    seconds always   wall time of the selection and its polls on this machine
 ``train_seconds``     seconds always   wall time of training and aggregation on this machine
 ``round_seconds``     seconds always   wall time of the round on this machine, validation too
@@ -142,9 +142,10 @@ def _participation(
     polled = [k for e in exchanges if e.kind == "poll" for k in e.clients.tolist()]
     trainings = [e for e in exchanges if e.kind == "training"]
     away = [k for e in trainings for k in np.unique(e.clients[e.outcomes == Outcome.AWAY]).tolist()]
-    causes = dict.fromkeys(away, NO_ANSWER) | dict.fromkeys(late_clients(exchanges), TOO_LATE)
-    for k, cause in failed_clients(exchanges).items():
-        causes.setdefault(k, in_one_line(cause))
+    causes = dict.fromkeys(away, NO_ANSWER)
+    causes |= {k: in_one_line(cause) for k, cause in failed_clients(exchanges).items()}
+    for k in late_clients(exchanges):
+        causes.setdefault(k, TOO_LATE)
     return {
         "n_polled": len(polled),
         "n_trained": sum(int(np.count_nonzero(e.rows)) for e in trainings),

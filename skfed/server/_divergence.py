@@ -56,7 +56,7 @@ def warn_at_end(
         text = config.selector.warning_after(server.rows, free, config.n_rounds)
         if text is not None:
             warn(text)
-    text = lateness_warning(server.rows, config.deadline)
+    text = lateness_warning(server.rows[-config.n_rounds :], config.deadline)
     if text is not None:
         warn(text)
 

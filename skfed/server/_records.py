@@ -16,14 +16,19 @@ from skfed.server._updates import RoundUpdates
 class ClientRecords:
     """Keeps the client records of a server, and arrays of what selectors see of them."""
 
-    def __init__(self, server: ServerState, federation: Federation):
+    def __init__(self, server: ServerState, federation: Federation, timed: bool):
         self.server, self.digest = server, federation.digest
         self.reported = np.full(len(federation), np.inf)
-        self.seconds = np.full(len(federation), np.nan)
+        # Without devices one number for all, to save memory.
+        self.seconds = np.broadcast_to(np.nan, len(federation))
+        if timed:
+            self.seconds = self.seconds.copy()
         if server.clients:
             for k in range(len(federation)):
                 record = server.record(self.digest(k))
-                self.reported[k], self.seconds[k] = record.reported, record.seconds
+                self.reported[k] = record.reported
+                if timed:
+                    self.seconds[k] = record.seconds
 
     def add_losses(self, updates: RoundUpdates) -> None:
         """Record the training losses that clients reported."""
@@ -40,6 +45,7 @@ class ClientRecords:
         server, records = self.server, {}
         late = training.outcomes == Outcome.LATE
         seconds = np.where(late, training.duration, training.seconds)
+        seconds[training.outcomes == Outcome.FAILED] = np.nan  # it may have failed at once
         for i in np.flatnonzero(~np.isnan(seconds)).tolist():
             k = int(training.clients[i])
             self.seconds[k], key = seconds[i], self.digest(k)

@@ -22,6 +22,7 @@ from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
 from skfed.server._divergence import warn_at_end
 from skfed.server._exchange import (
+    TOO_LATE,
     Exchange,
     ModelHolders,
     Outcome,
@@ -85,7 +86,7 @@ class Rounds:
         self.until, self.validation, self.callbacks = until, validation, callbacks
         self.checkpoint = checkpoint
         self.clock = Clock.of(config, server, federation)
-        self.records = ClientRecords(server, federation)
+        self.records = ClientRecords(server, federation, timed=config.devices is not None)
         self._first_failure: tuple[int, Exception] | None = None  # of a client, in any round
         self._overflows: dict[int, Exception] = {}  # by round whose new model was not finite
 
@@ -143,7 +144,9 @@ class Rounds:
         if self._first_failure is not None and not self.server.succeeded:
             k, cause = self._first_failure
             name = self.federation.names([k])[0]
-            cause.add_note(f"client {name!r}; every client failed in every round")
+            late = any(TOO_LATE in row["causes"] for row in self.server.rows)
+            others = "failed or was late" if late else "failed"
+            cause.add_note(f"client {name!r}; every client {others} in every round")
             raise cause
         warn_at_end(self.server, self.federation, self.config, self.until, self._overflows)
 
@@ -291,7 +294,7 @@ class Rounds:
             exchanges=pending.exchanges,
             model_bytes=model_bytes(server.net),
             names=self.federation.names,
-            elapsed=server.rows[-1].get("elapsed", 0.0) if server.rows else 0.0,
+            elapsed=next((old["elapsed"] for old in server.rows[::-1] if "elapsed" in old), 0.0),
             cohort=cohort.clients,
             objective=known if np.isfinite(known) else objective(pending.view, pending.exchanges),
             train_loss=_train_loss(updates.losses, requested, updates.finite),

@@ -75,6 +75,7 @@ class RoundUpdates:
         positions = np.flatnonzero(exchange.outcomes == Outcome.OK)
         exchange.rows[:] = 0
         if not len(self.copies):  # those that reply have no weight, and none of them trains
+            exchange.models_up[positions] = 0
             return
         exchange.outcomes[positions[~self.finite]] = Outcome.FAILED
         exchange.models_up[positions] *= self.sent
