@@ -92,6 +92,8 @@ feature_names_in_
         low, high = (np.stack([s[name] for s in statistics]) for name in ("min", "max"))
         exact = _extremes(low, 1)[0], _extremes(high, 1)[1]
         merged = _extremes(low, self.min_holders)[0], _extremes(high, self.min_holders)[1]
+        crossed = merged[0] > merged[1]
+        merged = tuple(np.where(crossed, np.nan, values) for values in merged)
         by_server = np.not_equal(merged, exact) & ~np.isnan(exact)
         by_clients = sum(s.get("suppressed", np.zeros(low.shape[1], bool)) for s in statistics)
         return {
@@ -122,13 +124,14 @@ feature_names_in_
             name = self.column_name(int(np.flatnonzero(empty)[0]))
             raise ValueError(
                 f"column {name!r}: min_count={self.min_count} and min_holders={self.min_holders} "
-                "suppress the minimum of every client. Lower them, or leave the column out."
+                "suppress its minimum or its maximum. Lower them, or leave the column out."
             )
 
 
 def _extremes(values: np.ndarray, n: int) -> np.ndarray:
-    """Return the n-th smallest and largest along the first axis; NaN where there are fewer.
+    """Return the n-th smallest and largest along the first axis; NaN where there are too few.
 
+    These are fewer than n, or so few that the n-th smallest is above the n-th largest.
     Bit for bit the same for all orders of the values: -0.0 becomes 0.0.
     """
     if n == 1:
@@ -136,4 +139,5 @@ def _extremes(values: np.ndarray, n: int) -> np.ndarray:
     if len(values) < n:
         return np.full((2, values.shape[1]), np.nan, values.dtype)
     smallest, of_negative = (np.partition(v, n - 1, axis=0)[n - 1] for v in (values, -values))
-    return np.stack([smallest, -of_negative]) + 0  # NaN counts as largest in both
+    extremes = np.stack([smallest, -of_negative]) + 0  # NaN counts as largest in both
+    return np.where(extremes[0] > extremes[1], values.dtype.type(np.nan), extremes)

@@ -114,7 +114,7 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
         if isinstance(wanted, Integral):
             return int(wanted)
         shares = np.cumsum(variances / variances.sum())
-        return int(np.searchsorted(shares, wanted, side="right")) + 1
+        return min(int(np.searchsorted(shares, wanted, side="right")) + 1, most)
 
     def _keep(self, variances: np.ndarray, components: np.ndarray, n_components: int) -> None:
         kept: dict[str, Any] = {

@@ -48,6 +48,24 @@ class PooledTransformer(TransformerMixin, BaseEstimator):
         self.transformer_ = clone(self.transformer).fit(X, y)
         return self
 
+    def fit_transform(self, X, y=None):
+        """Fit a copy of the transformer, and return what its ``fit_transform`` returns.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,), default=None
+            Targets.
+
+        Returns
+        -------
+        array-like
+            The rows transformed, of a TargetEncoder by cross-fitting, say.
+        """
+        self.transformer_ = clone(self.transformer)
+        return self.transformer_.fit_transform(X, y)
+
     def transform(self, X):
         """Return the rows transformed.
 

@@ -14,7 +14,11 @@ import numpy as np
 from skfed.preprocessing._base import Statistics, SuppressingTransformer
 
 _N_PARTS = 16
-_BITS = {np.dtype(np.float64): np.uint64, np.dtype(np.float32): np.uint32}
+_BITS = {
+    np.dtype(np.float64): np.uint64,
+    np.dtype(np.float32): np.uint32,
+    np.dtype(np.float16): np.uint16,
+}
 
 
 def sorted_columns(X: np.ndarray) -> np.ndarray:
@@ -132,7 +136,7 @@ def _to_floats(numbers: np.ndarray) -> np.ndarray:
     """Return the floats that ``_to_numbers`` numbers."""
     top = numbers.dtype.type(1) << numbers.dtype.type(8 * numbers.itemsize - 1)
     bits = np.where(numbers & top, numbers ^ top, ~numbers)
-    return bits.view(np.float64 if bits.itemsize == 8 else np.float32)
+    return bits.view(f"f{bits.itemsize}")
 
 
 def check_enough(transformer: SuppressingTransformer, counted: Statistics) -> None:

@@ -97,7 +97,13 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
         self.min_holders = min_holders
 
     def validate_rows(self, X):
-        """Return the rows as scikit-learn's imputer sees them."""
+        """Return the rows as scikit-learn's imputer sees them, and check the parameters."""
+        suppresses = self.min_count > 1 or self.min_holders > 1
+        if suppresses and self.strategy in ("mean", "constant"):
+            raise ValueError(
+                f"min_count={self.min_count} and min_holders={self.min_holders} suppress values of "
+                f"rows, which strategy={self.strategy!r} does not send: leave them out."
+            )
         return imputer_rows(self, X)
 
     def prepare(self, rows):
@@ -181,7 +187,8 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
 
     def _fit_to_masks(self, some_missing: np.ndarray, empty: np.ndarray) -> None:
         """Fit scikit-learn's imputer to two rows in which the same columns lack values."""
-        present = 1 if self.missing_values == 0 else 0
+        missing: Any = self.missing_values
+        present = 1 if not pd.isna(missing) and missing == 0 else 0
         rows = np.full((2, len(empty)), present, dtype=self._fit_dtype)
         if some_missing.any():
             is_nan = self._fit_dtype.kind == "f" and pd.isna(self.missing_values)

@@ -81,7 +81,9 @@ def test_a_client_sends_the_value_that_so_many_of_its_rows_are_at_or_beyond():
     # a: 1 to 1, b: 3 to 4, c: 8 to 8 (exact), d: nothing
     assert (scaler.data_min_, scaler.data_max_) == (1, 8)
     assert scaler.exchange_["result"].tolist() == ["suppressed"] * 2 + ["exact", "suppressed"]
-    with pytest.raises(ValueError, match="column 0: min_count=5 .* suppress the minimum of every"):
+    with pytest.raises(
+        ValueError, match="column 0: min_count=5 .* suppress its minimum or its maximum"
+    ):
         FederatedMinMaxScaler(min_count=5).fit(X, clients=ids)
 
 
@@ -197,3 +199,12 @@ def test_a_transformer_is_one_class():
     assert own.exchange_["bytes_down"].tolist() == [8] * 4
     by_digest = sorted(["a", "b"], key=digest)
     assert own.order_ == [{"a": 7, "b": 5}[client] for client in by_digest]
+
+
+@pytest.mark.parametrize("params", [{"min_count": 3}, {"min_holders": 2}])
+def test_too_few_values_have_neither_minimum_nor_maximum(params):
+    """The third smallest of three values is their maximum, and must not leave the client."""
+    X, clients = [[1.0], [2.0], [8.0], [9.0], [2.5], [8.5]], list("aabbab")
+    scaler = FederatedMinMaxScaler(**params)
+    with pytest.raises(ValueError, match="column 0: .* suppress its minimum or its maximum"):
+        scaler.fit(X, clients=clients)

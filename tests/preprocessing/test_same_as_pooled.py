@@ -8,12 +8,14 @@ import pytest
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
+from sklearn.model_selection import KFold
 from sklearn.preprocessing import (
     MinMaxScaler,
     OneHotEncoder,
     OrdinalEncoder,
     RobustScaler,
     StandardScaler,
+    TargetEncoder,
 )
 
 from skfed import preprocessing
@@ -280,3 +282,26 @@ def test_fewer_rows_than_columns():
     assert preprocessing.FederatedPCA().fit(X, clients=ids).components_.shape == (6, 9)
     with pytest.raises(ValueError, match="n_samples >= n_features"):
         preprocessing.FederatedPCA("mle").fit(X, clients=ids)
+
+
+def test_half_precision_has_medians():
+    X = np.array([[1.0], [np.nan], [4.0], [2.5], [-3.0]], dtype=np.float16)
+    imputer = preprocessing.FederatedSimpleImputer(strategy="median").fit(X, clients=list("abbab"))
+    expected = SimpleImputer(strategy="median").fit(X).statistics_
+    np.testing.assert_array_equal(imputer.statistics_, expected)
+
+
+def test_missing_values_of_pandas():
+    X = pd.DataFrame({"city": ["x", pd.NA, "x", "y"]}, dtype=object)
+    params = {"missing_values": pd.NA, "strategy": "most_frequent"}
+    imputer = preprocessing.FederatedSimpleImputer(**params).fit(X, clients=[0, 1, 1, 0])
+    assert imputer.statistics_.tolist() == SimpleImputer(**params).fit(X).statistics_.tolist()
+
+
+def test_pooled_cross_fits_as_the_transformer_does():
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 3, (30, 1)), rng.normal(size=30)
+    encoder = TargetEncoder(cv=KFold(3))
+    encoded = preprocessing.pooled(encoder).fit_transform(X, y)
+    np.testing.assert_array_equal(encoded, encoder.fit_transform(X, y))
+    assert not np.array_equal(encoded, encoder.fit(X, y).transform(X))
