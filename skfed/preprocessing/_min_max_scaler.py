@@ -91,9 +91,8 @@ feature_names_in_
         """Return the ``min_holders``-th smallest minimum and largest maximum of the clients."""
         low, high = (np.stack([s[name] for s in statistics]) for name in ("min", "max"))
         exact = _extremes(low, 1)[0], _extremes(high, 1)[1]
-        merged = _extremes(low, self.min_holders)[0], _extremes(high, self.min_holders)[1]
-        crossed = merged[0] > merged[1]
-        merged = tuple(np.where(crossed, np.nan, values) for values in merged)
+        left = _extremes(low, self.min_holders)[0], _extremes(high, self.min_holders)[1]
+        merged = np.where(left[0] > left[1], low.dtype.type(np.nan), np.stack(left))
         by_server = np.not_equal(merged, exact) & ~np.isnan(exact)
         by_clients = sum(s.get("suppressed", np.zeros(low.shape[1], bool)) for s in statistics)
         return {
