@@ -69,7 +69,7 @@ class Search:
 
 
 FULL = Search({0.3: 172, 2: 135}, (LOWEST_LR, LOWER_LR))  # Tables 1 and 2, C=0.1
-QUICK = Search({0.3: 6, 2: 6}, (0.01, 0.1), 0.4, range(1000, 1002), n_rounds=12, thin=10)
+QUICK = Search({0.3: 6}, (0.01, 0.1), 0.4, range(1000, 1002), n_rounds=12, thin=10)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,6 @@ def test_only_random_selection_can_be_run():
 def test_the_quick_command_writes_its_log(tmp_path, capsys):
     assert calibration.main(["--quick", "--out", str(tmp_path)]) == 0
     log = (tmp_path / "calibration.md").read_text()
-    assert log.strip() == capsys.readouterr().out.strip()
+    assert capsys.readouterr().out.strip().endswith(log.strip())  # after its progress
     assert "Only `RandomSelector(clients_per_round=10)` was run" in log
-    assert log.count("Closest: ") == 2
+    assert log.count("Closest: ") == 1
