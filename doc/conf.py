@@ -71,3 +71,13 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"skfed {release}"
 html_show_sourcelink = False
 html_theme_options = {"show_prev_next": False, "secondary_sidebar_items": ["page-toc"]}
+
+
+def shorten_inherited(app, what, name, obj, options, lines):
+    """Keep the first line of docstrings of scikit-learn: their links are to its own pages."""
+    if getattr(obj, "__module__", "").startswith("sklearn.") and what in ("method", "property"):
+        lines[:] = [lines[0], ""] if lines else []
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", shorten_inherited)
