@@ -80,4 +80,5 @@ def shorten_inherited(app, what, name, obj, options, lines):
 
 
 def setup(app):
+    """Connect what changes docstrings."""
     app.connect("autodoc-process-docstring", shorten_inherited)
