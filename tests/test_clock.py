@@ -203,6 +203,25 @@ def test_a_client_that_fails_at_once_takes_latency_and_download():
     assert model.fit(rows, Y, clients=CLIENTS).history_["seconds"].tolist() == [2.75, 1.25]
 
 
+def test_late_rounds_are_warned_of_after_earlier_ones_that_worked():
+    model = fit(warm_start=True).set_params(deadline=2.0, n_rounds=8)
+    with pytest.warns(UserWarning, match=r"in none of the 5 rounds .* deadline=2.0"):
+        model.fit(X, Y, clients=CLIENTS)
+
+
+def test_the_error_of_the_only_client_in_time_says_that_others_were_late():
+    rows = X.copy()
+    rows[CLIENTS == "d"] = 7
+    slow = ConstantDevices({"a": 0.1, "b": 0.1, "c": 0.1, "d": 1000}, 16, 32)
+    model = estimator(devices=slow, deadline=5.0, engine="loop")
+    model.set_params(estimator__module=Refuses)
+    for name in ("module__n_features", "module__n_classes"):
+        delattr(model.estimator, name)
+    with pytest.raises(RuntimeError, match="out of memory") as error:
+        model.fit(rows, Y, clients=CLIENTS)
+    assert any("client 'd'; every client failed or was late" in n for n in error.value.__notes__)
+
+
 def test_a_client_that_fails_is_not_taken_for_a_fast_one():
     seen = []
 

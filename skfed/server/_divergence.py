@@ -32,15 +32,16 @@ def warn_at_end(
     server: ServerState,
     federation: Federation,
     config: RoundConfig,
-    until: int,
+    rounds: range,
     overflows: Mapping[int, Exception],
 ) -> None:
-    """Warn of what went wrong in the rounds up to ``until``, and keep the last finite state.
+    """Warn of what went wrong up to the end of a fit's rounds, and keep the last finite state.
 
     With partial_fit each round may be the last: it warns of divergence once, and of all else after
     the last round that is planned. ``overflows`` are the errors of rounds whose aggregate was not
     finite.
     """
+    until = rounds.stop
     is_last = until >= config.n_rounds or server.stopped > 0
     noisy = config.loss_privacy is not None
     text = divergence_warning(server.rows, len(federation), overflows, noisy)
@@ -56,7 +57,7 @@ def warn_at_end(
         text = config.selector.warning_after(server.rows, free, config.n_rounds)
         if text is not None:
             warn(text)
-    text = lateness_warning(server.rows[-config.n_rounds :], config.deadline)
+    text = lateness_warning(server.rows[rounds.start :], config.deadline)
     if text is not None:
         warn(text)
 

@@ -87,6 +87,7 @@ class Rounds:
         self.checkpoint = checkpoint
         self.clock = Clock.of(config, server, federation)
         self.records = ClientRecords(server, federation, timed=config.devices is not None)
+        self._first = server.round  # of this fit
         self._first_failure: tuple[int, Exception] | None = None  # of a client, in any round
         self._overflows: dict[int, Exception] = {}  # by round whose new model was not finite
 
@@ -148,7 +149,8 @@ class Rounds:
             others = "failed or was late" if late else "failed"
             cause.add_note(f"client {name!r}; every client {others} in every round")
             raise cause
-        warn_at_end(self.server, self.federation, self.config, self.until, self._overflows)
+        rounds = range(self._first, self.until)
+        warn_at_end(self.server, self.federation, self.config, rounds, self._overflows)
 
     def _poll_and_select(self) -> PendingRound:
         """Let the selector poll clients and choose the cohort, and make the train request."""

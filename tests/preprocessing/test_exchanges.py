@@ -201,6 +201,13 @@ def test_a_transformer_is_one_class():
     assert own.order_ == [{"a": 7, "b": 5}[client] for client in by_digest]
 
 
+@pytest.mark.parametrize("strategy", ["mean", "constant"])
+def test_a_strategy_that_sends_no_values_has_none_to_suppress(strategy):
+    imputer = FederatedSimpleImputer(strategy=strategy, min_count=2)
+    with pytest.raises(ValueError, match=f"min_count=2 .* strategy='{strategy}' does not send"):
+        imputer.fit([[7.0], [1.0]], clients=["a", "b"])
+
+
 @pytest.mark.parametrize("params", [{"min_count": 3}, {"min_holders": 2}])
 def test_too_few_values_have_neither_minimum_nor_maximum(params):
     """The third smallest of three values is their maximum, and must not leave the client."""
