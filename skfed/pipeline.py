@@ -241,8 +241,8 @@ def _warn_of_pooling(pipeline: FederatedPipeline) -> None:
     ready = [name for name in (f"Federated{name}" for name in plain) if name in _FEDERATED]
     warn(
         f"{', '.join(plain)}: fitted on the rows of all clients, as if they were in one place. "
-        + (f"Use {', '.join(ready)} of skfed.preprocessing, " if ready else "Leave it out, ")
-        + f"or skfed.preprocessing.pooled({plain[0]}(...)) if this is meant."
+        + (f"Use {', '.join(ready)} of skfed.preprocessing, or " if ready else "Use ")
+        + f"skfed.preprocessing.pooled({plain[0]}(...)) if this is meant."
     )
 
 

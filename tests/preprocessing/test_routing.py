@@ -161,7 +161,7 @@ POOLING = "fitted on the rows of all clients"
         ([StandardScaler()], "StandardScaler", "Use FederatedStandardScaler of"),
         ([SimpleImputer(), MinMaxScaler()], "SimpleImputer, MinMaxScaler", "FederatedMinMaxScaler"),
         ([FeatureUnion([("a", StandardScaler())])], "StandardScaler", "FederatedStandardScaler"),
-        ([SelectFromModel(LogisticRegression())], "SelectFromModel", "Leave it out"),
+        ([SelectFromModel(LogisticRegression())], "SelectFromModel", "Use skfed.preprocessing.pooled"),
         (
             [ColumnTransformer([("all", Normalizer(), [0])], remainder=MinMaxScaler())],
             "MinMaxScaler",
