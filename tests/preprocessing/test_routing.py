@@ -161,7 +161,7 @@ POOLING = "fitted on the rows of all clients"
         ([StandardScaler()], "StandardScaler", "Use FederatedStandardScaler of"),
         ([SimpleImputer(), MinMaxScaler()], "SimpleImputer, MinMaxScaler", "FederatedMinMaxScaler"),
         ([FeatureUnion([("a", StandardScaler())])], "StandardScaler", "FederatedStandardScaler"),
-        ([SelectFromModel(LogisticRegression())], "SelectFromModel", "Use skfed.preprocessing.pooled"),
+        ([SelectFromModel(LogisticRegression())], "SelectFromModel", "Use skfed.preprocessing"),
         (
             [ColumnTransformer([("all", Normalizer(), [0])], remainder=MinMaxScaler())],
             "MinMaxScaler",
