@@ -9,7 +9,7 @@ charged.
 The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
 "X_val" means with validation data in fit; "FedALIGN" and "pow-d", with
 :class:`~skfed.FedAlignSelector` and :class:`~skfed.PowerOfChoice`; "devices", with
-:mod:`skfed.devices`.
+:mod:`skfed.devices`, or measured by :mod:`skfed.flower`.
 
 ===================== ======= ======== ============================================================
 column                unit    there    what it is
@@ -38,19 +38,25 @@ column                unit    there    what it is
 ``cohort``            ids     always   the clients aggregated; one drawn twice is listed twice
 ``failed``            ids     always   the clients that failed, each once
 ``causes``            texts   always   why, one for each in ``failed``
-``seconds``           seconds devices  simulated, the sum of the round's exchanges
-``elapsed``           seconds devices  simulated, from the start of round 0 to the round's end
-``slowest``           ids     devices  the clients with most simulated seconds, late ones' too
+``seconds``           seconds devices  simulated or measured, the sum of the round's exchanges
+``elapsed``           seconds devices  likewise, from the start of round 0 to the round's end
+``slowest``           ids     devices  the clients with most seconds, late ones' too; see below
 ``select_seconds``    seconds always   wall time of the selection and its polls on this machine
 ``train_seconds``     seconds always   wall time of training and aggregation on this machine
 ``round_seconds``     seconds always   wall time of the round on this machine, validation too
 ===================== ======= ======== ============================================================
 
+What each exchange cost each client is in :func:`skfed.metrics.client_exchanges`, where
+there are seconds.
+
+A client that is late counts in ``slowest`` with all the seconds that its reply would have taken; if
+they are not known, as they are not over Flower, with those that it was waited for.
+
 A new column is a line in this table and a value in ``make_row``, below; ``tests/test_history.py``
 compares the two.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +64,7 @@ import pandas as pd
 
 from skfed.server._exchange import (
     NO_ANSWER,
+    SCALAR_BYTES,
     TOO_LATE,
     Exchange,
     Outcome,
@@ -65,8 +72,6 @@ from skfed.server._exchange import (
     in_one_line,
     late_clients,
 )
-
-SCALAR_BYTES = 8
 
 Row = dict[str, Any]
 
@@ -105,7 +110,7 @@ def make_row(
     validation, scheduled, seconds : dict
         The columns of the validation, of the selector's schedules, and of wall times.
     elapsed : float, default=0.0
-        Simulated seconds before the round.
+        Simulated or measured seconds before the round.
     """
     return {
         "round": round,
@@ -161,7 +166,7 @@ def _participation(
 def _times(
     exchanges: Sequence[Exchange], before: float, names: Callable[[Iterable[int]], tuple]
 ) -> Row:
-    """Return the columns of simulated time, none without devices."""
+    """Return the columns of simulated or measured time, if there is one."""
     durations = [e.duration for e in exchanges if e.duration is not None]
     if not durations:
         return {}
@@ -173,16 +178,18 @@ def _slowest(exchanges: Sequence[Exchange]) -> list[int]:
     """Return the clients whose seconds in all exchanges are most, those of late ones included."""
     clients, seconds = [], []
     for exchange in exchanges:
-        if exchange.seconds is not None:
+        if exchange.seconds is not None and exchange.duration is not None:
             distinct, first = np.unique(exchange.clients, return_index=True)
-            timed = ~np.isnan(exchange.seconds[first])  # not of those who do not reply
+            known, late = exchange.seconds[first], exchange.outcomes[first] == Outcome.LATE
+            known = np.where(late & np.isnan(known), exchange.duration, known)
+            timed = ~np.isnan(known)  # not of those who do not reply
             clients.append(distinct[timed])
-            seconds.append(exchange.seconds[first][timed])
+            seconds.append(known[timed])
     distinct, position = np.unique(np.concatenate(clients), return_inverse=True)
     total = np.bincount(position, np.concatenate(seconds), minlength=len(distinct))
     return distinct[total == total.max(initial=0.0)].tolist()
 
 
-def to_frame(rows: list[dict[str, Hashable]]) -> pd.DataFrame:
+def to_frame(rows: list[Row]) -> pd.DataFrame:
     """Return the history as a table, one row a round; its columns are in the module's text."""
-    return pd.DataFrame(rows)
+    return pd.DataFrame([{k: v for k, v in row.items() if k != "exchanges"} for row in rows])

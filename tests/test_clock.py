@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from clocked import CLIENTS, DEVICES, DRAWN, POW, RATES, Twice, X, Y, estimator, fit
 from sklearn.base import clone
-from skorch import NeuralNetClassifier
 from torch import nn
 
 from skfed import (
     ActiveFLSelector,
     FedAlignSelector,
-    FederatedClassifier,
     FederatedRegressor,
     PowerOfChoice,
     RandomSelector,
@@ -24,18 +23,10 @@ from skfed import (
 from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, ServerOptimizer, TrimmedMean
 from skfed.availability import Dropout, IndependentAvailability, TraceAvailability
 from skfed.devices import BaseDevices, ConstantDevices, LognormalDevices, Speeds, TraceDevices
-from skfed.modules import SoftmaxRegression
 from skfed.privacy import GaussianMechanism
 from skfed.selection import BaseSelector, Cohort
 from skfed.server import _rounds
 
-RATES = {"a": 6, "b": 3, "c": 2, "d": 1}
-DEVICES = ConstantDevices(RATES, 16, 32, latency=0.25)
-ALL = RandomSelector(1.0, probability="uniform", replace=False, ignore_priority=True)
-POW = {"d": 4, "clients_per_round": 2, "ignore_priority": True}
-X = np.array([[-2.0], [-1.0], [1.0], [2.0]] * 4, dtype=np.float32)
-Y = np.array([0, 0, 1, 1] * 2 + [1, 1, 0, 0] * 2)
-CLIENTS = np.repeat(list("abcd"), 4)
 TIMES = ["seconds", "elapsed", "slowest"]
 
 # Latency, model down, 6 rows, model up; and without the model, which a poll has brought.
@@ -43,23 +34,6 @@ TRAINED = {k: 0.25 + 1 + 6 / rate + 0.5 for k, rate in RATES.items()}
 TRAINED_AFTER_POLL = {k: seconds - 1 for k, seconds in TRAINED.items()}
 # Latency, model down, 4 rows at a third, scalar up.
 POLLED = {k: 0.25 + 1 + 4 / 3 / rate + 0.25 for k, rate in RATES.items()}
-
-
-def estimator(**params):
-    net = NeuralNetClassifier(
-        SoftmaxRegression,
-        module__n_features=1,
-        module__n_classes=2,
-        criterion=nn.CrossEntropyLoss,
-        lr=0.1,
-        batch_size=2,
-    )
-    given = {"selector": ALL, "n_rounds": 3, "local_steps": 3, "devices": DEVICES}
-    return FederatedClassifier(net, **given | {"random_state": 0} | params)
-
-
-def fit(**params):
-    return estimator(**params).fit(X, Y, clients=CLIENTS)
 
 
 def weights(model):
@@ -133,13 +107,6 @@ def test_what_clients_send_before_round_0_is_in_its_seconds():
     assert history["seconds"].tolist() == [0.25 + 16 / 32 + training, training]
 
 
-class Twice(BaseSelector):
-    """Client 0 twice, client 1 once."""
-
-    def _select(self, round):
-        return Cohort.mean(np.array([0, 0, 1]))
-
-
 COPIES = 0.25 + 1 + 2 * 1 + 2 * 0.5  # of a: a model down, two trainings, two models up
 
 
@@ -207,6 +174,25 @@ def test_late_rounds_are_warned_of_after_earlier_ones_that_worked():
     model = fit(warm_start=True).set_params(deadline=2.0, n_rounds=8)
     with pytest.warns(UserWarning, match=r"in none of the 5 rounds .* deadline=2.0"):
         model.fit(X, Y, clients=CLIENTS)
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [PowerOfChoice(**POW, loss="reported"), ActiveFLSelector(2, ignore_priority=True)],
+)
+@pytest.mark.parametrize("limit", [{"deadline": 5.0}, {"report_goal": 1}])
+def test_a_client_that_is_chosen_again_and_again_and_always_late_is_named(selector, limit):
+    """Client d never reports a loss, so its place in the ranking stays the first."""
+    with pytest.warns(UserWarning, match=r"client\(s\), such as 'd', late in .* rounds") as caught:
+        model = fit(selector=selector, n_rounds=12, **limit)
+    assert len(caught) == 1
+    n_late = sum("d" in failed for failed in model.history_["failed"])
+    assert n_late >= 5 and f"late in {n_late} of 12 rounds" in str(caught[0].message)
+
+
+def test_a_client_that_is_late_at_times_is_not_warned_of():
+    history = fit(devices=slow_in(1, "a"), deadline=8.0, n_rounds=15).history_
+    assert history["failed"].tolist() == [(), ("a",), ()] * 5
 
 
 def test_the_error_of_the_only_client_in_time_says_that_others_were_late():
@@ -481,6 +467,7 @@ def test_variates_of_the_late_do_not_move():
     torch.testing.assert_close(late._server.variate, without._server.variate)
 
 
+@pytest.mark.filterwarnings("ignore:.*never replied to a training in time")
 @pytest.mark.parametrize(
     "selector",
     [
@@ -526,13 +513,6 @@ def test_with_every_selector_and_availability(selector, availability, monkeypatc
 
 # The same bit for bit
 
-DRAWN = {
-    "selector": PowerOfChoice(**POW),
-    "devices": LognormalDevices(3, 16, 32, 0.25, jitter=0.5, correlation=0.3),
-    "deadline": 6.0,
-    "report_goal": 0.5,
-    "n_rounds": 6,
-}
 KEPT = [*TIMES, "cohort", "failed", "causes", "polled", "bytes_up", "bytes_down"]
 
 

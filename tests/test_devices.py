@@ -55,11 +55,11 @@ def test_a_trace_with_a_row_a_client_holds_in_every_round():
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
-def test_a_trace_with_rows_a_round_starts_again_at_its_end(library):
-    """Client a has three rounds, b two, in no order."""
+def test_a_row_of_a_trace_holds_from_its_round_and_the_trace_starts_again_at_its_end(library):
+    """Client a has three rounds, b two, in no order; the last round of all is 5."""
     frame = library(
         {
-            "round": [2, 0, 1, 7, 4],
+            "round": [2, 0, 1, 5, 3],
             "client": ["a", "a", "a", "b", "b"],
             "rows_per_second": [3.0, 1.0, 2.0, 20.0, 10.0],
             "bytes_down_per_second": [1.0] * 5,
@@ -68,9 +68,11 @@ def test_a_trace_with_rows_a_round_starts_again_at_its_end(library):
         }
     )
     federation = make_federation(["a", "b"], 2)
-    found = [speeds(TraceDevices(frame), [0, 1], t, federation) for t in range(4)]
-    assert [s.rows_per_second.tolist() for s in found] == [[1, 10], [2, 20], [3, 10], [1, 20]]
-    assert [s.latency.tolist() for s in found] == [[0.1, 1], [0.2, 2], [0.3, 1], [0.1, 2]]
+    found = [speeds(TraceDevices(frame), [0, 1], t, federation) for t in range(8)]
+    of_a, of_b = zip(*(s.rows_per_second.tolist() for s in found), strict=True)
+    assert of_a == (1, 2, 3, 3, 3, 3, 1, 2)
+    assert of_b == (10, 10, 10, 10, 10, 20, 10, 10)
+    assert [s.latency.tolist() for s in found[4:7]] == [[0.3, 1], [0.3, 2], [0.1, 1]]
 
 
 LOGNORMAL = LognormalDevices(
@@ -164,6 +166,51 @@ def test_devices_of_ones_own_are_one_method():
         speeds(Halves(slow=np.nan))
 
 
+class Returns(BaseDevices):
+    """Devices whose method returns what is given."""
+
+    def __init__(self, speeds):
+        self.speeds_ = speeds
+
+    def _speeds(self, federation, clients, round, streams, fixed_streams):
+        return self.speeds_
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "match"),
+    [
+        (
+            Speeds(np.ones(2), 1.0, 1.0, 0.0),
+            ValueError,
+            r"Returns._speeds returned rows_per_second of shape \(2,\) for 3 clients: return one",
+        ),
+        (
+            Speeds(1.0, np.ones((3, 1)), 1.0, 0.0),
+            ValueError,
+            r"Returns._speeds returned bytes_down_per_second of shape \(3, 1\) for 3 clients",
+        ),
+        (
+            Speeds(1.0, 1.0, ["fast", 1.0, 1.0], 0.0),
+            ValueError,
+            "Returns._speeds: bytes_up_per_second has 'fast', which is not a number",
+        ),
+        (
+            Speeds(1.0, 1.0, 1.0, [[1.0], [1.0, 2.0], [3.0]]),
+            ValueError,
+            "Returns._speeds: latency has .*, which is not a number",
+        ),
+        ((1.0, 1.0, 1.0), TypeError, r"Returns._speeds returned tuple: return skfed.*Speeds\(rows"),
+        (None, TypeError, "Returns._speeds returned NoneType"),
+    ],
+    ids=str,
+)
+def test_what_devices_of_ones_own_return_is_checked(returned, error, match):
+    with pytest.raises(error, match=match):
+        speeds(Returns(returned))
+    with pytest.raises(error, match=match.replace("_speeds", "_expected", 1)):
+        Returns(returned).expected(ABC, np.arange(3), 0, None)
+
+
 def frame(**columns):
     given = {
         "client": list("abc"),
@@ -212,10 +259,15 @@ def frame(**columns):
             TraceDevices(pd.concat([frame(round=[0, 0, 0])] * 2)),
             "frame has more than one row for client 'a' in one round",
         ),
+        (
+            TraceDevices(frame(round=[0, -2, 0])),
+            "frame: round has -2: rounds are 0, 1, 2 and so on",
+        ),
+        (TraceDevices(frame(round=[0, 1.5, 0])), "frame: round has 1.5: rounds are 0, 1, 2 and so"),
         (TraceDevices(frame(round=[0, np.nan, 0])), "frame: round has values that are not finite"),
         (
             TraceDevices(frame(bytes_up_per_second=[1, 0, 1])),
-            "bytes_up_per_second of client 'b' is 0.0 in frame: it must be finite and above 0",
+            "bytes_up_per_second of client 'b' is 0.0 in frame: it must be above 0",
         ),
         (
             TraceDevices(frame(latency=[0.1, 0.1, -1])),

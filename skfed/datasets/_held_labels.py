@@ -42,7 +42,12 @@ def has_priority_label(
     Examples
     --------
     >>> from skfed.datasets import has_priority_label
-    >>> has_priority_label([0, 1, 2], y=[0, 1, 1, 2], clients=list("abbc"), priority=["a", "b"])
+    >>> has_priority_label(
+    ...     [0, 1, 2],
+    ...     y=[0, 1, 1, 2],
+    ...     clients=list("abbc"),
+    ...     priority=["a", "b"],
+    ... )
     array([ True,  True, False])
     """
     labels, tested = labels_of(y, "y"), labels_of(y_test, "y_test")

@@ -50,13 +50,24 @@ def make_quadratic(n_clients: int = 30, n_dims: int = 5, *, random_state=None) -
     >>> from skfed.modules import MeanOutput, Quadratic
     >>> data = make_quadratic(4, random_state=0)
     >>> net = NeuralNetClassifier(
-    ...     Quadratic, module__n_dims=5, criterion=MeanOutput, lr=0.01, batch_size=1
+    ...     Quadratic,
+    ...     module__n_dims=5,
+    ...     criterion=MeanOutput,
+    ...     lr=0.01,
+    ...     batch_size=1,
     ... )
     >>> everybody = RandomSelector(1.0, probability="uniform", replace=False)
     >>> model = FederatedClassifier(
-    ...     net, selector=everybody, n_rounds=300, local_steps=1, random_state=0
+    ...     net,
+    ...     selector=everybody,
+    ...     n_rounds=300,
+    ...     local_steps=1,
+    ...     random_state=0,
     ... ).fit(data.X, data.y, clients=data.clients)
-    >>> bool(abs(model.net_.module_.w.detach().numpy() - data.optimum).max() < 1e-6)
+    >>> bool(
+    ...     abs(model.net_.module_.w.detach().numpy() - data.optimum).max()
+    ...     < 1e-6
+    ... )
     True
     """
     rng = check_random_state(random_state)

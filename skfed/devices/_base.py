@@ -14,6 +14,9 @@ from skfed.utils._sklearn import Interval
 #: Yields a generator for each of some clients; each is valid until the next.
 Streams = Callable[[np.ndarray], Iterator[np.random.Generator]]
 
+#: By what the rows of an exchange are divided: those of a poll have no backward pass.
+ROWS_AS_ONE = {"statistics": 1, "poll": 3, "training": 1}
+
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NON_NEGATIVE = Interval(Real, 0, None, closed="left")
 
@@ -26,7 +29,7 @@ class Speeds(NamedTuple):
     rows_per_second : ndarray of shape (n_clients,)
         Rows that a client trains on in a second, one pass forward and backward.
     bytes_down_per_second, bytes_up_per_second : ndarray of shape (n_clients,)
-        Bytes that it receives and sends in a second.
+        Bytes that it receives and sends in a second; if infinite, they take no time.
     latency : ndarray of shape (n_clients,)
         Seconds that it takes in each exchange, whatever it computes and sends.
     """
@@ -77,11 +80,14 @@ class BaseDevices(BaseEstimator, metaclass=ABCMeta):
         Raises
         ------
         ValueError
-            If a parameter is out of range, a client is not known, or a speed is not positive.
+            If a parameter is out of range, a client is not known, a speed is not positive, or
+            there is not one for each client.
+        TypeError
+            If ``_speeds`` returns something else than :class:`Speeds`.
         """
         self._validate_params()
         speeds = self._speeds(federation, clients, round, streams, fixed_streams)
-        return checked(speeds, federation.names(clients), type(self).__name__)
+        return self._checked(speeds, "_speeds", federation.names(clients))
 
     def expected(
         self, federation: Federation, clients: np.ndarray, round: int, fixed_streams: Streams
@@ -89,7 +95,7 @@ class BaseDevices(BaseEstimator, metaclass=ABCMeta):
         """Return the speeds that are known before the round; parameters as in :meth:`speeds`."""
         self._validate_params()
         speeds = self._expected(federation, clients, round, fixed_streams)
-        return checked(speeds, federation.names(clients), type(self).__name__)
+        return self._checked(speeds, "_expected", federation.names(clients))
 
     def bound(self, federation: Federation, deadline: float | None = None) -> "BaseDevices":
         """Return devices for a fit, checked against its clients and its deadline.
@@ -126,6 +132,27 @@ class BaseDevices(BaseEstimator, metaclass=ABCMeta):
     def _bound(self, federation: Federation, deadline: float | None) -> "BaseDevices":
         return self
 
+    def _checked(self, speeds: Any, method: str, names: Sequence[Hashable]) -> Speeds:
+        """Return the speeds that a method has returned, as arrays; raise if they are not valid."""
+        name = type(self).__name__
+        if not isinstance(speeds, Speeds):
+            raise TypeError(
+                f"{name}.{method} returned {type(speeds).__name__}: return "
+                f"skfed.devices.Speeds({', '.join(Speeds._fields)})."
+            )
+        arrays = [
+            as_numbers(values, f"{name}.{method}: {field}")
+            for field, values in zip(Speeds._fields, speeds, strict=True)
+        ]
+        for field, array in zip(Speeds._fields, arrays, strict=True):
+            if array.shape not in ((), (len(names),)):
+                raise ValueError(
+                    f"{name}.{method} returned {field} of shape {array.shape} for {len(names)} "
+                    "clients: return one number for each of clients, in their order, or one for "
+                    "all."
+                )
+        return checked(Speeds(*arrays), names, name)
+
 
 def as_numbers(values: Any, name: str) -> np.ndarray:
     """Return an array of floats."""
@@ -141,14 +168,15 @@ def checked(speeds: Speeds, names: Sequence[Hashable], of: str) -> Speeds:
     """Return the speeds as arrays; raise if one is out of range. ``of`` says whose they are."""
     arrays = [np.broadcast_to(np.asarray(values, float), len(names)) for values in speeds]
     for field, values in zip(Speeds._fields, arrays, strict=True):
-        is_latency = field == "latency"
-        wrong = ~(np.isfinite(values) & ((values >= 0) if is_latency else (values > 0)))
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            bound = "not negative" if is_latency else "above 0"
+        valid, bound = values > 0, "above 0"
+        if field == "latency":
+            valid, bound = values >= 0, "not negative"
+        if not field.startswith("bytes"):
+            valid, bound = valid & np.isfinite(values), f"finite and {bound}"
+        if not valid.all():
+            i = int(np.argmin(valid))
             raise ValueError(
-                f"{field} of client {names[i]!r} is {values[i]} in {of}: it must be finite and "
-                f"{bound}."
+                f"{field} of client {names[i]!r} is {values[i]} in {of}: it must be {bound}."
             )
     return Speeds(*arrays)
 

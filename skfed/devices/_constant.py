@@ -38,7 +38,9 @@ class ConstantDevices(BaseDevices):
     >>> from skfed.devices import ConstantDevices
     >>> X, y = load_iris(return_X_y=True)
     >>> devices = ConstantDevices({"a": 100, "b": 50}, 1e6, 1e6, latency=0.5)
-    >>> model = FederatedClassifier(n_rounds=2, devices=devices, random_state=0)
+    >>> model = FederatedClassifier(
+    ...     n_rounds=2, devices=devices, random_state=0
+    ... )
     >>> history = model.fit(X, y, clients=["a", "b"] * 75).history_
     >>> history["slowest"].tolist()
     [('b',), ('b',)]

@@ -7,6 +7,7 @@ import pandas as pd
 
 from skfed._federation import distinct_names
 from skfed.devices._base import BaseDevices, Speeds, as_numbers, check_deadline, checked
+from skfed.devices._measured import MEASURED, measured_speeds
 from skfed.utils._checks import column_names, numbers
 
 
@@ -18,9 +19,13 @@ class TraceDevices(BaseDevices):
     frame : DataFrame
         Of pandas or another library, with the columns ``client`` (the id), ``rows_per_second``,
         ``bytes_down_per_second``, ``bytes_up_per_second`` and, if wanted, ``latency`` (else 0) and
-        ``round``. With ``round``, the rows of a client in its order are those of the rounds, and
-        after the last comes the first; without it, each client has one row. It may have other
-        clients and columns too.
+        ``round``. With ``round``, whose numbers count from 0, a row holds from its round until the
+        client's next one, and the first also before; after the last round in ``frame`` all begin
+        again. Without it, each client has one row. It may have other clients and columns too.
+        Or what :func:`~skfed.metrics.client_exchanges` returns for a model that was trained over
+        Flower: in each round a client's rows per second are those that it has computed, and its
+        latency all other seconds, the mean of its exchanges; bytes take no time. A client that has
+        said nothing of its computing is as fast in it as the median of the others.
     public : bool, default=False
         Whether selectors are told the seconds to expect.
     """
@@ -38,7 +43,11 @@ class TraceDevices(BaseDevices):
     def _bound(self, federation, deadline):
         names = distinct_names(federation, "frame")
         columns = self._columns()
-        rows = self._rows_of_clients(names, columns)
+        if "computing" in columns:
+            speeds = measured_speeds(pd.DataFrame(columns))
+            columns = {str(name): column.to_numpy() for name, column in speeds.items()}
+        rounds = None if "round" not in columns else _checked_rounds(columns["round"])
+        rows = _rows_of_clients(names, columns["client"], rounds)
         values = np.column_stack([as_numbers(columns[field], field) for field in Speeds._fields])
         of_clients = [np.array(own) for own in rows]
         used = np.concatenate(of_clients)
@@ -46,13 +55,17 @@ class TraceDevices(BaseDevices):
         checked(Speeds(*values[used].T), owners, "frame")
         least = np.array([values[own, -1].min() for own in of_clients])
         check_deadline(deadline, least, names)
-        return _BoundTrace(values, of_clients, self.public)
+        if rounds is None:
+            rounds = np.zeros(len(values))
+        return _BoundTrace(values, rounds, of_clients, self.public)
 
     def _columns(self) -> dict[str, np.ndarray]:
         """Return the columns that are used."""
         names = column_names(self.frame)
         if names is None:
             raise ValueError(f"frame must be a DataFrame, got {type(self.frame).__name__}.")
+        if set(MEASURED) <= set(names):
+            return {name: np.asarray(self.frame[name]) for name in MEASURED}
         missing = [n for n in ("client", *Speeds._fields[:3]) if n not in names]
         if missing:
             raise ValueError(f"frame has no column {missing[0]!r}; it has {names}.")
@@ -60,41 +73,56 @@ class TraceDevices(BaseDevices):
         columns = {name: np.asarray(self.frame[name]) for name in used}
         return {"latency": np.zeros(len(columns["client"]))} | columns
 
-    def _rows_of_clients(self, names: list, columns: dict[str, np.ndarray]) -> list[list[int]]:
-        """Return the numbers of each client's rows, in the order of the rounds."""
-        rows: dict[Hashable, list[int]] = {name: [] for name in names}
-        rounds = numbers(columns["round"], "frame: round") if "round" in columns else None
-        order = range(len(columns["client"])) if rounds is None else np.argsort(rounds)
-        clients = pd.Series(columns["client"]).tolist()  # with Timestamps
-        for i in map(int, order):
-            if clients[i] in rows:
-                rows[clients[i]].append(i)
-        missing = [name for name, own in rows.items() if not own]
-        if missing:
+
+def _checked_rounds(column: np.ndarray) -> np.ndarray:
+    """Return the round of each row; raise if one is not a whole number from 0."""
+    rounds = numbers(column, "frame: round")
+    wrong = (rounds < 0) | (rounds % 1 > 0)
+    if wrong.any():
+        raise ValueError(
+            f"frame: round has {rounds[np.argmax(wrong)]:g}: rounds are 0, 1, 2 and so on."
+        )
+    return rounds
+
+
+def _rows_of_clients(names: list, column: np.ndarray, rounds: np.ndarray | None) -> list[list[int]]:
+    """Return the numbers of each client's rows, in the order of the rounds."""
+    rows: dict[Hashable, list[int]] = {name: [] for name in names}
+    order = range(len(column)) if rounds is None else np.argsort(rounds)
+    clients = pd.Series(column).tolist()  # with Timestamps
+    for i in map(int, order):
+        if clients[i] in rows:
+            rows[clients[i]].append(i)
+    missing = [name for name, own in rows.items() if not own]
+    if missing:
+        raise ValueError(
+            f"frame has no row for {len(missing)} client(s), such as {missing[0]!r}: add a "
+            "row for each, with ids as in clients. Of measured times, those of replies count."
+        )
+    for name, own in rows.items():
+        if len(own) > (1 if rounds is None else len(set(rounds[own].tolist()))):
+            where = "" if rounds is None else " in one round"
             raise ValueError(
-                f"frame has no row for {len(missing)} client(s), such as {missing[0]!r}: add a "
-                "row for each, with ids as in clients."
+                f"frame has more than one row for client {name!r}{where}: give one, or add a "
+                "column 'round' that tells them apart."
             )
-        for name, own in rows.items():
-            if len(own) > (1 if rounds is None else len(set(rounds[own].tolist()))):
-                where = "" if rounds is None else " in one round"
-                raise ValueError(
-                    f"frame has more than one row for client {name!r}{where}: give one, or add a "
-                    "column 'round' that tells them apart."
-                )
-        return list(rows.values())
+    return list(rows.values())
 
 
 class _BoundTrace(BaseDevices):
-    """The speeds of a trace by client index: a row of ``values`` for each of ``rows[k]``."""
+    """The speeds of a trace: ``values`` and ``rounds`` of each row, and ``rows`` of each client."""
 
     _parameter_constraints = {"public": ["boolean"]}
 
-    def __init__(self, values, rows, public):
+    def __init__(self, values, rounds, rows, public):
         self.values = values
+        self.rounds = rounds
         self.rows = rows
         self.public = public
 
     def _speeds(self, federation, clients, round, streams, fixed_streams):
+        t = round % (self.rounds.max() + 1)
         own = [self.rows[k] for k in clients.tolist()]
-        return Speeds(*self.values[[rows[round % len(rows)] for rows in own]].reshape(-1, 4).T)
+        # The last row whose round is not after t, and the first row before.
+        now = [rows[max(np.searchsorted(self.rounds[rows], t, "right") - 1, 0)] for rows in own]
+        return Speeds(*self.values[now].reshape(-1, 4).T)

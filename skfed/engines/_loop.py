@@ -65,6 +65,7 @@ class LoopEngine:
     draws: Draws
     workers: Workers
     clients_add_noise: bool = field(default=False, init=False)
+    measures_time: bool = field(default=False, init=False)
     validation_rows: int | None = field(default=None, init=False)
 
     def close(self) -> None:

@@ -13,6 +13,23 @@ from skfed.engines._requests import EvaluateRequest, TrainRequest
 from skfed.nets import State, by_member
 
 
+class Late(TimeoutError):
+    """A client has not replied before the end of the exchange."""
+
+
+class ReplyTimes(NamedTuple):
+    """Measured seconds of an exchange; NaN where there are none."""
+
+    seconds: np.ndarray  # of each client, from the message to its reply
+    computing: np.ndarray  # of them, those in which the client says to have computed
+    duration: float  # from the messages to the end of the exchange
+
+    @classmethod
+    def of_nobody(cls) -> "ReplyTimes":
+        """Return the times of an exchange with no client."""
+        return cls(np.zeros(0), np.zeros(0), 0.0)
+
+
 @dataclass(frozen=True)
 class Updates:
     """What some members of a cohort send back after training.
@@ -34,7 +51,9 @@ class Updates:
     changed : collection of str
         Names of the tensors that some of those that are finite have changed.
     error : Exception, default=None
-        Raised by the training of these members.
+        Raised by the training of these members; :class:`Late` if they have not replied in time.
+    times : ReplyTimes, default=None
+        Of these members, where the engine measures them.
     """
 
     members: np.ndarray
@@ -45,6 +64,7 @@ class Updates:
     variates: Sequence[State | None]
     changed: Collection[str] = ()
     error: Exception | None = None
+    times: ReplyTimes | None = None
 
     @classmethod
     def of_failed(cls, members: np.ndarray, error: Exception) -> "Updates":
@@ -59,8 +79,9 @@ class Evaluation(NamedTuple):
 
     values: np.ndarray  # of the metric; NaN from a client that raised or did not reply
     n_samples: np.ndarray  # rows that each client evaluated
-    raised: dict[int, Exception] = {}  # by position
+    raised: dict[int, Exception] = {}  # by position; Late if it has not replied in time
     silent: np.ndarray | np.bool = np.False_  # mask of the clients that did not reply
+    times: ReplyTimes | None = None  # where the engine measures them
 
 
 class Evaluator(Protocol):
@@ -68,6 +89,8 @@ class Evaluator(Protocol):
 
     #: Whether clients add noise, and compare with the bound, themselves.
     clients_add_noise: bool
+    #: Whether the engine measures the seconds of replies, and decides who is late.
+    measures_time: bool
 
     @property
     def validation_rows(self) -> int | None:

@@ -84,6 +84,7 @@ class StackedEngine:
     workers: Workers
     memory_pool: MemoryPool = field(default_factory=MemoryPool)
     clients_add_noise: bool = field(default=False, init=False)
+    measures_time: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.data = self.workers.client_data(

@@ -13,7 +13,7 @@ clients; ``priority_neg_log_loss`` is minus the objective. To add a scorer, defi
 """
 
 from skfed.metrics._clients import client_scores, summarise_clients, usefulness
-from skfed.metrics._costs import cost_to
+from skfed.metrics._costs import client_exchanges, cost_to
 from skfed.metrics._scorers import (
     free_accuracy,
     free_r2,
@@ -27,6 +27,7 @@ from skfed.metrics._scorers import (
 )
 
 __all__ = [
+    "client_exchanges",
     "client_scores",
     "cost_to",
     "free_accuracy",

@@ -21,6 +21,7 @@ from skfed.metrics._scorers import (
     federated_step,
     measure_of,
     measured,
+    predict_rows,
     transform_for_step,
 )
 from skfed.schedules import BaseSchedule
@@ -67,7 +68,7 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
         If ``clients`` or y does not fit X, or y has labels that the model does not know.
     """
     step = federated_step(model)
-    losses, true, predicted = _row_results(model, step, X, y)
+    losses, true, predicted = _row_results(model, step, X, y, clients)
     federation = make_federation(clients, len(predicted))
     measure = measure_of(step)
     rows = [federation.rows(k) for k in range(len(federation))]
@@ -82,10 +83,13 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     )
 
 
-def _row_results(model: Any, step: BaseFederated, X: Any, y: Any) -> tuple[np.ndarray, ...]:
+def _row_results(
+    model: Any, step: BaseFederated, X: Any, y: Any, clients: Any
+) -> tuple[np.ndarray, ...]:
     """Return each row's loss, target and prediction; labels as positions in ``classes_``."""
     targets = check_targets(step, y)
-    output = model.predict_proba(X) if is_classifier(step) else model.predict(X)
+    method = "predict_proba" if is_classifier(step) else "predict"
+    output = predict_rows(model, X, clients, method)
     if len(targets) != len(output):
         raise ValueError(
             f"y has {len(targets)} entries, but X has {len(output)} rows: pass one label or target "
@@ -188,7 +192,8 @@ def usefulness(
     with naming("y_test"):
         y_test = check_targets(step, y_test)
     with naming("X", "y"):
-        X, X_test = transform_for_step(model, X), transform_for_step(model, X_test)
+        X = transform_for_step(model, X, clients)
+        X_test = transform_for_step(model, X_test, clients_test)
         check_consistent_length(X, y)
     train, test = make_federation(clients, len(y)), make_federation(clients_test, len(y_test))
     positions, measure = find_ids(train.ids, test.ids), measure_of(step)

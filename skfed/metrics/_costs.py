@@ -1,10 +1,13 @@
-"""What a fit has cost until it reached a target."""
+"""What a fit has cost: until it reached a target, and by client and exchange."""
 
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from skfed.metrics._scorers import federated_step
+from skfed.server._exchange_log import exchange_table
 from skfed.utils._checks import check_columns, validated
 from skfed.utils._sklearn import Interval
 
@@ -15,7 +18,7 @@ from skfed.utils._sklearn import Interval
     target=[Interval(Real, None, None, closed="neither")],
 )
 def cost_to(history: pd.DataFrame, column: str, target: float) -> pd.Series:
-    """Return the rounds, bytes and simulated seconds until a column of a history reached a target.
+    """Return the rounds, bytes and seconds until a column of a history reached a target.
 
     Parameters
     ----------
@@ -31,7 +34,7 @@ def cost_to(history: pd.DataFrame, column: str, target: float) -> pd.Series:
     -------
     Series
         ``rounds``, that round included; ``bytes``, sent down and up in these rounds; and
-        ``seconds``, what ``elapsed`` is then, NaN without devices. All are NaN where the target was
+        ``seconds``, what ``elapsed`` is then, NaN without it. All are NaN where the target was
         not reached.
 
     Raises
@@ -62,3 +65,67 @@ def cost_to(history: pd.DataFrame, column: str, target: float) -> pd.Series:
     n_bytes = float(rounds["bytes_down"].sum() + rounds["bytes_up"].sum())
     seconds = float(rounds["elapsed"].iloc[-1]) if "elapsed" in rounds else np.nan
     return pd.Series({"rounds": float(len(rounds)), "bytes": n_bytes, "seconds": seconds})
+
+
+def client_exchanges(model: Any, round: int | None = None) -> pd.DataFrame:
+    """Return what each exchange of a fit has cost each client, with its seconds.
+
+    Exchanges are kept where they have seconds: those of a fit with :mod:`skfed.devices`, whose
+    seconds are simulated, and those over Flower, ``client_exchanges(strategy.model_)``, whose
+    seconds are measured. :class:`~skfed.devices.TraceDevices` takes a table of measured ones.
+
+    Parameters
+    ----------
+    model : FederatedClassifier, FederatedRegressor, or a Pipeline or a search that ends in one
+        A fitted model.
+    round : int, default=None
+        A round, from 0. None: all.
+
+    Returns
+    -------
+    DataFrame
+        One row a client and exchange; of a client drawn twice, two. ``round``; ``exchange``, its
+        number in the round; ``kind``: "statistics" (before round 0, counted to it), "poll" or
+        "training"; ``client``; ``outcome``: "answered", "silent" (above the bound of the poll),
+        "failed", "late" or "no answer"; ``start``: when the exchange began, as ``elapsed``;
+        ``seconds``: from then to the client's reply, which one that is late would have sent
+        thereafter, NaN of one without; ``duration``: from then to the end of the exchange;
+        ``computing``: over Flower, the seconds that the client says to have trained or evaluated,
+        else NaN; ``rows``: evaluated or trained on; ``bytes_down``, ``bytes_up``. In each round,
+        the sums of bytes, and of one ``duration`` for each exchange, are those of ``history_``.
+
+    Raises
+    ------
+    TypeError
+        If the model has no federated step.
+    ValueError
+        If there is no such round, or its exchanges have no seconds.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skfed import FederatedClassifier
+    >>> from skfed.devices import ConstantDevices
+    >>> from skfed.metrics import client_exchanges
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = FederatedClassifier(
+    ...     devices=ConstantDevices(100, 1e4, 1e4), random_state=0
+    ... )
+    >>> exchanges = client_exchanges(
+    ...     model.fit(X, y, clients=["a", "b"] * 75), round=5
+    ... )
+    >>> exchanges[["kind", "client", "outcome"]].values.tolist()
+    [['training', 'a', 'answered'], ['training', 'b', 'answered']]
+    """
+    rows = federated_step(model)._server.rows
+    if round is not None:
+        if round not in range(len(rows)):
+            raise ValueError(f"round={round!r} is none of the {len(rows)} rounds, numbered from 0.")
+        rows = rows[round : round + 1]
+    if not any("exchanges" in row for row in rows):
+        which = "The rounds" if round is None else f"Round {round}"
+        raise ValueError(
+            f"{which} had no clock, so the seconds of exchanges are not known: fit with devices of "
+            "skfed.devices, or over Flower."
+        )
+    return exchange_table(rows)

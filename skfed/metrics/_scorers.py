@@ -12,7 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation, rows_of
+from skfed.pipeline import transform_by_clients
 from skfed.utils._checks import labels_of, naming, numbers
+from skfed.utils._routing import takes_clients_in
 from skfed.utils._sklearn import safe_indexing
 
 Score = Callable[["ClientScorer", Any, BaseFederated, Any, Any, Any], float]
@@ -94,12 +96,20 @@ def federated_step(model: Any) -> BaseFederated:
     return step
 
 
-def transform_for_step(model: Any, X: Any) -> Any:
+def transform_for_step(model: Any, X: Any, clients: Any) -> Any:
     """Transform X by the steps of a model's Pipelines before the federated step."""
     for one in _nested(model):
         if len(getattr(one, "steps", ())) > 1:
-            X = one[:-1].transform(X)
+            X = transform_by_clients(one[:-1], X, clients)
     return X
+
+
+def predict_rows(model: Any, X: Any, clients: Any, method: str = "predict") -> np.ndarray:
+    """Predict, with clients where a Pipeline's transformers take them."""
+    before = [one[:-1] for one in _nested(model) if len(getattr(one, "steps", ())) > 1]
+    if any(takes_clients_in("transform", steps) for steps in before):
+        return getattr(federated_step(model), method)(transform_for_step(model, X, clients))
+    return getattr(model, method)(X)
 
 
 def _nested(model: Any) -> Iterator[Any]:
@@ -145,8 +155,8 @@ def check_targets(step: BaseFederated, y: Any) -> np.ndarray:
 
 def _rows_of_group(
     scorer: ClientScorer, step: BaseFederated, X: Any, y: Any, clients: Any
-) -> tuple[Any, np.ndarray]:
-    """Return the rows of the clients with or without priority."""
+) -> tuple[Any, np.ndarray, Any]:
+    """Return the rows, targets and ids of the clients with or without priority."""
     y = check_targets(step, y)
     with naming("X", "y"):
         check_consistent_length(X, y)
@@ -161,17 +171,17 @@ def _rows_of_group(
             f"{other}_{measure} or mean_client_{measure}."
         )
     with naming("X"):
-        return safe_indexing(X, rows), y[rows]
+        return safe_indexing(X, rows), y[rows], safe_indexing(clients, rows)
 
 
 def _score_rows(scorer, model, step, X, y, clients):
-    X, y = _rows_of_group(scorer, step, X, y, clients)
-    score = measured(y, model.predict(X), scorer.measure)
+    X, y, clients = _rows_of_group(scorer, step, X, y, clients)
+    score = measured(y, predict_rows(model, X, clients), scorer.measure)
     return float(_defined(scorer, [score])[0])
 
 
 def _score_clients(scorer, model, step, X, y, clients):
-    y, predicted = check_targets(step, y), model.predict(X)
+    y, predicted = check_targets(step, y), predict_rows(model, X, clients)
     with naming("X", "y"):
         check_consistent_length(predicted, y)
     federation = make_federation(clients, len(y))
@@ -192,8 +202,8 @@ def _defined(scorer: ClientScorer, scores: list[float]) -> np.ndarray:
 
 
 def _neg_log_loss(scorer, model, step, X, y, clients):
-    X, y = _rows_of_group(scorer, step, X, y, clients)
-    probabilities = model.predict_proba(X)
+    X, y, clients = _rows_of_group(scorer, step, X, y, clients)
+    probabilities = predict_rows(model, X, clients, "predict_proba")
     with naming("y"):
         return -float(log_loss(y, probabilities, labels=step.classes_))
 

@@ -57,6 +57,11 @@ class FedAlignSelector(BaseSelector):
         then over the priority clients drawn. Free clients are drawn uniformly, without
         replacement (equation 55).
 
+    See Also
+    --------
+    skfed.PowerOfChoice : For a model for all clients, few of which train in a round.
+    skfed.diagnostics.inclusion_trace : Who matched in which round.
+
     Examples
     --------
     >>> from skfed import FedAlignSelector

@@ -49,6 +49,11 @@ class PowerOfChoice(BaseSelector):
         If d > K, or if d < m for a d that is not scheduled. Both are capped by the number of
         clients available in a round.
 
+    See Also
+    --------
+    skfed.RandomSelector : Random selection, with which it is compared.
+    skfed.FedAlignSelector : For a model for some of the clients.
+
     Examples
     --------
     >>> from skfed import PowerOfChoice

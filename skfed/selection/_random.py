@@ -37,6 +37,10 @@ class RandomSelector(BaseSelector):
     ignore_priority : bool, default=False
         If True, there is no warning that ``priority`` does not affect the choice.
 
+    See Also
+    --------
+    skfed.PowerOfChoice : Prefers clients of high loss.
+
     Examples
     --------
     >>> from skfed import RandomSelector

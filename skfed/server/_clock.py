@@ -1,48 +1,51 @@
-"""The simulated time of rounds: who is late, and how long each exchange takes.
+"""The time of rounds: who is late, and how long each exchange takes.
 
-Bonawitz et al.: Towards Federated Learning at Scale: System Design, MLSys 2019 (the goal of
-reports, section 2.2).
+It is simulated by devices, or measured by an engine whose clients are elsewhere.
 """
 
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import Self
 
 import numpy as np
 
 from skfed._federation import Federation
 from skfed.devices import BaseDevices, Speeds
-from skfed.engines import Draws
-from skfed.history import SCALAR_BYTES
+from skfed.devices._base import ROWS_AS_ONE
+from skfed.engines import Draws, ReplyTimes
 from skfed.nets import batch_size, model_bytes
-from skfed.selection._counts import count_clients
 from skfed.server._config import RoundConfig
 from skfed.server._exchange import Exchange, Outcome
+from skfed.server._limits import Limits
 from skfed.server._state import ServerState
 from skfed.utils._seeding import Purpose
 
-# By what the rows of an exchange are divided: those of a poll have no backward pass.
-_ROWS_AS_ONE = {"statistics": 1, "poll": 3, "training": 1}
 _UNANSWERED = Outcome.LATE, Outcome.AWAY
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds of exchanges; without devices there are none, and nobody is late."""
+    """Seconds of exchanges: of devices, measured by the engine, or none."""
 
     devices: BaseDevices | None
-    deadline: float | None
-    report_goal: float | None
+    measured: bool  # by the engine, which also decides who is late
+    limits: Limits
     draws: Draws
     model_bytes: int
 
     @classmethod
-    def of(cls, config: RoundConfig, server: ServerState, federation: Federation) -> Self:
+    def of(
+        cls, config: RoundConfig, server: ServerState, federation: Federation, measured: bool
+    ) -> Self:
         """Return the clock of a fit; raise if its devices do not fit the clients."""
         devices = config.devices and config.devices.bound(federation, config.deadline)
         draws = Draws(federation, server.seed, batch_size(server.net))
-        return cls(devices, config.deadline, config.report_goal, draws, model_bytes(server.net))
+        return cls(devices, measured, config.limits, draws, model_bytes(server.net))
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether exchanges have seconds."""
+        return self.measured or self.devices is not None
 
     def close(self, exchange: Exchange, round: int) -> None:
         """Decide who is late in an exchange as it is planned; nothing comes back from these."""
@@ -50,14 +53,16 @@ class Clock:
             return
         exchange.seconds = self._seconds(exchange, self._speeds(exchange, round))
         exchange.seconds[exchange.outcomes == Outcome.AWAY] = np.nan
-        end = min(inf if self.deadline is None else self.deadline, self._goal_reached(exchange))
-        late = exchange.seconds > end
+        _, first = np.unique(exchange.clients, return_index=True)
+        late = exchange.seconds > self.limits.end(exchange.kind, exchange.seconds[first])
         exchange.outcomes[late] = Outcome.LATE
         for sent in (exchange.rows, exchange.models_up, exchange.scalars_up):
             sent[late] = 0
 
     def measure(self, exchange: Exchange, round: int) -> None:
         """Set the seconds of the clients that have answered, and of the exchange."""
+        if self.measured and exchange.duration is None:  # nobody was asked
+            exchange.add_times(np.zeros(0, dtype=int), ReplyTimes.of_nobody())
         if self.devices is None:
             return
         answered = ~np.isin(exchange.outcomes, _UNANSWERED)
@@ -66,10 +71,9 @@ class Clock:
         exchange.seconds = np.where(answered, seconds, planned)
         exchange.duration = float(seconds[answered].max(initial=0.0))
         n_answered = len(np.unique(exchange.clients[answered]))
-        missed = self.deadline is not None and not answered.all()
-        if missed and not (exchange.kind == "training" and n_answered >= self._goal(exchange)):
-            assert self.deadline is not None
-            exchange.duration = float(self.deadline)
+        goal = self.limits.goal(exchange.kind, len(np.unique(exchange.clients)))
+        if self.limits.deadline is not None and not answered.all() and n_answered < goal:
+            exchange.duration = float(self.limits.deadline)
 
     def expected(self, exchange: Exchange, round: int) -> np.ndarray:
         """Return the seconds that an exchange is expected to take each client."""
@@ -98,14 +102,8 @@ class Clock:
         def total(counts: np.ndarray) -> np.ndarray:
             return np.bincount(position, counts, minlength=len(distinct))
 
-        down, up = (
-            total(models) * self.model_bytes + total(scalars) * SCALAR_BYTES
-            for models, scalars in (
-                (exchange.models_down, exchange.scalars_down),
-                (exchange.models_up, exchange.scalars_up),
-            )
-        )
-        rows = total(exchange.rows) / _ROWS_AS_ONE[exchange.kind]
+        down, up = map(total, exchange.n_bytes(self.model_bytes))
+        rows = total(exchange.rows) / ROWS_AS_ONE[exchange.kind]
         seconds = (
             speeds.latency
             + down / speeds.bytes_down_per_second
@@ -113,21 +111,3 @@ class Clock:
             + up / speeds.bytes_up_per_second
         )
         return seconds[position]
-
-    def _goal(self, exchange: Exchange) -> float:
-        """Return the number of clients with whose answers a training ends."""
-        n_clients = len(np.unique(exchange.clients))
-        if self.report_goal is None:
-            return inf
-        return min(count_clients(self.report_goal, n_clients), n_clients)
-
-    def _goal_reached(self, exchange: Exchange) -> float:
-        """Return when as many clients have answered as are wanted; infinity if that is never."""
-        if exchange.kind != "training":
-            return inf
-        goal = self._goal(exchange)
-        _, first = np.unique(exchange.clients, return_index=True)
-        assert exchange.seconds is not None
-        seconds = np.sort(exchange.seconds[first])  # NaN at the end
-        seconds = seconds[~np.isnan(seconds)]
-        return float(seconds[int(goal) - 1]) if 0 < goal <= len(seconds) else inf

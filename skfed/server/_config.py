@@ -16,6 +16,7 @@ from skfed.nets import buffer_names
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import Scheduled
 from skfed.selection import BaseSelector, FedAlignSelector, RandomSelector
+from skfed.server._limits import Limits
 from skfed.utils._warnings import warn
 
 
@@ -34,15 +35,23 @@ class RoundConfig:
     min_clients: int = 1  # with fewer that succeed, the model is kept
     update_privacy: GaussianMechanism | None = None
     loss_privacy: GaussianMechanism | None = None
-    devices: BaseDevices | None = None  # None: no clock
+    devices: BaseDevices | None = None  # None: no simulated time
     deadline: float | None = None  # seconds of an exchange
     report_goal: float | None = None  # with so many answers a training ends; a float is a share
 
+    @property
+    def limits(self) -> Limits:
+        """When exchanges end before all clients have answered."""
+        return Limits(self.deadline, self.report_goal)
+
     @classmethod
-    def from_params(cls, params: Mapping[str, Any], net: NeuralNet) -> Self:
+    def from_params(
+        cls, params: Mapping[str, Any], net: NeuralNet, *, simulated: bool = True
+    ) -> Self:
         """Return the configuration for a net, from the parameters of an estimator.
 
-        Checks that the components' parameters are in range, and that they fit each other.
+        Checks that the components' parameters are in range, and that they fit each other. Clients
+        that are not ``simulated`` take their own time.
         """
         config = cls(
             selector=selector_of(params),
@@ -60,7 +69,8 @@ class RoundConfig:
             deadline=params["deadline"],
             report_goal=params["report_goal"],
         )
-        _check_clock(config)
+        if simulated:
+            _check_clock(config)
         for component in (config.aggregator, config.update_privacy, config.loss_privacy):
             if component is not None:
                 component._validate_params()

@@ -1,6 +1,7 @@
 """Warnings at the end of a fit: its rounds have diverged, or no client succeeded in time."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from skfed.utils._warnings import warn
 # raises the cohort's loss rightly: by factors, but not by thousands, and not for long.
 _TIMES = 1000.0
 _LASTING = 3  # rounds
+_AGAIN = 5  # rounds in which a client is late, and never trains: it is not by chance
 _LEAST = 0.01  # a first loss below counts as this: nearly 0 is easily multiplied
 _LOSSES = "objective", "train_loss", "val_loss"
 _WAY_OUT = (
@@ -57,7 +59,8 @@ def warn_at_end(
         text = config.selector.warning_after(server.rows, free, config.n_rounds)
         if text is not None:
             warn(text)
-    text = lateness_warning(server.rows[rounds.start :], config.deadline)
+    rows = server.rows[rounds.start :]
+    text = lateness_warning(rows, config.deadline) or always_late_warning(rows)
     if text is not None:
         warn(text)
 
@@ -71,6 +74,25 @@ def lateness_warning(rows: Rows, deadline: float | None) -> str | None:
         f"clients were late, and in none of the {len(rows)} rounds has one trained by "
         f"deadline={deadline}: raise it, or have clients train for fewer steps. history_ has who "
         "was late."
+    )
+
+
+def always_late_warning(rows: Rows) -> str | None:
+    """Return the warning that clients were asked again and again, and always late; or None."""
+    n_late: Counter[Any] = Counter()
+    for row in rows:
+        failed = zip(row["failed"], row["causes"], strict=True)
+        n_late.update(client for client, cause in failed if cause == TOO_LATE)
+    trained = {client for row in rows for client in row["cohort"]}
+    always = {k: n for k, n in n_late.items() if n >= _AGAIN and k not in trained}
+    if not always:
+        return None
+    client, n = max(always.items(), key=lambda item: item[1])
+    return (
+        f"{len(always)} client(s), such as {client!r}, late in {n} of {len(rows)} rounds, never "
+        "replied to a training in time, so the model has learned nothing from them, and a selector "
+        "that looks at reported losses chooses them again and again: raise deadline or "
+        "report_goal, or leave them out."
     )
 
 

@@ -12,7 +12,9 @@ from typing import Literal
 import numpy as np
 
 from skfed.devices import Speeds
+from skfed.engines import ReplyTimes
 
+SCALAR_BYTES = 8
 NO_ANSWER = "no answer"  # the cause in the history where a client was away
 TOO_LATE = "late"  # the cause where it would have answered after the end of the exchange
 NOT_FINITE = "is not finite"
@@ -24,7 +26,7 @@ class Outcome(IntEnum):
     OK = 0
     SILENT = 1  # its value is above the bound of the poll
     FAILED = 2  # it raised, or its reply is not finite
-    LATE = 3  # it would have replied after the end of the exchange
+    LATE = 3  # it would have replied, or has, after the end of the exchange
     AWAY = 4  # it did not reply
 
 
@@ -46,11 +48,31 @@ class Exchange:
     scalars_up: np.ndarray
     answers: np.ndarray  # polled values or training losses, NaN without
     seconds: np.ndarray | None = None  # until the reply, NaN without one; None: not measured
+    computing: np.ndarray | None = None  # of them, those of the client's rows
     duration: float | None = None  # seconds until its end; None: not measured
     speeds: Speeds | None = None  # of the distinct clients, in index order
     causes: dict[int, Exception] = field(default_factory=dict)  # of failures, by position
     metric: str | None = None  # of a poll
     on_all_rows: bool = False  # whether a poll is on all rows of each client
+
+    def n_bytes(self, model_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bytes sent to, and by, each client; ``model_bytes`` are those of a model."""
+        down = self.models_down * model_bytes + self.scalars_down * SCALAR_BYTES
+        return down, self.models_up * model_bytes + self.scalars_up * SCALAR_BYTES
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the seconds are those of real clients."""
+        return self.computing is not None
+
+    def add_times(self, positions: np.ndarray, times: ReplyTimes | None) -> None:
+        """Set the seconds of the clients at some positions, and of the exchange, if measured."""
+        if times is None:
+            return
+        if self.seconds is None or self.computing is None:
+            self.seconds, self.computing = np.full((2, len(self.clients)), np.nan)
+        self.seconds[positions], self.computing[positions] = times.seconds, times.computing
+        self.duration = times.duration
 
 
 def statistics_exchange(clients: np.ndarray, replied: np.ndarray, n_scalars: int) -> Exchange:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from skfed._federation import Federation
-from skfed.engines import EvaluateRequest, Evaluator
+from skfed.engines import EvaluateRequest, Evaluator, Late
 from skfed.nets import State
 from skfed.privacy import GaussianMechanism
 from skfed.selection import Round
@@ -123,8 +123,9 @@ class Poll:
     def _evaluate(self, request: EvaluateRequest, exchange: Exchange, asked: np.ndarray) -> None:
         """Record the replies of the clients at some positions of an exchange."""
         reply, causes = self.evaluator.evaluate(request), exchange.causes
-        values = reply.values
-        for i in np.flatnonzero(~np.isfinite(values) & ~reply.silent).tolist():
+        values, late = reply.values, np.zeros(len(asked), dtype=bool)
+        late[[i for i, cause in reply.raised.items() if isinstance(cause, Late)]] = True
+        for i in np.flatnonzero(~np.isfinite(values) & ~reply.silent & ~late).tolist():
             cause = reply.raised.get(i) or self.privatizer.not_finite("loss", values[i])
             causes[int(asked[i])] = cause
             self.failures.add(request.clients[i], cause)
@@ -133,8 +134,10 @@ class Poll:
         answered = np.isfinite(values) & (values <= at_most)
         exchange.outcomes[asked] = np.where(answered, Outcome.OK, Outcome.SILENT)
         exchange.outcomes[list(causes)] = Outcome.FAILED
-        exchange.rows[asked], exchange.scalars_up[asked] = reply.n_samples, answered
+        exchange.outcomes[asked[late]] = Outcome.LATE
+        exchange.rows[asked], exchange.scalars_up[asked] = reply.n_samples * ~late, answered
         exchange.answers[asked] = np.where(answered, values, np.nan)
+        exchange.add_times(asked, reply.times)
 
 
 def objective(view: Round, exchanges: Iterable[Exchange]) -> float:

@@ -31,9 +31,10 @@ class ClientRecords:
                     self.seconds[k] = record.seconds
 
     def add_losses(self, updates: RoundUpdates) -> None:
-        """Record the training losses that clients reported."""
+        """Record the training losses that clients reported; what late ones did before stays."""
         server, records = self.server, {}
-        for (k, _), loss in zip(updates.copies, updates.losses.tolist(), strict=True):
+        for i in np.flatnonzero(~updates.late).tolist():
+            (k, _), loss = updates.copies[i], float(updates.losses[i])
             self.reported[k], key = loss, self.digest(k)
             records[key] = replace(server.record(key), reported=loss)
         server.clients = server.clients | records
@@ -61,9 +62,8 @@ class ClientRecords:
             for mechanism in (config.update_privacy, config.loss_privacy)
         )
         # Clients that trained to the end, and so sent an update.
-        trained = [k for e in exchanges if e.kind == "training" for k in e.clients[e.rows > 0]]
-        polls = [e for e in exchanges if e.kind == "poll"]
-        polled = [k for e in polls for k in e.clients[e.outcomes != Outcome.LATE]]
+        trained = [k for e in exchanges if e.kind == "training" for k in e.clients[_sends(e)]]
+        polled = [k for e in exchanges if e.kind == "poll" for k in e.clients[_sends(e)]]
         sent: dict[bytes, Counter[tuple[str, float]]] = {}
         for k in trained:
             sent.setdefault(self.digest(k), Counter())["update", of_update] += 1
@@ -75,3 +75,14 @@ class ClientRecords:
             for key, n in sent.items()
         }
         server.private_rounds = (*server.private_rounds, server.round)
+
+
+def _sends(exchange: Exchange) -> np.ndarray:
+    """Return a mask of the clients that send what they are asked for.
+
+    Late ones do where seconds are measured: the reply is discarded, but it has left the client.
+    """
+    late = exchange.outcomes == Outcome.LATE
+    if exchange.kind == "training":
+        return (exchange.rows > 0) | (late & exchange.is_measured)
+    return ~late | exchange.is_measured

@@ -30,6 +30,7 @@ from skfed.server._exchange import (
     late_clients,
     training_exchange,
 )
+from skfed.server._exchange_log import pack_exchanges
 from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
 from skfed.server._records import ClientRecords
 from skfed.server._requests import make_train_request, noise_stream
@@ -85,8 +86,8 @@ class Rounds:
         self.server, self.federation, self.engine, self.config = server, federation, engine, config
         self.until, self.validation, self.callbacks = until, validation, callbacks
         self.checkpoint = checkpoint
-        self.clock = Clock.of(config, server, federation)
-        self.records = ClientRecords(server, federation, timed=config.devices is not None)
+        self.clock = Clock.of(config, server, federation, engine.measures_time)
+        self.records = ClientRecords(server, federation, timed=self.clock.is_timed)
         self._first = server.round  # of this fit
         self._first_failure: tuple[int, Exception] | None = None  # of a client, in any round
         self._overflows: dict[int, Exception] = {}  # by round whose new model was not finite
@@ -290,13 +291,15 @@ class Rounds:
         if self.validation is not None:
             n_rows = self.engine.validation_rows
             scores = self.validation.after_round(server.net, server.round, n_rows)
+        n_bytes, ids = model_bytes(server.net), self.federation.ids
+        elapsed = next((old["elapsed"] for old in server.rows[::-1] if "elapsed" in old), 0.0)
         known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,
             exchanges=pending.exchanges,
-            model_bytes=model_bytes(server.net),
+            model_bytes=n_bytes,
             names=self.federation.names,
-            elapsed=next((old["elapsed"] for old in server.rows[::-1] if "elapsed" in old), 0.0),
+            elapsed=elapsed,
             cohort=cohort.clients,
             objective=known if np.isfinite(known) else objective(pending.view, pending.exchanges),
             train_loss=_train_loss(updates.losses, requested, updates.finite),
@@ -309,6 +312,8 @@ class Rounds:
                 "round_seconds": perf_counter() - pending.started,
             },
         )
+        if exchanges := pack_exchanges(pending.exchanges, n_bytes, ids, elapsed):
+            row["exchanges"] = exchanges  # no column of the history: see skfed.metrics
         server.rows.append(row)
         return row
 

@@ -7,6 +7,7 @@ import torch
 from skorch import NeuralNet
 
 from skfed._federation import Federation
+from skfed.engines import ReplyTimes
 from skfed.modules import Standardize
 from skfed.nets import cast, to_tensors
 from skfed.server._exchange import statistics_exchange
@@ -44,11 +45,12 @@ def set_moments(
     federation: Federation,
     shape: tuple[int, ...],
     moments: Iterable[Moments | None],
+    times: ReplyTimes | None = None,
 ) -> None:
     """Set the layers of a new net from the moments of the priority clients; round 0 has the cost.
 
-    ``shape`` is that of a row of X. The moments of a client that failed are None. A net in which
-    such a layer is not the first is refused.
+    ``shape`` is that of a row of X. The moments of a client that failed are None; ``times`` are
+    their seconds, if measured. A net in which such a layer is not the first is refused.
     """
     _check_first(server.net, shape)
     weights = (federation.priority_weights * federation.sizes)[federation.priority]
@@ -62,7 +64,9 @@ def set_moments(
         return
     _set(server.net, pooled)
     clients = np.flatnonzero(federation.priority)
-    server.first_exchanges.append(statistics_exchange(clients, replied, 2 * len(pooled[0])))
+    exchange = statistics_exchange(clients, replied, 2 * len(pooled[0]))
+    exchange.add_times(np.arange(len(clients)), times)
+    server.first_exchanges.append(exchange)
 
 
 def layers_of(net: NeuralNet) -> list[Standardize]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from skfed.aggregation._tensors import settled
-from skfed.engines import TrainRequest, Updates, enumerate_copies
+from skfed.engines import Late, ReplyTimes, TrainRequest, Updates, enumerate_copies
 from skfed.nets import State
 from skfed.server._exchange import Exchange, Outcome
 from skfed.server._poll import FailureLog, LossPrivatizer
@@ -22,7 +22,9 @@ class RoundUpdates:
         self.n_samples = np.zeros(n_members, dtype=int)
         self.sent = np.ones(n_members, dtype=bool)  # members that trained to the end
         self.finite = np.ones(n_members, dtype=bool)  # members whose update is finite
+        self.late = np.zeros(n_members, dtype=bool)
         self.causes: dict[int, Exception] = {}  # of failures, by member
+        self.times: list[tuple[np.ndarray, ReplyTimes | None]] = []  # with members
         self.variates: list[State | None] = [None] * n_members
         self.changed: set[str] = set()  # names of tensors that a finite update has changed
         self.parts: list[tuple[np.ndarray, Any]] = []  # what the aggregator has collected
@@ -33,13 +35,15 @@ class RoundUpdates:
         self.n_samples[members] = updates.n_samples
         self.sent[members] = updates.error is None
         self.finite[members] = updates.finite
+        self.late[members] = isinstance(updates.error, Late)
+        self.times.append((members, updates.times))
         reports = zip(members, updates.losses, updates.variates, updates.finite, strict=True)
         for i, loss, variate, finite in reports:
             k, copy = self.copies[i]
             if finite:
                 self.losses[i] = self.privatizer.of_training(k, copy, loss)
                 self.variates[i] = variate
-            else:
+            elif not self.late[i]:
                 cause = updates.error or self.privatizer.not_finite("update", loss)
                 cause.add_note(f"while training {self.failures.name(k)}")
                 self.causes[int(i)] = cause
@@ -78,6 +82,9 @@ class RoundUpdates:
             exchange.models_up[positions] = 0
             return
         exchange.outcomes[positions[~self.finite]] = Outcome.FAILED
+        exchange.outcomes[positions[self.late]] = Outcome.LATE
         exchange.models_up[positions] *= self.sent
         exchange.rows[positions], exchange.answers[positions] = self.n_samples, self.losses
         exchange.causes = {int(positions[i]): cause for i, cause in self.causes.items()}
+        for members, times in self.times:
+            exchange.add_times(positions[members], times)

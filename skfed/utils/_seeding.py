@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     LOSS_NOISE = 11
     DEVICES = 12
     DEVICE_JITTER = 13
+    STATISTICS_NOISE = 14
 
 
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:

@@ -1,0 +1,106 @@
+"""The exchanges of finished rounds, kept in little memory, and the table of them.
+
+A round of thousands may poll hundreds of clients, and before round 0 a million may send numbers.
+Each exchange is kept as bytes of the narrowest integers, and equal values once; what is kept is
+written to files as it is.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skfed.server._exchange import Exchange, Outcome
+
+OUTCOMES = {
+    Outcome.OK: "answered",
+    Outcome.SILENT: "silent",
+    Outcome.FAILED: "failed",
+    Outcome.LATE: "late",
+    Outcome.AWAY: "no answer",
+}
+COLUMNS = (
+    *("round", "exchange", "kind", "client", "outcome", "start", "seconds", "duration"),
+    *("computing", "rows", "bytes_down", "bytes_up"),
+)
+_OF_CLIENTS = "outcome", "seconds", "computing", "rows", "bytes_down", "bytes_up"
+
+Packed = dict[str, Any]
+
+
+def pack_exchanges(
+    exchanges: Iterable[Exchange], model_bytes: int, ids: np.ndarray, elapsed: float
+) -> tuple[Packed, ...]:
+    """Return those exchanges of a round whose seconds are known, for its row.
+
+    ``ids`` are the clients' by index, ``elapsed`` the seconds before the round.
+    """
+    packed, start = [], elapsed
+    for exchange in exchanges:
+        if exchange.duration is None or exchange.seconds is None:
+            continue
+        down, up = exchange.n_bytes(model_bytes)
+        computing = np.full(1, np.nan) if exchange.computing is None else exchange.computing
+        values = exchange.outcomes, exchange.seconds, computing, exchange.rows, down, up
+        packed.append(
+            {
+                "kind": exchange.kind,
+                "start": start,
+                "duration": exchange.duration,
+                "client": _pack_ids(ids[exchange.clients]),
+                **{name: _pack(v) for name, v in zip(_OF_CLIENTS, values, strict=True)},
+            }
+        )
+        start += exchange.duration
+    return tuple(packed)
+
+
+def exchange_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a table with a row for each client of each exchange that some rounds have kept."""
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+    for row in rows:
+        for i, packed in enumerate(row.get("exchanges", ())):
+            clients = _unpack_ids(packed["client"])
+            given = {"round": row["round"], "exchange": i, **packed, "client": clients}
+            for name in COLUMNS:
+                value = _unpack(given[name]) if name in _OF_CLIENTS else given[name]
+                parts[name].append(np.broadcast_to(value, len(clients)))
+    columns = {name: _joined(arrays) for name, arrays in parts.items()}
+    texts = np.array([OUTCOMES[outcome] for outcome in Outcome], dtype=object)
+    columns["outcome"] = texts[columns["outcome"].astype(int)]
+    return pd.DataFrame(columns)
+
+
+def _pack(values: np.ndarray) -> tuple[str, bytes]:
+    """Return a dtype and bytes of numbers, of one if all are equal."""
+    if values.dtype.kind in "iu":
+        values = values.astype(np.min_scalar_type(values.max(initial=0)))
+    if len(values) and np.array_equal(values, values[:1].repeat(len(values)), equal_nan=True):
+        values = values[:1]
+    return values.dtype.str, values.tobytes()
+
+
+def _unpack(packed: tuple[str, bytes]) -> np.ndarray:
+    dtype, data = packed
+    values = np.frombuffer(data, dtype)
+    return values.astype(np.int64) if values.dtype.kind in "iu" else values
+
+
+def _pack_ids(ids: np.ndarray) -> tuple:
+    """Return a dtype and bytes, or ids of mixed types alone."""
+    return (None, tuple(ids)) if ids.dtype == object else (ids.dtype.str, ids.tobytes())
+
+
+def _unpack_ids(packed: tuple) -> np.ndarray:
+    dtype, data = packed
+    if dtype is not None:
+        return np.frombuffer(data, dtype)
+    return np.fromiter(data, dtype=object, count=len(data))
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    """Concatenate arrays; values of several types, as ids of several fits, stay as they are."""
+    if len({array.dtype.kind for array in arrays}) > 1:
+        arrays = [array.astype(object) for array in arrays]
+    return np.concatenate(arrays) if arrays else np.zeros(0)
