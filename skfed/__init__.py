@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from skfed._classifier import FederatedClassifier
 from skfed._regressor import FederatedRegressor
+from skfed._saving import load, save
 from skfed.pipeline import make_pipeline
 from skfed.selection import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
 
@@ -15,5 +16,7 @@ __all__ = [
     "FederatedRegressor",
     "PowerOfChoice",
     "RandomSelector",
+    "load",
     "make_pipeline",
+    "save",
 ]

@@ -89,16 +89,17 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         simulated seconds of each round, the sum of its exchanges, and who was slowest. An exchange,
         a poll or the training, lasts until its last answer. None: no simulated time.
     deadline : float, default=None
-        Simulated seconds after which an exchange ends; it needs ``devices``. A client whose answer
-        would come later is in ``failed`` with the cause "late": what was sent to it is charged, its
-        update is lost, and what it reported in earlier rounds stays. It is not trained, and after a
-        late poll not chosen. An exchange in which a client does not reply lasts until the deadline;
-        without one, until the last answer.
+        Seconds after which an exchange ends: simulated ones, which need ``devices``, or real ones
+        over Flower. A client whose answer would come later is in ``failed`` with the cause "late":
+        what was sent to it is charged, its update is lost, and what it reported in earlier rounds
+        stays. It is not trained, and after a late poll not chosen. An exchange in which a client
+        does not reply lasts until the deadline; without one, until the last answer.
     report_goal : int or float, default=None
         Clients with whose answers the training of a round ends (Bonawitz et al. 2019), or in (0, 1]
-        a share of those chosen; it needs ``devices``. The others are late, as for ``deadline``; the
-        weights of the cohort are scaled to sum to 1. A client drawn twice counts once. All that
-        answer at that moment count, and a failure is an answer. None, or more than are chosen: all.
+        a share of those chosen. As ``deadline`` it needs ``devices``, but over Flower; the others
+        are late, as there, and the weights of the cohort are scaled to sum to 1. A client drawn
+        twice counts once. All that answer at that moment count, and a failure is an answer. None,
+        or more than are chosen: all.
     validate_every : int, default=1
         Rounds from one validation on ``X_val`` to the next; the last round of a fit always has one.
         In rounds without, ``val_loss`` and ``val_score`` are NaN, and callbacks that monitor a
@@ -168,6 +169,11 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-Efficient Learning of Deep
     Networks from Decentralized Data, AISTATS 2017.
 
+    See Also
+    --------
+    skfed.FederatedRegressor : The same for targets that are numbers.
+    skfed.make_pipeline : A Pipeline that passes clients to its steps.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris
@@ -175,7 +181,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     >>> X, y = load_iris(return_X_y=True)
     >>> hospitals = [f"hospital {i % 5}" for i in range(len(X))]
     >>> model = FederatedClassifier(
-    ...     selector=FedAlignSelector(eps=0.2), priority=["hospital 0"], n_rounds=20, random_state=0
+    ...     selector=FedAlignSelector(eps=0.2),
+    ...     priority=["hospital 0"],
+    ...     n_rounds=20,
+    ...     random_state=0,
     ... ).fit(X, y, clients=hospitals)
     >>> model.history_["n_aggregated"].max()
     np.int64(5)

@@ -18,7 +18,14 @@ from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
 from skfed.callbacks._sklearn import CallbackSupportMixin, SklearnCallbacks, with_callbacks
 from skfed.checkpoint._run import Run, open_run
-from skfed.checkpoint._save import is_saved, load, save
+from skfed.checkpoint._save import (
+    fitted_state,
+    from_fitted_state,
+    is_saved,
+    read_fitted,
+    write_fitted,
+)
+from skfed.checkpoint._state import warn_of_lost_state
 from skfed.devices import BaseDevices
 from skfed.engines import Draws, make_engine
 from skfed.nets import LINEAR_ATTRIBUTES, NetPool, batch_size, cast
@@ -234,7 +241,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
             or tuples of them.
         """
         check_is_fitted(self)
-        save(path, type(self).__name__, vars(self), self._server)
+        write_fitted(path, type(self).__name__, self._fitted_state())
 
     def load(self, path) -> Self:
         """Read the fitted state from a file that ``save`` has written.
@@ -260,10 +267,17 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         ValueError
             If it was not written by ``save``, is damaged, or is of another net.
         """
-        self._validate_params()
         with reset_on_failure(self.__dict__, resume=False):
-            self.__dict__.update(load(path, type(self).__name__, self._unfitted_server))
+            read_fitted(path, type(self).__name__, self._restore_fitted)
         return self
+
+    def _fitted_state(self) -> dict[str, Any]:
+        warn_of_lost_state(self._server)
+        return fitted_state(vars(self), self._server)
+
+    def _restore_fitted(self, fitted: dict[str, Any]) -> None:
+        self._validate_params()
+        self.__dict__.update(from_fitted_state(fitted, self._unfitted_server))
 
     def _partial_fit(self, X, y, clients, sample_weight, classes=None) -> Self:
         """Train for one more round."""

@@ -44,6 +44,11 @@ memory_budget, n_jobs, checkpoint, checkpoint_every, warm_start, random_state, v
 feature_names_in_
         As in :class:`FederatedClassifier`.
 
+    See Also
+    --------
+    skfed.FederatedClassifier : The same for classes.
+    skfed.make_pipeline : A Pipeline that passes clients to its steps.
+
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
@@ -52,7 +57,12 @@ feature_names_in_
     >>> X, y = load_diabetes(return_X_y=True)
     >>> hospitals = [f"hospital {i % 5}" for i in range(len(X))]
     >>> model = FederatedRegressor(n_rounds=200, random_state=0)
-    >>> round(model.fit(scale(X), scale(y), clients=hospitals).score(scale(X), scale(y)), 1)
+    >>> round(
+    ...     model.fit(scale(X), scale(y), clients=hospitals).score(
+    ...         scale(X), scale(y)
+    ...     ),
+    ...     1,
+    ... )
     0.5
     """
 

@@ -110,12 +110,19 @@ class WithinClientKFold(_FederatedSplitter):
     random_state : int, RandomState instance or None, default=None
         Seed of the assignment.
 
+    See Also
+    --------
+    skfed.model_selection.LeaveClientsOut : Holds out whole clients.
+    sklearn.model_selection.KFold : Folds without regard to clients.
+
     Examples
     --------
     >>> import numpy as np
     >>> from skfed.model_selection import WithinClientKFold
     >>> clients = np.array(["a", "a", "b", "b", "b", "b"])
-    >>> folds = WithinClientKFold(n_splits=2, random_state=0).split(clients, groups=clients)
+    >>> folds = WithinClientKFold(n_splits=2, random_state=0).split(
+    ...     clients, groups=clients
+    ... )
     >>> [clients[test].tolist() for _, test in folds]
     [['a', 'b', 'b'], ['a', 'b', 'b']]
     """
@@ -151,13 +158,23 @@ class LeaveClientsOut(_FederatedSplitter):
     random_state : int, RandomState instance or None, default=None
         Seed of the assignment.
 
+    See Also
+    --------
+    skfed.model_selection.WithinClientKFold : Splits the rows of each client.
+    sklearn.model_selection.LeaveOneGroupOut : Holds out each group once.
+
     Examples
     --------
     >>> import numpy as np
     >>> from skfed.model_selection import LeaveClientsOut
     >>> clients = np.array(["paying", "x", "y", "y"])
-    >>> splitter = LeaveClientsOut(n_splits=2, priority=["paying"], shuffle=False)
-    >>> [clients[test].tolist() for _, test in splitter.split(clients, groups=clients)]
+    >>> splitter = LeaveClientsOut(
+    ...     n_splits=2, priority=["paying"], shuffle=False
+    ... )
+    >>> [
+    ...     clients[test].tolist()
+    ...     for _, test in splitter.split(clients, groups=clients)
+    ... ]
     [['x'], ['y', 'y']]
     """
 

@@ -34,7 +34,9 @@ class Standardize(nn.Module):
     --------
     >>> from torch import nn
     >>> from skfed.modules import Standardize
-    >>> mlp = nn.Sequential(Standardize(43), nn.Linear(43, 64), nn.ReLU(), nn.Linear(64, 6))
+    >>> mlp = nn.Sequential(
+    ...     Standardize(43), nn.Linear(43, 64), nn.ReLU(), nn.Linear(64, 6)
+    ... )
     """
 
     mean: torch.Tensor

@@ -5,29 +5,32 @@ scikit-learn's Pipeline, without routing, needs ``fit(X, y, model__clients=ids)`
 transform validation rows by the earlier steps.
 """
 
-import inspect
-from collections.abc import Iterator
 from typing import Any
 
 from sklearn import get_config
-from sklearn.frozen import FrozenEstimator
-from sklearn.utils import get_tags
-from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter, get_routing_for_object
+from sklearn.utils.metadata_routing import MetadataRequest, MetadataRouter
 from sklearn.utils.metaestimators import available_if
 
-from skfed import preprocessing
-from skfed.preprocessing import PooledTransformer
+from skfed.preprocessing._pooled_steps import warning_of_pooling
+from skfed.utils._routing import fit_request, parameters, takes_clients_in, takes_in_fit
 from skfed.utils._sklearn import OpenPipeline, name_steps
-from skfed.utils._warnings import warn
 
 __all__ = ["FederatedPipeline", "make_pipeline"]
 
-_FEDERATED = preprocessing.__all__
 _ROUTED = ("clients", "X_val", "y_val", "clients_val")
 
 
-def _last_has_score(pipeline: "FederatedPipeline") -> bool:
-    return hasattr(pipeline.steps[-1][1], "score")
+def _last_has(method: str):
+    return available_if(lambda self: hasattr(self.steps[-1][1], method))
+
+
+def transform_by_clients(pipeline: Any, X: Any, clients: Any) -> Any:
+    """Transform X by all steps of a Pipeline; those that take clients in transform get them."""
+    for _, step in pipeline.steps:
+        if step is not None and not isinstance(step, str):
+            given = {"clients": clients} if takes_clients_in("transform", step) else {}
+            X = step.transform(X, **given)
+    return X
 
 
 class FederatedPipeline(OpenPipeline):
@@ -62,7 +65,9 @@ class FederatedPipeline(OpenPipeline):
     >>> from skfed.preprocessing import FederatedStandardScaler
     >>> X, y = load_iris(return_X_y=True)
     >>> model = FederatedClassifier(n_rounds=5)
-    >>> pipe = FederatedPipeline([("scale", FederatedStandardScaler()), ("model", model)])
+    >>> pipe = FederatedPipeline(
+    ...     [("scale", FederatedStandardScaler()), ("model", model)]
+    ... )
     >>> pipe = pipe.fit(X, y, clients=[i % 6 for i in range(150)])
     >>> len(pipe["scale"].exchange_), len(pipe["model"].clients_)
     (6, 6)
@@ -100,11 +105,93 @@ class FederatedPipeline(OpenPipeline):
         TypeError
             If no step takes one of ``clients``, ``X_val``, ``y_val`` and ``clients_val``.
         """
-        if any(n.endswith("clients") and v is not None for n, v in params.items()):
-            _warn_of_pooling(self)
-        return super().fit(X, y, **params)
+        with warning_of_pooling(self, params):
+            return super().fit(X, y, **params)
 
-    @available_if(_last_has_score)
+    def fit_transform(self, X, y=None, **params):
+        """Fit the steps in order, and return X transformed by all of them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Training data of all clients.
+        y : array-like of shape (n_samples,), default=None
+            Targets.
+        **params : dict
+            As in ``fit``.
+
+        Returns
+        -------
+        array-like of shape (n_samples, n_features_out)
+            The transformed rows.
+        """
+        with warning_of_pooling(self, params):
+            return super().fit_transform(X, y, **params)
+
+    @_last_has("predict")
+    def predict(self, X, *, clients=None, **params):
+        """Return the last step's predictions on X transformed by the earlier steps.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Samples.
+        clients : array-like of shape (n_samples,), default=None
+            The client of each row, for transformers with ``scope="client"``.
+        **params : dict
+            As in scikit-learn's Pipeline.
+
+        Returns
+        -------
+        ndarray
+            The predictions.
+        """
+        return self._call_last("predict", X, clients, params)
+
+    @_last_has("predict_proba")
+    def predict_proba(self, X, *, clients=None, **params):
+        """Return the last step's probabilities on X transformed by the earlier steps.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Samples.
+        clients : array-like of shape (n_samples,), default=None
+            The client of each row, for transformers with ``scope="client"``.
+        **params : dict
+            As in scikit-learn's Pipeline.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            The probabilities.
+        """
+        return self._call_last("predict_proba", X, clients, params)
+
+    @available_if(OpenPipeline._can_transform)
+    def transform(self, X, *, clients=None, **params):
+        """Return X transformed by all steps.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Samples.
+        clients : array-like of shape (n_samples,), default=None
+            The client of each row, for transformers with ``scope="client"``.
+        **params : dict
+            As in scikit-learn's Pipeline.
+
+        Returns
+        -------
+        array-like of shape (n_samples, n_features_out)
+            The transformed rows.
+        """
+        if clients is None:
+            return super().transform(X, **params)
+        self._check_scope("transform")
+        return transform_by_clients(self, X, clients)
+
+    @_last_has("score")
     def score(self, X, y=None, sample_weight=None, *, clients=None, **params):
         """Return the last step's score on X transformed by the earlier steps.
 
@@ -117,8 +204,11 @@ class FederatedPipeline(OpenPipeline):
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples.
         clients : array-like of shape (n_samples,), default=None
-            The client of each row, for a federated estimator: only the rows of its priority
-            clients are scored.
+            The client of each row: for transformers with ``scope="client"``, and for a federated
+            estimator, of which only the rows of the priority clients are scored. With routing on,
+            a Pipeline with such transformers scores all rows, unless its last step requests
+            ``clients`` (``set_score_request(clients=True)``): so a search scores alike in both
+            modes.
         **params : dict
             What the steps request, with metadata routing on.
 
@@ -135,14 +225,22 @@ class FederatedPipeline(OpenPipeline):
         if clients is None:
             return super().score(X, y, sample_weight=sample_weight, **params)
         name, last = self.steps[-1]
-        if "clients" not in _parameters(last.score):
+        earlier = self[:-1] if len(self) > 1 else None
+        by_client = earlier is not None and takes_clients_in("transform", earlier)
+        given = {} if sample_weight is None else {"sample_weight": sample_weight}
+        if "clients" in parameters(last.score):
+            routed = get_config()["enable_metadata_routing"] and by_client
+            if not routed or takes_clients_in("score", last):
+                given["clients"] = clients
+        elif not by_client:
             raise TypeError(
                 f"step {name!r}, a {type(last).__name__}, takes no clients in score: omit clients."
             )
-        earlier = self[:-1]
-        Xt = earlier.transform(X, **params) if len(earlier) else X
-        weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        return last.score(Xt, y, clients=clients, **weights)
+        if by_client:
+            X = transform_by_clients(earlier, X, clients)
+        elif earlier is not None:
+            X = earlier.transform(X, **params)
+        return last.score(X, y, **given)
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return which step requests which metadata.
@@ -157,9 +255,26 @@ class FederatedPipeline(OpenPipeline):
         for name, pair in router:
             if isinstance(pair.router, MetadataRequest) and name in self.named_steps:
                 for param in _ROUTED:
-                    if _request(self.named_steps[name], pair.router, param) is None:
+                    if fit_request(self.named_steps[name], pair.router, param) is None:
                         pair.router.fit.add_request(param=param, alias=True)
         return router
+
+    def _call_last(self, method: str, X: Any, clients: Any, params: dict[str, Any]) -> Any:
+        """Call a method of the last step; transformers with ``scope="client"`` get clients."""
+        if clients is None:
+            return getattr(super(), method)(X, **params)
+        self._check_scope(method)
+        if get_config()["enable_metadata_routing"]:
+            return getattr(super(), method)(X, clients=clients, **params)
+        X = transform_by_clients(self[:-1], X, clients)
+        return getattr(self.steps[-1][1], method)(X, **params)
+
+    def _check_scope(self, method: str) -> None:
+        if not takes_clients_in("transform", self):
+            raise TypeError(
+                f"no step takes clients in {method}, as a transformer with scope='client' does: "
+                "omit clients."
+            )
 
     def _assign_params(self, params: dict[str, Any]) -> dict[str, Any]:
         params = {k: v for k, v in params.items() if k not in _ROUTED or v is not None}
@@ -168,7 +283,7 @@ class FederatedPipeline(OpenPipeline):
         assigned = {name: value for name, value in params.items() if name not in _ROUTED}
         unused = []
         for param in (name for name in _ROUTED if name in params):
-            steps = [name for _, name, step in self._iter() if _takes(step, param)]
+            steps = [name for _, name, step in self._iter() if takes_in_fit(step, param)]
             assigned |= {f"{name}__{param}": params[param] for name in steps}
             unused += [] if steps else [param]
         if unused:
@@ -186,7 +301,11 @@ class FederatedPipeline(OpenPipeline):
         if X_val is None or not step_idx or not methods:
             return step_params
         # All earlier steps are fitted by now.
-        X_val = self[:step_idx].transform(X_val)
+        earlier, owners = self[:step_idx], params.get("clients_val")
+        if owners is not None and takes_clients_in("transform", earlier):
+            X_val = transform_by_clients(earlier, X_val, owners)
+        else:
+            X_val = earlier.transform(X_val)
         return {**step_params, **{name: {**step_params[name], "X_val": X_val} for name in methods}}
 
 
@@ -222,68 +341,19 @@ def make_pipeline(
     >>> from skfed.preprocessing import FederatedStandardScaler
     >>> X, y = load_wine(return_X_y=True)
     >>> clients = np.arange(len(y)) % 10
-    >>> model = FederatedClassifier(selector=RandomSelector(5), n_rounds=10, random_state=0)
+    >>> model = FederatedClassifier(
+    ...     selector=RandomSelector(5), n_rounds=10, random_state=0
+    ... )
     >>> pipe = make_pipeline(FederatedStandardScaler(), model)
-    >>> pipe = pipe.fit(X[50:], y[50:], clients=clients[50:], X_val=X[:50], y_val=y[:50])
-    >>> bool(pipe[-1].history_["val_score"].iloc[-1] == pipe.score(X[:50], y[:50]))
+    >>> pipe = pipe.fit(
+    ...     X[50:], y[50:], clients=clients[50:], X_val=X[:50], y_val=y[:50]
+    ... )
+    >>> bool(
+    ...     pipe[-1].history_["val_score"].iloc[-1]
+    ...     == pipe.score(X[:50], y[:50])
+    ... )
     True
     """
     return FederatedPipeline(
         name_steps(steps), transform_input=transform_input, memory=memory, verbose=verbose
     )
-
-
-def _warn_of_pooling(pipeline: FederatedPipeline) -> None:
-    """Warn of transformers that are fitted on the rows of all clients together."""
-    plain = list(dict.fromkeys(type(step).__name__ for step in _parts(pipeline) if _pools(step)))
-    if not plain:
-        return
-    ready = [name for name in (f"Federated{name}" for name in plain) if name in _FEDERATED]
-    warn(
-        f"{', '.join(plain)}: fitted on the rows of all clients, as if they were in one place. "
-        + (f"Use {', '.join(ready)} of skfed.preprocessing, or " if ready else "Use ")
-        + f"skfed.preprocessing.pooled({plain[0]}(...)) if this is meant."
-    )
-
-
-def _parts(step: Any) -> Iterator[Any]:
-    """Yield the estimators in a Pipeline, ColumnTransformer or FeatureUnion, or the step itself."""
-    for name in ("steps", "transformer_list", "transformers"):
-        if hasattr(step, name):
-            for part in getattr(step, name):
-                yield from _parts(part[1])
-            yield from _parts(getattr(step, "remainder", None))
-            return
-    if step is not None and not isinstance(step, str):
-        yield step
-
-
-def _pools(step: Any) -> bool:
-    """Tell whether a step is a transformer that is fitted on rows, and does not take clients."""
-    if isinstance(step, PooledTransformer | FrozenEstimator) or not hasattr(step, "transform"):
-        return False
-    return get_tags(step).requires_fit and not _takes(step, "clients")
-
-
-def _parameters(method: Any) -> Any:
-    return inspect.signature(method).parameters
-
-
-def _request(step: Any, routing: MetadataRequest, param: str) -> Any:
-    """Return a step's request for a parameter of fit: None if only the signature has it."""
-    default = None if param in _parameters(step.fit) else False
-    return routing.fit.requests.get(param, default)
-
-
-def _takes(step: Any, param: str) -> bool:
-    """Return whether a step's fit, or that of an estimator in it, takes a parameter."""
-    routing = get_routing_for_object(step)
-    if isinstance(routing, MetadataRequest):
-        return _request(step, routing, param) is not False
-    return _is_requested(routing, param)
-
-
-def _is_requested(routing: MetadataRequest | MetadataRouter, param: str) -> bool:
-    if isinstance(routing, MetadataRequest):
-        return routing.fit.requests.get(param, False) is not False
-    return any(_is_requested(pair.router, param) for _, pair in routing)

@@ -10,7 +10,7 @@ noise than a trusted server that adds noise to a sum.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -36,7 +36,9 @@ class GaussianMechanism(BaseEstimator):
     parameters, and each of its coordinates gets noise of standard deviation ``noise_multiplier *
     clip``. As ``loss_privacy``, a loss (or error) is clipped to [0, clip] and gets such noise: each
     answer to a poll, and the training loss that is sent with an update. A client that compares its
-    loss with a bound, as in FedALIGN, compares the noisy one.
+    loss with a bound, as in FedALIGN, compares the noisy one. As ``privacy`` of a transformer in
+    :mod:`skfed.preprocessing`, the vector of averages that a client sends is scaled down to a norm
+    of ``clip`` and gets such noise.
 
     With both set, the updates and losses that a client sends are (epsilon, delta)-differentially
     private for all its data, with the epsilon of :func:`privacy_spent`. Not protected are a
@@ -98,6 +100,14 @@ class GaussianMechanism(BaseEstimator):
             result[name] = tensor + torch.from_numpy(noise).to(tensor)
         return result
 
+    def of_statistics(self, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a vector of statistics, scaled to a norm of at most ``clip``, with noise."""
+        norm = float(np.linalg.norm(values))
+        deviation = abs(self.noise_multiplier * self.clip)  # numpy takes no -0.0
+        return values * min(1.0, self.clip / max(norm, 1e-300)) + rng.normal(
+            0, deviation, values.shape
+        )
+
     def of_loss(self, loss: float, rng: np.random.Generator) -> float:
         """Return a clipped loss with noise; a loss that is not finite is returned as it is."""
         if not np.isfinite(loss):
@@ -109,52 +119,118 @@ class GaussianMechanism(BaseEstimator):
 def privacy_spent(model: Any, delta: float = 1e-5) -> pd.DataFrame:
     """Return the privacy that each client's messages have spent so far.
 
-    Two updates of a client differ by at most twice ``clip``, two losses by at most ``clip``. The
-    messages of all rounds are composed by Opacus's accountant (Rényi differential privacy, without
-    amplification by sampling, since the server knows which clients take part).
+    Two updates, or vectors of statistics, of a client differ by at most twice ``clip``, two losses
+    by at most ``clip``. The messages of all rounds and exchanges are composed by Opacus's
+    accountant (Rényi differential privacy, without amplification by sampling, since the server
+    knows which clients take part).
 
     Parameters
     ----------
-    model : FederatedClassifier or FederatedRegressor
-        A fitted model.
+    model : FederatedClassifier, FederatedRegressor, federated transformer or Pipeline of them
+        A fitted model. The messages of all steps of a Pipeline are composed.
     delta : float, default=1e-5
         The delta of (epsilon, delta)-differential privacy, in (0, 1).
 
     Returns
     -------
     DataFrame, indexed by client id
-        ``n_updates`` and ``n_losses`` sent, and ``epsilon``: infinite if a message had no noise, 0
-        if all messages are (0, delta)-differentially private.
+        ``n_statistics``, ``n_updates`` and ``n_losses`` sent, and ``epsilon``: infinite if a
+        message had no noise, or if a step of a Pipeline was fitted on the rows of all clients
+        (:func:`skfed.preprocessing.pooled` or not); 0 if all messages are (0, delta)-differentially
+        private.
 
     Raises
     ------
     ImportError
         If Opacus is not installed.
+    TypeError
+        If no part of the model exchanges messages with clients.
     ValueError
         If delta is not in (0, 1).
     """
     check_is_fitted(model)
     if not (isinstance(delta, Real) and 0 < delta < 1):
         raise ValueError(f"delta={delta!r} must be in (0, 1).")
-    private = model._server.private_rounds
-    keys = [digest(native(client)) for client in model.clients_]
-    others = model.history_[~model.history_["round"].isin(private)]
-    messages = _messages(model._server.clients, others, keys)
-    counts = [messages[key] for key in keys]
+    messages: dict[bytes, Messages] = defaultdict(Counter)
+    clients: dict[bytes, Any] = {}
+    parts, pools = list(_fitted_parts(model)), _pools_rows(model)
+    if not parts:
+        raise TypeError(
+            f"model is a {type(model).__name__}, in which nothing exchanges messages with clients: "
+            "pass a federated estimator or transformer, or a Pipeline of them."
+        )
+    for part in parts:
+        found, names = _statistics(part) if hasattr(part, "exchange_") else _of_rounds(part)
+        clients |= {digest(native(name)): native(name) for name in names}
+        for key, count in found.items():
+            messages[key].update(count)
+    counts = [messages[key] for key in clients]
     frozen = [frozenset(count.items()) for count in counts]
-    epsilons = {one: _epsilon(one, delta) for one in set(frozen)}
+    epsilons = {one: np.inf if pools else _epsilon(one, delta) for one in set(frozen)}
     table = pd.DataFrame(
         {
+            "n_statistics": [_total(count, "statistics") for count in counts],
             "n_updates": [_total(count, "update") for count in counts],
             "n_losses": [_total(count, "loss") for count in counts],
             "epsilon": [epsilons[one] for one in frozen],
         }
     )
-    return table.set_index(client_index(model.clients_))
+    if len(parts) > 1:
+        names = np.fromiter(clients.values(), dtype=object, count=len(clients))
+    return table.set_index(client_index(np.asarray(names)))
 
 
 _NO_PRIVACY = 1e15  # epsilon is larger, and the best order no longer differs from 1
-Messages = Counter[tuple[str, float]]  # by kind, "update" or "loss", and noise multiplier
+Messages = Counter[
+    tuple[str, float]
+]  # by kind and noise multiplier; kinds are keys of _SENSITIVITY
+
+
+# In units of clip.
+_SENSITIVITY = {"statistics": 2.0, "update": 2.0, "loss": 1.0}
+
+
+def _leaves(model: Any) -> Iterator[Any]:
+    """Yield the fitted parts of a Pipeline, or the model."""
+    for name in ("steps", "transformers_", "transformer_list"):
+        if hasattr(model, name):
+            for part in getattr(model, name):
+                yield from _leaves(part[1])
+            return
+    yield model
+
+
+def _fitted_parts(model: Any) -> Iterator[Any]:
+    """Yield what exchanged something with clients."""
+    for part in _leaves(model):
+        if hasattr(part, "exchange_") or hasattr(part, "_server"):
+            yield part
+
+
+def _pools_rows(model: Any) -> bool:
+    """Tell whether a part was fitted on the rows of all clients."""
+    # skfed.preprocessing imports this module.
+    from skfed.preprocessing._pooled import PooledTransformer
+    from skfed.preprocessing._pooled_steps import pools_rows
+
+    return any(isinstance(part, PooledTransformer) or pools_rows(part) for part in _leaves(model))
+
+
+def _statistics(transformer: Any) -> tuple[dict[bytes, Messages], list]:
+    """Count the messages of each client in a transformer's exchanges, and return the clients."""
+    table = transformer.exchange_
+    multiplier = getattr(transformer, "_noise_multiplier", 0.0)  # that of the fit
+    messages: dict[bytes, Messages] = defaultdict(Counter)
+    for client in table.loc[table["held"] != "", "client"]:
+        messages[digest(native(client))]["statistics", multiplier] += 1
+    return messages, list(dict.fromkeys(table["client"]))
+
+
+def _of_rounds(model: Any) -> tuple[dict[bytes, Messages], Any]:
+    """Count the messages of each client in an estimator's rounds, and return the clients."""
+    keys = [digest(native(client)) for client in model.clients_]
+    others = model.history_[~model.history_["round"].isin(model._server.private_rounds)]
+    return _messages(model._server.clients, others, keys), model.clients_
 
 
 def _total(messages: Messages, kind: str) -> int:
@@ -190,8 +266,7 @@ def _epsilon(messages: frozenset, delta: float) -> float:
         return np.inf
     # A Gaussian message costs alpha / (2 sigma^2) at the order alpha, with sigma in units of its
     # sensitivity, which is in units of clip.
-    sensitivity = {"update": 2.0, "loss": 1.0}
-    ratios = [(n, sensitivity[kind] / multiplier) for (kind, multiplier), n in messages]
+    ratios = [(n, _SENSITIVITY[kind] / multiplier) for (kind, multiplier), n in messages]
     rho = sum(n * ratio * ratio / 2 for n, ratio in ratios)
     if rho > _NO_PRIVACY:
         return np.inf

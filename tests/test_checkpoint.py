@@ -74,6 +74,7 @@ def folders(directory):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has imported torch")
 def test_killed_processes_go_on_bit_for_bit(tmp_path):
     """SKFED_KILLS=50 does it 50 times."""
     n_kills = int(os.environ.get("SKFED_KILLS", 4))

@@ -2,6 +2,7 @@ import datetime
 import json
 import pickle
 import zoneinfo
+from pathlib import Path
 
 import dateutil.tz
 import numpy as np
@@ -36,6 +37,19 @@ def test_what_is_written_is_read(tmp_path):
     assert read["tensors"][3].dtype == torch.bfloat16
     assert read["arrays"][0].dtype == np.uint32
     assert list(tmp_path.iterdir()) == [path]
+
+
+MAPS = Path("/proc/self/maps")
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="needs Linux's /proc")
+def test_tensors_that_were_read_are_no_part_of_the_file(tmp_path):
+    """Else Windows would not replace it while they are in use."""
+    path = tmp_path / "x.safetensors"
+    _files.write(path, torch.ones(10_000))
+    tensor = _files.read(path)
+    assert str(path) not in MAPS.read_text(encoding="utf-8")
+    assert tensor.sum() == 10_000
 
 
 def test_numpy_scalars_become_python_ones(tmp_path):

@@ -17,9 +17,10 @@ from skfed import FederatedClassifier, RandomSelector, make_pipeline
 from skfed.metrics import priority_accuracy
 from skfed.model_selection import WithinClientKFold
 from skfed.pipeline import FederatedPipeline
+from skfed.preprocessing import pooled
 
-# What is tested here is who gets clients; plain transformers warn of what they pool.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fitted on the rows of all clients")
+# What is tested is who gets clients; the plain scaler warns of what it pools.
+pools = pytest.mark.filterwarnings("ignore:StandardScaler. fitted on the rows of all clients")
 
 
 @pytest.fixture(params=[False, True], ids=["routing off", "routing on"], autouse=True)
@@ -70,7 +71,7 @@ class NotRequesting(Centred):
 
 def test_validation_rows_are_transformed_by_the_earlier_steps(table):
     X, y, ids, X_val, y_val = table
-    pipe = make_pipeline(MinMaxScaler(), StandardScaler(), federated())
+    pipe = make_pipeline(pooled(MinMaxScaler()), pooled(StandardScaler()), federated())
     pipe.fit(X, y, clients=ids, X_val=X_val, y_val=y_val)
     scores = pipe[-1].history_["val_score"]
     assert scores.iloc[-1] == pipe.score(X_val, y_val) > 0.8
@@ -84,7 +85,7 @@ def test_validation_rows_are_transformed_by_the_earlier_steps(table):
 def test_clients_val_selects_the_rows_of_priority_clients(table):
     X, y, ids, X_val, y_val = table
     owners = np.repeat(list("abcd"), 20)
-    pipe = make_pipeline(StandardScaler(), federated(priority=["a"]))
+    pipe = make_pipeline(pooled(StandardScaler()), federated(priority=["a"]))
     pipe.fit(X, y, clients=ids, X_val=X_val, y_val=y_val, clients_val=owners)
     expected = pipe.score(X_val, y_val, clients=owners)
     assert pipe[-1].history_["val_score"].iloc[-1] == expected == pipe.score(X_val[:20], y_val[:20])
@@ -93,12 +94,13 @@ def test_clients_val_selects_the_rows_of_priority_clients(table):
 @pytest.mark.parametrize("scaler", [Centred, Requesting])
 def test_each_step_that_takes_clients_gets_them(table, scaler):
     X, y, ids, X_val, y_val = table
-    pipe = make_pipeline(scaler(), StandardScaler(), Requesting(), federated())
+    pipe = make_pipeline(scaler(), pooled(StandardScaler()), Requesting(), federated())
     pipe.fit(X, y, clients=ids, X_val=X_val, y_val=y_val)
     assert [step.n_clients_ for step in (pipe[0], pipe[2])] == [4, 4]
     assert list(pipe[-1].clients_) == list("abcd")
 
 
+@pytest.mark.filterwarnings("ignore:NotRequesting, StandardScaler. fitted on the rows")
 def test_a_step_that_refuses_clients_gets_none(table):
     X, y, ids, *_ = table
     pipe = make_pipeline(NotRequesting(), StandardScaler(), federated()).fit(X, y, clients=ids)
@@ -107,7 +109,7 @@ def test_a_step_that_refuses_clients_gets_none(table):
 
 def test_a_pipeline_of_transformers_passes_clients(table):
     X, y, ids, *_ = table
-    pipe = make_pipeline(Centred(), StandardScaler(), Centred())
+    pipe = make_pipeline(Centred(), pooled(StandardScaler()), Centred())
     Xt = pipe.fit_transform(X, y, clients=ids)
     np.testing.assert_allclose(Xt, pipe.fit(X, y, clients=ids).transform(X))
     assert [pipe[0].n_clients_, pipe[2].n_clients_] == [4, 4]
@@ -116,7 +118,7 @@ def test_a_pipeline_of_transformers_passes_clients(table):
 def test_nested_pipelines(table):
     X, y, ids, X_val, y_val = table
     inner = make_pipeline(Centred(), federated())
-    pipe = make_pipeline(StandardScaler(), inner)
+    pipe = make_pipeline(pooled(StandardScaler()), inner)
     pipe.fit(X, y, clients=ids, X_val=X_val, y_val=y_val)
     assert inner[0].n_clients_ == 4
     assert inner[1].history_["val_score"].iloc[-1] == pipe.score(X_val, y_val) > 0.8
@@ -125,17 +127,19 @@ def test_nested_pipelines(table):
 def test_searches_over_pipelines_and_in_pipelines(table):
     X, y, ids, *_ = table
     grid = {"federatedclassifier__n_rounds": [1, 3]}
-    pipe = make_pipeline(Centred(), StandardScaler(), federated())
+    pipe = make_pipeline(Centred(), pooled(StandardScaler()), federated())
     search = GridSearchCV(pipe, grid, cv=2).fit(X, y, clients=ids)
     assert search.best_estimator_[0].n_clients_ == 4
-    of_search = make_pipeline(StandardScaler(), GridSearchCV(federated(), {"n_rounds": [1]}, cv=2))
+    of_search = make_pipeline(
+        pooled(StandardScaler()), GridSearchCV(federated(), {"n_rounds": [1]}, cv=2)
+    )
     of_search.fit(X, y, clients=ids)
     assert len(of_search[-1].best_estimator_.clients_) == 4
 
 
 def test_scorers_and_splitters_get_the_clients(table, routing):
     X, y, ids, *_ = table
-    pipe = make_pipeline(Centred(), StandardScaler(), federated(priority=["a", "b"]))
+    pipe = make_pipeline(Centred(), pooled(StandardScaler()), federated(priority=["a", "b"]))
     if routing:
         given = {"params": {"clients": ids}, "scoring": priority_accuracy}
     else:
@@ -146,6 +150,7 @@ def test_scorers_and_splitters_get_the_clients(table, routing):
     assert priority_accuracy(pipe, X, y, clients=ids) == pipe.score(X, y, clients=ids)
 
 
+@pools
 def test_arguments_named_by_step_are_passed_unchanged(table, routing):
     X, y, ids, X_val, y_val = table
     pipe = make_pipeline(StandardScaler(), federated())
@@ -162,7 +167,7 @@ def test_arguments_named_by_step_are_passed_unchanged(table, routing):
 
 def test_transform_input_transforms_once(table, routing):
     X, y, ids, X_val, y_val = table
-    pipe = make_pipeline(StandardScaler(), federated(), transform_input=["X_val"])
+    pipe = make_pipeline(pooled(StandardScaler()), federated(), transform_input=["X_val"])
     if not routing:
         with pytest.raises(ValueError, match="transform_input"):
             pipe.fit(X, y, clients=ids, X_val=X_val, y_val=y_val)
@@ -174,9 +179,9 @@ def test_transform_input_transforms_once(table, routing):
 def test_clients_that_no_step_takes_are_an_error(table):
     X, y, ids, *_ = table
     with pytest.raises(TypeError, match="clients"):
-        make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y, clients=ids)
+        make_pipeline(pooled(StandardScaler()), LogisticRegression()).fit(X, y, clients=ids)
     with pytest.raises(TypeError, match="clients"):
-        make_pipeline(StandardScaler()).fit_transform(X, y, clients=ids, X_val=X)
+        make_pipeline(pooled(StandardScaler())).fit_transform(X, y, clients=ids, X_val=X)
     columns = ColumnTransformer([("all", Requesting(), [0, 1, 2])])
     if not sklearn.get_config()["enable_metadata_routing"]:  # a ColumnTransformer needs routing
         with pytest.raises(ValueError, match="enable_metadata_routing=True"):
@@ -189,11 +194,12 @@ def test_clients_that_no_step_takes_are_an_error(table):
 def test_other_estimators_get_transformed_validation_rows(table):
     X, y, _, X_val, y_val = table
     model = HistGradientBoostingClassifier(early_stopping=True, max_iter=5)
-    pipe = make_pipeline(StandardScaler(), model).fit(X, y, X_val=X_val, y_val=y_val)
+    pipe = make_pipeline(pooled(StandardScaler()), model).fit(X, y, X_val=X_val, y_val=y_val)
     expected = -log_loss(y_val, pipe.predict_proba(X_val))
     assert pipe[-1].validation_score_[-1] == pytest.approx(expected)
 
 
+@pools
 def test_the_rest_is_as_in_scikit_learns_pipeline(table, tmp_path, routing):
     X, y, ids, X_val, y_val = table
     pipe = make_pipeline(StandardScaler(), federated(), memory=str(tmp_path), verbose=True)
@@ -215,6 +221,6 @@ def test_the_rest_is_as_in_scikit_learns_pipeline(table, tmp_path, routing):
 
 def test_score_with_clients_needs_a_federated_estimator(table):
     X, y, *_ = table
-    pipe = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
+    pipe = make_pipeline(pooled(StandardScaler()), LogisticRegression()).fit(X, y)
     with pytest.raises(TypeError, match="'logisticregression'.*takes no clients in score"):
         pipe.score(X, y, clients=y)

@@ -127,10 +127,8 @@ def open_run(
     if checkpoint is None:
         yield None
         return
-    if not os.fspath(checkpoint) or "\0" in str(checkpoint):
-        raise ValueError(f"checkpoint={checkpoint!r} names no directory: name one, or pass None.")
+    root = directory_of(checkpoint)
     _check_ids(federation.ids)
-    root = Path(checkpoint)
     description = describe_parameters(kind, params) | describe_data(data, federation)
     description = _choose(root, description, server, params["n_rounds"])
     run = Run(root / fingerprint(description), params["checkpoint_every"])
@@ -140,6 +138,13 @@ def open_run(
     with _locked(run.folder):
         _resume(run, description, server, params["verbose"])
         yield run
+
+
+def directory_of(checkpoint: Any) -> Path:
+    """Return the directory that ``checkpoint`` names; ValueError if it names none."""
+    if not os.fspath(checkpoint) or "\0" in str(checkpoint):
+        raise ValueError(f"checkpoint={checkpoint!r} names no directory: name one, or pass None.")
+    return Path(checkpoint)
 
 
 def _resume(run: Run, description: Description, server: ServerState, verbose: int) -> None:
@@ -254,6 +259,6 @@ def _descriptions(root: Path) -> Iterator[tuple[Path, Description]]:
     """Yield the folders of runs, and their descriptions unless they are damaged."""
     for path in sorted(root.glob(f"v{FORMAT}-*/about.json")):
         with suppress(OSError, ValueError, RecursionError):
-            description = json.loads(path.read_text())
+            description = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(description, dict) and {*map(type, description.values())} == {str}:
                 yield path.parent, description

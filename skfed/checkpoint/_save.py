@@ -3,58 +3,66 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from skfed.checkpoint._state import restore, state_to_dict, warn_of_lost_state
+from skfed.checkpoint._state import restore, state_to_dict
 from skfed.history import to_frame
 from skfed.server._state import ServerState
 from skfed.utils import _files
 from skfed.utils._checks import naming
 
+Result = TypeVar("Result")
+
 _PRIVATE = {"_sample_shape", "_target_shape"}
 _FROM_STATE = {"net_", "history_", "n_rounds_"}  # made of the server's state
 
 
-def save(
-    path: str | os.PathLike, kind: str, attributes: Mapping[str, Any], server: ServerState
-) -> None:
-    """Write the fitted attributes among ``attributes`` and the state of the server.
-
-    ``kind`` is the name of the estimator's class.
-    """
-    path = _file(path)
-    fitted = {
-        "kind": kind,
+def fitted_state(attributes: Mapping[str, Any], server: ServerState) -> dict[str, Any]:
+    """Return the fitted attributes among ``attributes`` and the state of the server, plain."""
+    return {
         "attributes": {name: v for name, v in attributes.items() if is_saved(name)},
         "state": state_to_dict(server),
         "rows": server.rows,
     }
-    _files.write(path, fitted)
-    warn_of_lost_state(server)
 
 
-def load(
-    path: str | os.PathLike, kind: str, make_server: Callable[[dict[str, Any], int], ServerState]
+def from_fitted_state(
+    fitted: Mapping[str, Any], make_server: Callable[[dict[str, Any], int], ServerState]
 ) -> dict[str, Any]:
-    """Return the attributes that are made of the state of the server in a file.
+    """Return the attributes that are made of the state of the server.
 
     ``make_server`` is called with the other fitted attributes and the seed, and returns a server
     with a newly initialised net.
     """
-    path = _file(path)
-    fitted = _files.read(path)
     try:
-        if fitted["kind"] != kind:
-            raise ValueError(f"it holds a {fitted['kind']}: load it with one.")
         attributes = {name: v for name, v in fitted["attributes"].items() if is_saved(name)}
         server = make_server(attributes, fitted["state"]["seed"])
         restore(server, fitted["state"], fitted["rows"])
         history = to_frame(server.rows)
+    except (KeyError, TypeError, AttributeError, IndexError, MemoryError, RuntimeError) as error:
+        raise ValueError(f"it holds no fitted estimator: {error!r}.") from error
+    return {"_server": server, "net_": server.net, "history_": history, "n_rounds_": server.round}
+
+
+def write_fitted(path: str | os.PathLike, kind: str, fitted: Mapping[str, Any]) -> None:
+    """Write a fitted state with the name of the estimator's class."""
+    _files.write(_file(path), {"kind": kind, **fitted})
+
+
+def read_fitted(
+    path: str | os.PathLike, kind: str, use: Callable[[dict[str, Any]], Result]
+) -> Result:
+    """Return what ``use`` makes of the fitted state in a file; its ValueErrors name the file."""
+    path = _file(path)
+    fitted = _files.read(path)
+    try:
+        if not isinstance(fitted, dict) or "kind" not in fitted:
+            raise ValueError("it holds no fitted estimator.")
+        if fitted["kind"] != kind:
+            raise ValueError(f"it holds a {fitted['kind']}: load it with one.")
+        return use(fitted)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    except (KeyError, TypeError, AttributeError, IndexError, MemoryError, RuntimeError) as error:
-        raise ValueError(f"{path} holds no fitted estimator: {error!r}.") from error
-    return {"_server": server, "net_": server.net, "history_": history, "n_rounds_": server.round}
 
 
 def is_saved(name: str) -> bool:

@@ -14,7 +14,9 @@ column          meaning
 ``bytes_up``    Bytes of what the client sent: numbers in their dtype, text as UTF-8.
 ``held``        The names of the statistics that it sent.
 ``result``      ``"exact"``, or ``"suppressed"`` where ``min_count`` or ``min_holders`` left
-                something out, at the client or at the server.
+                something out, at the client or at the server; ``"failed"`` where a client of
+                :mod:`skfed.flower` sent nothing valid; ``"noisy"`` with ``privacy``, or
+                ``"clipped"`` if it adds no noise.
 =============== ====================================================================================
 
 The fitted transformer, which clients need to transform their rows, is not in the table.

@@ -7,8 +7,9 @@ clients are interleaved in X.
 """
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,11 @@ from skfed.utils._sklearn import safe_indexing
 
 Statistics = dict[str, Any]  # arrays, or lists of arrays, by name
 Exchanges = Generator[Statistics, Statistics, bool]
+Charges = dict[int, dict[str, Any]]  # of one exchange, by client
 
 _BYTES_PER_SCALAR = 8
+_fit_elsewhere: ContextVar[Callable[[Any, Any], None] | None] = ContextVar("fit", default=None)
+_rows_are_made_up: ContextVar[bool] = ContextVar("made up", default=False)
 
 
 class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMeta):
@@ -63,10 +67,13 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
         """
         self._validate_params()
         rows = self._checked(X, clients)
+        if (fit_elsewhere := _fit_elsewhere.get()) is not None:
+            fit_elsewhere(self, rows)
+            return self
         n_samples = len(rows[0]) if isinstance(rows, list) else len(rows)
         ids = one_client(n_samples, self.priority) if clients is None else clients
         federation = make_federation(ids, n_samples, self.priority)
-        self._run_exchanges(rows, federation)
+        self._fit_here(rows, federation)
         return self
 
     def fit_transform(self, X, y=None, clients=None):
@@ -165,27 +172,44 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
             Whether the server suppressed part of what it got in the last exchange.
         """
 
+    def privatize(self, statistics: Statistics, exchange: int, client: bytes) -> Statistics:
+        """Return what leaves a client, given its statistics, the exchange and its digest."""
+        return statistics
+
     def column_name(self, column: int) -> Hashable:
         """Return the name of a column of X, or its number if it has none."""
         return getattr(self, "feature_names_in_", np.arange(self.n_features_in_)).tolist()[column]
 
-    def _run_exchanges(self, rows: Any, federation: Federation) -> None:
-        members = sorted(np.flatnonzero(federation.priority).tolist(), key=federation.digest)
-        data = {k: self.prepare(self.take_rows(rows, federation.rows(k))) for k in members}
-        ledger: list[dict[int, dict]] = []
+    def run_exchanges(self, ask: Callable[[Statistics], list[Statistics]]) -> bool:
+        """Fit by what ``ask`` returns for each request: statistics, in the order of digests.
+
+        Returns whether the server suppressed something.
+        """
         server = self.exchanges()
         request = next(server)
         while True:
+            try:
+                request = server.send(self.merge(ask(request)))
+            except StopIteration as end:
+                return end.value
+
+    def _fit_here(self, rows: Any, federation: Federation) -> None:
+        """Fit by the clients whose rows are in this process."""
+        members = members_of(federation)
+        data = {k: self.prepare(self.take_rows(rows, federation.rows(k))) for k in members}
+        ledger: list[Charges] = []
+
+        def ask(request: Statistics) -> list[Statistics]:
             sent = {}
             for k in members:
                 with naming_client(federation.names([k])[0]):
-                    sent[k] = self.client_statistics(data[k], request)
-            ledger.append({k: _charge(request, sent[k]) for k in members})
-            try:
-                request = server.send(self.merge(list(sent.values())))
-            except StopIteration as end:
-                self.exchange_ = _as_frame(ledger, federation, server_suppressed=end.value)
-                return
+                    found = self.client_statistics(data[k], request)
+                sent[k] = self.privatize(found, len(ledger), federation.digest(k))
+            ledger.append({k: charge(request, sent[k]) for k in members})
+            return list(sent.values())
+
+        suppressed = self.run_exchanges(ask)
+        self.exchange_ = exchange_table(ledger, federation, suppressed)
 
     def _checked(self, X: Any, clients: Any) -> Any:
         """Validate rows; an error names the first client and column that have one of their own."""
@@ -195,7 +219,9 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
             where = self._place_of_error(X, clients)
             if where is None or type(error) not in (TypeError, ValueError):
                 raise
-            raise type(error)(f"{error} {where}") from error
+            located = type(error)(with_place(error, where))
+            vars(located)["place"] = where  # it has no data, unlike the rest of the message
+            raise located from error
 
     def _place_of_error(self, X: Any, clients: Any) -> str | None:
         """Return in which client's rows and column an error is, if it is in one."""
@@ -226,9 +252,47 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
         return tags
 
 
+@contextmanager
+def fitting_elsewhere(fit: Callable[[Any, Any], None], made_up: bool) -> Iterator[None]:
+    """Context manager in which federated transformers are fitted by a function.
+
+    It is called with the transformer and what ``validate_rows`` returned, and sets the fitted
+    attributes. ``made_up`` tells whether the rows are those of no client.
+    """
+    tokens = _fit_elsewhere.set(fit), _rows_are_made_up.set(made_up)
+    try:
+        yield
+    finally:
+        _fit_elsewhere.reset(tokens[0])
+        _rows_are_made_up.reset(tokens[1])
+
+
+def fitted_elsewhere() -> bool:
+    """Tell whether transformers are fitted by a function, and not to the rows given."""
+    return _fit_elsewhere.get() is not None
+
+
+def rows_are_made_up() -> bool:
+    """Tell whether transformers are fitted elsewhere, to rows of no client."""
+    return _rows_are_made_up.get()
+
+
+def members_of(federation: Federation) -> list[int]:
+    """Return the clients whose statistics count, in the order of their digests."""
+    return sorted(np.flatnonzero(federation.priority).tolist(), key=federation.digest)
+
+
 def place(column: Hashable, client: Hashable | None) -> str:
     """Return a sentence that says where an error is; client None if there is one client only."""
     return f"It is in column {column!r}" + ("." if client is None else f" of client {client!r}.")
+
+
+def with_place(error: Exception, where: str) -> str:
+    """Return an error's text and where it is, as two sentences."""
+    text = str(error).rstrip()
+    if "\n" in text:
+        return f"{text}\n{where}"
+    return f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {where}"
 
 
 @contextmanager
@@ -257,22 +321,30 @@ def n_bytes(value: Any) -> int:
     return sum(map(_object_bytes, array.ravel().tolist()))
 
 
+def _is_told(name: str, statistic: Any) -> bool:
+    return name != "suppressed" and n_bytes(statistic) > 0
+
+
 def _object_bytes(value: Any) -> int:
     if isinstance(value, bytes):
         return len(value)
     return len(value.encode()) if isinstance(value, str) else _BYTES_PER_SCALAR
 
 
-def _charge(request: Statistics, sent: Statistics) -> dict[str, Any]:
+def charge(request: Statistics, sent: Statistics | None) -> dict[str, Any]:
+    """Return the charge of a client in an exchange; None stands for a client that failed."""
     return {
         "bytes_down": n_bytes(request),
-        "bytes_up": n_bytes(sent),
-        "held": ", ".join(name for name in sent if name != "suppressed"),
-        "suppressed": bool(sent.get("suppressed", False)),
+        "bytes_up": 0 if sent is None else n_bytes(sent),
+        "held": ", ".join(name for name, of in (sent or {}).items() if _is_told(name, of)),
+        "suppressed": bool(np.any((sent or {}).get("suppressed", False))),
+        "failed": sent is None,
     }
 
 
-def _as_frame(ledger: list, federation: Federation, server_suppressed: bool) -> pd.DataFrame:
+def exchange_table(
+    ledger: list[Charges], federation: Federation, server_suppressed: bool
+) -> pd.DataFrame:
     """Return the table of exchanges, clients in index order within each."""
     table = [
         {"exchange": e, "client": federation.names([k])[0], **charges[k]}
@@ -283,4 +355,5 @@ def _as_frame(ledger: list, federation: Federation, server_suppressed: bool) -> 
     suppressed = frame.pop("suppressed") | (
         server_suppressed & (frame["exchange"] == len(ledger) - 1)
     )
-    return frame.assign(result=np.where(suppressed, "suppressed", "exact"))
+    result = np.where(suppressed, "suppressed", "exact")
+    return frame.assign(result=np.where(frame.pop("failed"), "failed", result))

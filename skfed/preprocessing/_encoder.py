@@ -13,9 +13,11 @@ from skfed.preprocessing._base import (
     Exchanges,
     SuppressingTransformer,
     place,
+    rows_are_made_up,
+    with_place,
 )
-from skfed.preprocessing._values import Values, client_values, merge_values
-from skfed.utils._sklearn import encoder_columns
+from skfed.preprocessing._values import client_values, merge_values
+from skfed.utils._sklearn import check_unknown, encoder_columns
 
 
 class _RefusedError(Exception):
@@ -30,7 +32,8 @@ class FederatedEncoder(SuppressingTransformer):
     """Base class of encoders; each client sends its categories, and counts where they matter.
 
     The server fits scikit-learn's encoder to rows that have each column's categories, as often as
-    all clients have them where ``min_frequency`` or ``max_categories`` is given.
+    all clients have them where ``min_frequency`` or ``max_categories`` is given. Categories that
+    are parameters are not sent, and not suppressed.
     """
 
     def fit(self, X, y=None, clients=None):
@@ -58,10 +61,32 @@ class FederatedEncoder(SuppressingTransformer):
         try:
             super().fit(X, y, clients=clients)
         except _RefusedError as refused:
+            if rows_are_made_up():
+                raise refused.error from None
             where = self._place_of_refusal(X, clients)
-            raise type(refused.error)(f"{refused.error} {where}") from refused.error
+            raise type(refused.error)(with_place(refused, where)) from refused.error
         validate_data(self, X, reset=True, skip_check_array=True)  # the names of X's columns
         return self
+
+    def fit_transform(self, X, y=None, clients=None):
+        """Fit the encoder, and transform the rows that it is fitted on.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The rows of all clients.
+        y : None
+            Ignored.
+        clients : array-like of shape (n_samples,), default=None
+            The id of the client that holds each row.
+
+        Returns
+        -------
+        array-like of shape (n_samples, n_features_out)
+            The encoded rows.
+        """
+        self.fit(X, y, clients=clients)
+        return self.transform(self._row_of_categories() if rows_are_made_up() else X)
 
     def validate_rows(self, X):
         """Return the columns, each of a dtype of its own."""
@@ -72,8 +97,15 @@ class FederatedEncoder(SuppressingTransformer):
         return [column[indices] for column in rows]
 
     def client_statistics(self, data, request):
-        """Return each column's categories, and how many rows have each if that matters."""
-        sent = client_values(data, self.min_count)
+        """Return each column's categories, and how many rows have each if that matters.
+
+        Of given categories only counts are sent, if they matter; all others are counted as one.
+        """
+        if self._are_given(data):
+            data = [self._known(column, j) for j, column in enumerate(data)]
+            if not self._needs_counts():
+                return {"values": [column[:0] for column in data]}  # of each the dtype
+        sent = client_values(data, self.min_count, self.column_name)
         return sent if self._needs_counts() else {k: v for k, v in sent.items() if k != "counts"}
 
     def merge(self, statistics):
@@ -84,6 +116,12 @@ class FederatedEncoder(SuppressingTransformer):
     def exchanges(self) -> Exchanges:
         """Ask for categories once."""
         merged = yield {}
+        if self._are_given(merged["values"]) and not self._needs_counts():
+            dtypes = [column.values.dtype for column in merged["values"]]
+            columns = [self._given(j, dtype) for j, dtype in enumerate(dtypes)]
+            n = max(map(len, columns))
+            self._fit_to([np.resize(column, n) for column in columns])
+            return False
         known = [column.take(column.holders >= self.min_holders) for column in merged["values"]]
         for j, column in enumerate(known):
             if not len(column.values):
@@ -99,23 +137,49 @@ class FederatedEncoder(SuppressingTransformer):
                 "min_count and min_holders suppress categories, so that the counts which "
                 "min_frequency and max_categories need are not known: pass either these or those."
             )
-        self._fit_to(known)
+        if self._needs_counts():
+            self._fit_to([np.repeat(column.values, column.counts) for column in known])
+        else:
+            n = max(len(column.values) for column in known)
+            self._fit_to([np.resize(column.values, n) for column in known])
         return by_server
+
+    def _are_given(self, columns: list) -> bool:
+        return not isinstance(self.categories, str) and len(self.categories) == len(columns)
+
+    def _given(self, j: int, dtype: np.dtype) -> np.ndarray:
+        """Return the given categories of column ``j``, of scikit-learn's dtype."""
+        return np.array(self.categories[j], dtype=object if dtype.kind in "US" else dtype)
+
+    def _known(self, column: np.ndarray, j: int) -> np.ndarray:
+        """Return a column in which all values that are not given are one; raise if none may be."""
+        given = self._given(j, column.dtype)
+        others, is_given = check_unknown(column, given, return_mask=True)
+        if not len(others):
+            return column
+        if self.handle_unknown == "error":
+            message = f"Found unknown categories {others} in column {j} during fit"
+            raise _RefusedError(ValueError(message))
+        one = next(value for value in range(len(given) + 1) if value not in given)
+        if column.dtype.kind in "USO":
+            return np.where(is_given, column.astype(object), f"not among the categories: {one}")
+        return np.where(is_given, column, column.dtype.type(one))
 
     def _needs_counts(self) -> bool:
         return self.min_frequency is not None or self.max_categories is not None
 
-    def _fit_to(self, columns: list[Values]) -> None:
-        """Fit scikit-learn's encoder to as few rows as have what it needs."""
-        if self._needs_counts():
-            values = [np.repeat(column.values, column.counts) for column in columns]
-        else:
-            n = max(len(column.values) for column in columns)
-            values = [np.resize(column.values, n) for column in columns]
+    def _fit_to(self, columns: list[np.ndarray]) -> None:
+        """Fit scikit-learn's encoder to rows that have what it needs."""
         try:
-            super(BaseFederatedTransformer, self).fit(_table(values))
+            super(BaseFederatedTransformer, self).fit(_table(columns))
         except (TypeError, ValueError) as error:
             raise _RefusedError(error) from error
+
+    def _row_of_categories(self) -> Any:
+        """Return a row that the encoder knows, which a made-up one need not be."""
+        row = _table([categories[:1] for categories in self.categories_])
+        names = getattr(self, "feature_names_in_", None)
+        return row if names is None else pd.DataFrame(row).set_axis(names, axis=1)
 
     def _place_of_refusal(self, X: Any, clients: Any) -> str:
         """Return the column, and the first client with which it is refused, if there is one."""

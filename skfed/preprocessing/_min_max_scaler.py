@@ -5,10 +5,13 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.validation import validate_data
 
 from skfed.preprocessing._base import Exchanges, Statistics, SuppressingTransformer
+from skfed.preprocessing._blocks import ClientRows, blocks
+from skfed.preprocessing._private import bounds_of
+from skfed.preprocessing._scope import ScopedScaler, ScopedTransformer
 from skfed.utils._sklearn import handle_zeros_in_scale
 
 
-class FederatedMinMaxScaler(SuppressingTransformer, MinMaxScaler):
+class FederatedMinMaxScaler(SuppressingTransformer, ScopedScaler, MinMaxScaler):
     """Scale columns to a range over all clients' rows, which stay with them.
 
     Each client sends the minimum and maximum of each column, in one exchange. The fitted attributes
@@ -24,25 +27,39 @@ class FederatedMinMaxScaler(SuppressingTransformer, MinMaxScaler):
         As in scikit-learn.
     priority : collection or mapping of client ids, default=None
         Whose statistics count, as in :class:`FederatedStandardScaler`.
+    scope : {"all", "client"}, default="all"
+        Whose statistics transform a row: those of all clients (of the priority clients, if any are
+        named), or those of the row's own client, as in :class:`FederatedStandardScaler`.
     min_count : int, default=1
         A client sends the ``min_count``-th smallest and largest value of a column, so that at least
         so many of its rows are at or beyond it; nothing of a column of fewer values.
     min_holders : int, default=1
         The server takes the ``min_holders``-th smallest of the clients' minima, and largest of
         their maxima.
+    bounds : (lowest, highest), each a number or array-like of shape (n_features,), default=None
+        Bounds of the columns that are known without a look at the data. They are then minima and
+        maxima, and clients send nothing. Noise would not hide that an extreme is a value of a row,
+        so there is no ``privacy``.
 
     Attributes
     ----------
     min_, scale_, data_min_, data_max_, data_range_, n_samples_seen_, n_features_in_, \
 feature_names_in_
         As in scikit-learn.
+    clients_ : ndarray of shape (n_clients,)
+        The ids of the clients; with ``scope="client"`` only.
+    by_client_ : dict of ndarray of shape (n_clients, n_features)
+        With ``scope="client"`` only: by name, each client's own ``data_min_``, ``data_max_``,
+        ``data_range_``, ``scale_`` and ``min_``.
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
     Examples
     --------
     >>> from skfed.preprocessing import FederatedMinMaxScaler
-    >>> scaler = FederatedMinMaxScaler().fit([[0.0], [2.0], [8.0]], clients=["a", "a", "b"])
+    >>> scaler = FederatedMinMaxScaler().fit(
+    ...     [[0.0], [2.0], [8.0]], clients=["a", "a", "b"]
+    ... )
     >>> scaler.transform([[2.0]])
     array([[0.25]])
     """
@@ -50,8 +67,11 @@ feature_names_in_
     _parameter_constraints = {
         **MinMaxScaler._parameter_constraints,
         **SuppressingTransformer._suppression_constraints,
+        **ScopedTransformer._scope_constraints,
+        "bounds": ["array-like", None],
         "priority": "no_validation",
     }
+    _attributes_by_client = ("data_min_", "data_max_", "data_range_", "scale_", "min_")
 
     def __init__(
         self,
@@ -60,13 +80,17 @@ feature_names_in_
         copy=True,
         clip=False,
         priority=None,
+        scope="all",
         min_count=1,
         min_holders=1,
+        bounds=None,
     ):
         super().__init__(feature_range, copy=copy, clip=clip)
         self.priority = priority
+        self.scope = scope
         self.min_count = min_count
         self.min_holders = min_holders
+        self.bounds = bounds
 
     def validate_rows(self, X):
         """Return the rows as floats, and check the range."""
@@ -76,12 +100,26 @@ feature_names_in_
                 "Minimum of desired feature range must be smaller than maximum. Got "
                 f"{self.feature_range}."
             )
+        if self.bounds is not None and (self.min_count > 1 or self.min_holders > 1):
+            raise ValueError(
+                f"min_count={self.min_count} and min_holders={self.min_holders} suppress extremes "
+                "of rows, which are not sent with bounds: leave them out."
+            )
         return validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
+
+    def take_rows(self, rows, indices):
+        """Return some of the rows, copied only where they are read."""
+        return ClientRows(rows, indices)
 
     def client_statistics(self, data, request):
         """Return the number of rows, and of each column the extremes that may be sent."""
-        exact = _extremes(data, 1)
-        sent = exact if self.min_count == 1 else _extremes(data, self.min_count)
+        if self.bounds is not None:
+            return {}
+        ends = [_ends(block) for block in blocks(data)]
+        exact = np.stack([_ends(end)[i] for i, end in enumerate(np.stack(ends, axis=1))])
+        sent = exact
+        if self.min_count > 1:
+            sent = _extremes(np.concatenate(list(blocks(data))), self.min_count)
         suppressed = (sent != exact) & ~np.isnan(exact)
         return {"n": np.array([len(data)]), "min": sent[0], "max": sent[1]} | (
             {"suppressed": suppressed.any(axis=0)} if suppressed.any() else {}
@@ -89,6 +127,11 @@ feature_names_in_
 
     def merge(self, statistics):
         """Return the ``min_holders``-th smallest minimum and largest maximum of the clients."""
+        if self.bounds is not None:
+            low, high = bounds_of(self)
+            none = np.zeros(len(low), dtype=bool)
+            sides = {"by_server": none, "by_clients": none}
+            return {"n": np.array([0]), "min": low.copy(), "max": high.copy(), **sides}
         low, high = (np.stack([s[name] for s in statistics]) for name in ("min", "max"))
         exact = _extremes(low, 1)[0], _extremes(high, 1)[1]
         left = _extremes(low, self.min_holders)[0], _extremes(high, self.min_holders)[1]
@@ -134,9 +177,14 @@ def _extremes(values: np.ndarray, n: int) -> np.ndarray:
     Bit for bit the same for all orders of the values: -0.0 becomes 0.0.
     """
     if n == 1:
-        return np.stack([np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)]) + 0
+        return _ends(values)
     if len(values) < n:
         return np.full((2, values.shape[1]), np.nan, values.dtype)
     smallest, of_negative = (np.partition(v, n - 1, axis=0)[n - 1] for v in (values, -values))
     extremes = np.stack([smallest, -of_negative]) + 0  # NaN counts as largest in both
     return np.where(extremes[0] > extremes[1], values.dtype.type(np.nan), extremes)
+
+
+def _ends(values: np.ndarray) -> np.ndarray:
+    """Return the smallest and largest along the first axis; NaN where there are none."""
+    return np.stack([np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)]) + 0

@@ -38,7 +38,9 @@ feature_name_combiner
     --------
     >>> from skfed.preprocessing import FederatedOneHotEncoder
     >>> encoder = FederatedOneHotEncoder(sparse_output=False)
-    >>> encoder.fit_transform([["red"], ["blue"], ["red"]], clients=["a", "b", "b"])
+    >>> encoder.fit_transform(
+    ...     [["red"], ["blue"], ["red"]], clients=["a", "b", "b"]
+    ... )
     array([[0., 1.],
            [1., 0.],
            [0., 1.]])

@@ -38,7 +38,9 @@ max_categories
     --------
     >>> from skfed.preprocessing import FederatedOrdinalEncoder
     >>> encoder = FederatedOrdinalEncoder()
-    >>> encoder.fit_transform([["red"], ["blue"], ["red"]], clients=["a", "b", "b"]).ravel()
+    >>> encoder.fit_transform(
+    ...     [["red"], ["blue"], ["red"]], clients=["a", "b", "b"]
+    ... ).ravel()
     array([1., 0., 1.])
     """
 

@@ -8,12 +8,14 @@ from sklearn.decomposition import PCA
 from sklearn.utils.extmath import svd_flip
 from sklearn.utils.validation import validate_data
 
-from skfed.preprocessing._base import BaseFederatedTransformer, Exchanges
+from skfed.preprocessing._base import Exchanges, Statistics
+from skfed.preprocessing._blocks import ClientRows
 from skfed.preprocessing._moments import merge_products, products
+from skfed.preprocessing._private import PrivateTransformer, average_rows, merge_averages
 from skfed.utils._sklearn import Interval, StrOptions, infer_dimension
 
 
-class FederatedPCA(BaseFederatedTransformer, PCA):
+class FederatedPCA(PrivateTransformer, PCA):
     """Principal components of all clients' rows, which stay with them.
 
     Each client sends its number of rows, their mean and the matrix of sums of products of
@@ -31,6 +33,14 @@ class FederatedPCA(BaseFederatedTransformer, PCA):
         As in scikit-learn.
     priority : collection or mapping of client ids, default=None
         Whose statistics count, as in :class:`FederatedStandardScaler`.
+    privacy : GaussianMechanism, default=None
+        Clips and adds noise to what each client sends, all of which is then private with respect to
+        all of its data but their number (:func:`skfed.privacy.privacy_spent`); needs ``bounds``.
+    bounds : (lowest, highest), each a number or array-like of shape (n_features,), default=None
+        Bounds of the columns, to which values are clipped before they are summed; for ``privacy``.
+    random_state : int, RandomState instance or None, default=None
+        The seed of the noise. Steps of the same seed do not share noise: it depends also on what is
+        sent.
 
     Attributes
     ----------
@@ -61,13 +71,27 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
         "copy": ["boolean"],
         "whiten": ["boolean"],
         "priority": "no_validation",
+        **PrivateTransformer._privacy_constraints,
     }
 
-    def __init__(self, n_components=None, *, copy=True, whiten=False, priority=None):
+    def __init__(
+        self,
+        n_components=None,
+        *,
+        copy=True,
+        whiten=False,
+        priority=None,
+        privacy=None,
+        bounds=None,
+        random_state=None,
+    ):
         self.n_components = n_components
         self.copy = copy
         self.whiten = whiten
         self.priority = priority
+        self.privacy = privacy
+        self.bounds = bounds
+        self.random_state = random_state
 
     def validate_rows(self, X):
         """Return the rows as floats, none of them missing."""
@@ -75,12 +99,20 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
         self._dtype = rows.dtype
         return rows
 
+    def take_rows(self, rows, indices):
+        """Return some of the rows, copied only where they are read."""
+        return ClientRows(rows, indices)
+
     def client_statistics(self, data, request):
         """Return the number of rows, their mean and the products of deviations."""
+        if self.privacy is not None:
+            return average_rows([_sums(block) for block in self.scaled_blocks(data)], len(data))
         return products(data)
 
     def merge(self, statistics):
         """Return number, mean and products of all clients' rows."""
+        if self.privacy is not None:
+            return self._products_of(merge_averages(statistics))
         return merge_products(statistics)
 
     def exchanges(self) -> Exchanges:
@@ -97,6 +129,18 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
         self.n_samples_ = n
         self._keep(variances, components, self._count_components(n, variances))
         return False
+
+    def _products_of(self, merged: Statistics) -> Statistics:
+        """Return sums of products of deviations from noisy averages of values in [-1, 1]."""
+        middle, half = self.scale_of_bounds()
+        f = self.n_features_in_
+        mean = np.clip(merged["averages"][:f], -1.0, 1.0)
+        second = np.zeros((f, f))
+        second[np.triu_indices(f)] = merged["averages"][f:]
+        second += np.triu(second, 1).T
+        covariance = (second - np.outer(mean, mean)) * np.outer(half, half)
+        n = merged["n"]
+        return {"n": np.array([n]), "mean": middle + half * mean, "products": n * covariance}
 
     def _count_components(self, n: int, variances: np.ndarray) -> int:
         """Return how many components to keep, by scikit-learn's rules."""
@@ -128,3 +172,9 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
         self.n_components_ = n_components
         noise = variances[n_components:].mean() if n_components < len(variances) else 0.0
         self.noise_variance_ = self._dtype.type(noise)
+
+
+def _sums(block: np.ndarray) -> np.ndarray:
+    """Return the sums of each column, and of products of each pair of columns."""
+    products = block.T @ block
+    return np.concatenate([block.sum(axis=0), products[np.triu_indices(len(products))]])

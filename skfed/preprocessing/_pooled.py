@@ -7,6 +7,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from skfed.utils._routing import takes_in_fit
+
 
 def _has(method: str):
     return available_if(lambda self: hasattr(self.transformer, method))
@@ -147,6 +149,11 @@ def pooled(transformer: Any) -> PooledTransformer:
         One that is fitted and transforms as it does. Its parameters are named
         ``transformer__parameter``.
 
+    Raises
+    ------
+    TypeError
+        If it is no transformer, or one that takes clients and so pools nothing.
+
     Examples
     --------
     >>> from sklearn.preprocessing import StandardScaler
@@ -154,4 +161,14 @@ def pooled(transformer: Any) -> PooledTransformer:
     >>> pooled(StandardScaler()).fit_transform([[1.0], [3.0]]).ravel()
     array([-1.,  1.])
     """
+    name = getattr(transformer, "__name__", type(transformer).__name__)
+    if isinstance(transformer, type) or not (
+        hasattr(transformer, "fit") and hasattr(transformer, "transform")
+    ):
+        raise TypeError(
+            f"pooled takes a transformer, an object with fit and transform; got {name}: an "
+            "estimator needs no mark, and a class is to be called."
+        )
+    if takes_in_fit(transformer, "clients"):
+        raise TypeError(f"{name} takes clients, and so pools nothing: leave pooled(...) out.")
     return PooledTransformer(transformer)

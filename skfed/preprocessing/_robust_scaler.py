@@ -13,10 +13,12 @@ from skfed.preprocessing._quantiles import (
     neighbours,
     sorted_columns,
 )
+from skfed.preprocessing._scope import ScopedScaler, ScopedTransformer
 from skfed.utils._sklearn import handle_zeros_in_scale
+from skfed.utils._warnings import warn
 
 
-class FederatedRobustScaler(SuppressingTransformer, RobustScaler):
+class FederatedRobustScaler(SuppressingTransformer, ScopedScaler, RobustScaler):
     """Scale columns by quantiles over all clients' rows, which stay with them.
 
     Each client counts its values up to edges that the server asks for, in at most 18 exchanges (10
@@ -35,21 +37,34 @@ class FederatedRobustScaler(SuppressingTransformer, RobustScaler):
         As in scikit-learn.
     priority : collection or mapping of client ids, default=None
         Whose statistics count, as in :class:`FederatedStandardScaler`.
+    scope : {"all", "client"}, default="all"
+        Whose statistics transform a row: those of all clients (of the priority clients, if any are
+        named), or those of the row's own client, as in :class:`FederatedStandardScaler`.
     min_count, min_holders : int, default=1
         The server does not search on where fewer than ``min_count`` values, or values of fewer than
-        ``min_holders`` clients, are left; the middle of the interval before stands for the value.
+        ``min_holders`` clients, are left; what stands for the value is then at most as far from it
+        as the narrowest interval is wide that holds it and as many (of several quantiles of a
+        column, the widest of these). This takes some further exchanges. Where the distance of the
+        quantiles may so be wrong by more than half, fit warns.
 
     Attributes
     ----------
     center_, scale_, n_features_in_, feature_names_in_
         As in scikit-learn.
+    clients_ : ndarray of shape (n_clients,)
+        The ids of the clients; with ``scope="client"`` only.
+    by_client_ : dict of ndarray of shape (n_clients, n_features)
+        With ``scope="client"`` only: by name, each client's own ``center_`` and ``scale_``.
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
     Examples
     --------
     >>> from skfed.preprocessing import FederatedRobustScaler
-    >>> X, clients = [[1.0], [2.0], [30.0], [4.0], [5.0]], ["a", "b", "b", "a", "a"]
+    >>> X, clients = (
+    ...     [[1.0], [2.0], [30.0], [4.0], [5.0]],
+    ...     ["a", "b", "b", "a", "a"],
+    ... )
     >>> scaler = FederatedRobustScaler().fit(X, clients=clients)
     >>> scaler.center_, scaler.scale_
     (array([4.]), array([3.]))
@@ -58,8 +73,10 @@ class FederatedRobustScaler(SuppressingTransformer, RobustScaler):
     _parameter_constraints = {
         **RobustScaler._parameter_constraints,
         **SuppressingTransformer._suppression_constraints,
+        **ScopedTransformer._scope_constraints,
         "priority": "no_validation",
     }
+    _attributes_by_client = ("center_", "scale_")
 
     def __init__(
         self,
@@ -70,6 +87,7 @@ class FederatedRobustScaler(SuppressingTransformer, RobustScaler):
         copy=True,
         unit_variance=False,
         priority=None,
+        scope="all",
         min_count=1,
         min_holders=1,
     ):
@@ -81,6 +99,7 @@ class FederatedRobustScaler(SuppressingTransformer, RobustScaler):
             unit_variance=unit_variance,
         )
         self.priority = priority
+        self.scope = scope
         self.min_count = min_count
         self.min_holders = min_holders
 
@@ -103,7 +122,7 @@ class FederatedRobustScaler(SuppressingTransformer, RobustScaler):
 
     def merge(self, statistics):
         """Return sums of counts and of clients that have values."""
-        return merge_counts(statistics)
+        return merge_counts(statistics, self.min_holders)
 
     def exchanges(self) -> Exchanges:
         """Ask for numbers of values, then for counts until the quantiles are known."""
@@ -111,16 +130,28 @@ class FederatedRobustScaler(SuppressingTransformer, RobustScaler):
         check_enough(self, counted)
         least, most = np.asarray(self.quantile_range) / 100
         shares = [0.5] * self.with_centering + [least, most] * self.with_scaling
-        low, high, part, suppressed = yield from neighbours(
+        low, high, part, errors = yield from neighbours(
             counted["n"], shares, self._dtype, self.min_count, self.min_holders
         )
         self.center_ = np.mean([low[:, 0], high[:, 0]], axis=0) if self.with_centering else None
         self.scale_ = None
         if self.with_scaling:
             ends = interpolate(low, high, part)[:, -2:]
+            self._warn_of_wide(ends, errors[:, -2:])
             scale = handle_zeros_in_scale(ends[:, 1] - ends[:, 0], copy=False)
             self.scale_ = scale / _normal_range(least, most) if self.unit_variance else scale
-        return suppressed
+        return not np.isnan(errors).all()
+
+    def _warn_of_wide(self, ends: np.ndarray, errors: np.ndarray) -> None:
+        """Warn of columns whose range may be wrong by more than half, since it is suppressed."""
+        wide = np.nansum(errors / 2, axis=1) > (ends[:, 1] / 2 - ends[:, 0] / 2) / 2
+        for j in np.flatnonzero(wide).tolist():
+            warn(
+                f"column {self.column_name(j)!r}: min_count={self.min_count} and min_holders="
+                f"{self.min_holders} leave its quantiles too uncertain to scale by: {ends[j, 0]:g} "
+                f"and {ends[j, 1]:g}, each up to {np.nanmax(errors[j]):g} from the true one. Lower "
+                "them, or scale the column by a FederatedStandardScaler."
+            )
 
 
 def _normal_range(least: float, most: float) -> float:

@@ -6,8 +6,15 @@ import numpy as np
 import pandas as pd
 from sklearn.impute import SimpleImputer
 
-from skfed.preprocessing._base import Exchanges, Statistics, SuppressingTransformer
+from skfed.preprocessing._base import Exchanges, SuppressingTransformer
 from skfed.preprocessing._moments import means, merge_means
+from skfed.preprocessing._private import (
+    PrivateTransformer,
+    average_rows,
+    merge_averages,
+    moments_of_averages,
+    sums_of_powers,
+)
 from skfed.preprocessing._quantiles import (
     check_enough,
     client_counts,
@@ -15,11 +22,14 @@ from skfed.preprocessing._quantiles import (
     neighbours,
     sorted_columns,
 )
+from skfed.preprocessing._scope import ScopedTransformer
 from skfed.preprocessing._values import client_values, merge_values
 from skfed.utils._sklearn import StrOptions, get_mask, imputer_rows
 
 
-class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
+class FederatedSimpleImputer(
+    SuppressingTransformer, PrivateTransformer, ScopedTransformer, SimpleImputer
+):
     """Fill missing values by statistics over all clients' rows, which stay with them.
 
     Each client sends how many of its values are missing, and: ``"mean"``, the number and mean of
@@ -42,15 +52,31 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
         As in scikit-learn.
     priority : collection or mapping of client ids, default=None
         Whose statistics count, as in :class:`FederatedStandardScaler`.
+    scope : {"all", "client"}, default="all"
+        Whose statistics fill a row: those of all clients (of the priority clients, if any are
+        named), or those of the row's own client, as in :class:`FederatedStandardScaler`.
     min_count, min_holders : int, default=1
         For ``"most_frequent"``, a client sends only values of so many of its rows, and the server
         takes only values that so many clients sent. For ``"median"``, as in
         :class:`FederatedRobustScaler`.
+    privacy : GaussianMechanism, default=None
+        Clips and adds noise to what each client sends, all of which is then private with respect to
+        all of its data but their number (:func:`skfed.privacy.privacy_spent`); needs ``bounds``
+        and ``strategy="mean"``.
+    bounds : (lowest, highest), each a number or array-like of shape (n_features,), default=None
+        Bounds of the columns, to which values are clipped before they are summed; for ``privacy``.
+    random_state : int, RandomState instance or None, default=None
+        The seed of the noise. Steps of the same seed do not share noise: it depends also on what is
+        sent.
 
     Attributes
     ----------
     statistics_, indicator_, n_features_in_, feature_names_in_
         As in scikit-learn.
+    clients_ : ndarray of shape (n_clients,)
+        The ids of the clients; with ``scope="client"`` only.
+    by_client_ : dict of ndarray of shape (n_clients, n_features)
+        With ``scope="client"`` only: by name, each client's own ``statistics_``.
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
@@ -67,9 +93,12 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
     _parameter_constraints = {
         **SimpleImputer._parameter_constraints,
         **SuppressingTransformer._suppression_constraints,
+        **ScopedTransformer._scope_constraints,
+        **PrivateTransformer._privacy_constraints,
         "strategy": [StrOptions({"mean", "median", "most_frequent", "constant"})],
         "priority": "no_validation",
     }
+    _attributes_by_client = ("statistics_",)
 
     def __init__(
         self,
@@ -81,8 +110,12 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
         add_indicator=False,
         keep_empty_features=False,
         priority=None,
+        scope="all",
         min_count=1,
         min_holders=1,
+        privacy=None,
+        bounds=None,
+        random_state=None,
     ):
         super().__init__(
             missing_values=missing_values,
@@ -93,8 +126,12 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
             keep_empty_features=keep_empty_features,
         )
         self.priority = priority
+        self.scope = scope
         self.min_count = min_count
         self.min_holders = min_holders
+        self.privacy = privacy
+        self.bounds = bounds
+        self.random_state = random_state
 
     def validate_rows(self, X):
         """Return the rows as scikit-learn's imputer sees them, and check the parameters."""
@@ -103,6 +140,12 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
             raise ValueError(
                 f"min_count={self.min_count} and min_holders={self.min_holders} suppress values of "
                 f"rows, which strategy={self.strategy!r} does not send: leave them out."
+            )
+        if self.privacy is not None and (self.strategy != "mean" or self.add_indicator):
+            what = f"strategy={self.strategy!r}" if self.strategy != "mean" else "add_indicator"
+            raise ValueError(
+                f"privacy covers the sums of strategy='mean' only: {what} needs values of rows, or "
+                "which columns lack some. Leave privacy out, or take strategy='mean' without it."
             )
         return imputer_rows(self, X)
 
@@ -121,6 +164,9 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
     def client_statistics(self, data, request):
         """Return numbers of rows and of missing values, and what the strategy needs."""
         missing, present = data
+        if self.privacy is not None:
+            sums = [sums_of_powers(block, 1) for block in self.scaled_blocks(present)]
+            return average_rows(sums, len(present))
         if self.strategy == "median" and request:
             return client_counts(present, request)
         sent = {"rows": np.array([len(missing)]), "missing": missing.sum(axis=0)}
@@ -129,19 +175,25 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
         elif self.strategy == "median":
             sent |= client_counts(present, request)
         elif self.strategy == "most_frequent":
-            sent |= client_values(present, self.min_count)
+            sent |= client_values(present, self.min_count, self.column_name)
         return sent
 
     def merge(self, statistics):
         """Return numbers of missing values, and the statistics of all clients' rows."""
+        if self.privacy is not None:
+            merged = merge_averages(statistics)
+            middle, half = self.scale_of_bounds()
+            (mean,) = moments_of_averages(merged, self.n_features_in_)
+            # Noisy numbers of missing values do not tell which columns lack all.
+            return {"rows": merged["n"], "missing": 0 * mean, "mean": middle + half * mean}
         if "rows" not in statistics[0]:
-            return merge_counts(statistics)
+            return merge_counts(statistics, self.min_holders)
         rows, missing = (np.stack([s[key] for s in statistics]) for key in ("rows", "missing"))
-        merged: Statistics = {"rows": rows.sum(), "missing": missing.sum(axis=0)}
+        merged = {"rows": rows.sum(), "missing": missing.sum(axis=0)}
         if self.strategy == "mean":
             merged |= merge_means(statistics)
         elif self.strategy == "median":
-            merged |= merge_counts(statistics)
+            merged |= merge_counts(statistics, self.min_holders)
         elif self.strategy == "most_frequent":
             merged["values"] = merge_values(statistics)
         return merged
@@ -156,9 +208,10 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
             fills = merged["mean"]
         elif self.strategy == "median":
             check_enough(self, merged)
-            low, high, _, suppressed = yield from neighbours(
+            low, high, _, errors = yield from neighbours(
                 merged["n"], [0.5], self._fit_dtype, self.min_count, self.min_holders
             )
+            suppressed = not np.isnan(errors).all()
             fills = np.mean([low, high], axis=0)[:, 0]
         elif self.strategy == "most_frequent":
             fills, suppressed = self._most_frequent(merged["values"], empty)
@@ -166,6 +219,13 @@ class FederatedSimpleImputer(SuppressingTransformer, SimpleImputer):
         if self.strategy != "constant":
             self.statistics_[~empty] = fills[~empty]
         return suppressed
+
+    def _is_missing(self, rows: np.ndarray) -> np.ndarray:
+        return get_mask(rows, self.missing_values)
+
+    def _may_differ(self) -> np.ndarray:
+        # A column without a statistic of all clients is left out, for every client.
+        return ~np.asarray(pd.isna(self.statistics_))
 
     def _most_frequent(self, columns: list, empty: np.ndarray) -> tuple[np.ndarray, bool]:
         """Return each column's most frequent value, the smallest of several."""

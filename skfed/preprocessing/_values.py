@@ -1,6 +1,7 @@
 """Distinct values of columns, how often they occur, and how many clients have them."""
 
 from collections import Counter
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,11 @@ def distinct(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return _objects(counter), np.fromiter(counter.values(), dtype=np.int64, count=len(counter))
 
 
-def client_values(columns: list[np.ndarray], min_count: int) -> Statistics:
+def client_values(
+    columns: list[np.ndarray], min_count: int, column_name: Callable[[int], Hashable]
+) -> Statistics:
     """Return values and counts of each column, those of fewer rows than ``min_count`` left out."""
-    found = [_distinct_of(column, j) for j, column in enumerate(columns)]
+    found = [_distinct_of(column, column_name(j)) for j, column in enumerate(columns)]
     enough = [counts >= min_count for _, counts in found]
     return {
         "values": [values[mask] for (values, _), mask in zip(found, enough, strict=True)],
@@ -40,12 +43,12 @@ def client_values(columns: list[np.ndarray], min_count: int) -> Statistics:
     } | ({} if all(mask.all() for mask in enough) else {"suppressed": True})
 
 
-def _distinct_of(column: np.ndarray, j: int) -> tuple[np.ndarray, np.ndarray]:
+def _distinct_of(column: np.ndarray, name: Hashable) -> tuple[np.ndarray, np.ndarray]:
     try:
         return distinct(column)
     except TypeError as error:
         raise TypeError(
-            f"column {j}: an argument must be a string or a number: {error}."
+            f"column {name!r}: an argument must be a string or a number: {error}."
         ) from error
 
 

@@ -41,7 +41,8 @@ def read(path: Path) -> Any:
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Cloned, since they are views of the file, which Windows does not replace meanwhile.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is no file of skfed's, or damaged: {error}") from error
     text = metadata.get("skfed")
@@ -107,6 +108,10 @@ def to_json(value: Any, tensors: Tensors) -> Any:
         return _tensor_to_json(value, tensors)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufUSO":
         return _array_to_json(value, tensors)
+    if isinstance(value, np.dtype) and value.fields is None:
+        return {"dtype": value.str}
+    if isinstance(value, slice):
+        return {"slice": [to_json(one, tensors) for one in (value.start, value.stop, value.step)]}
     if isinstance(value, pd.Timestamp):
         return {"timestamp": [value.isoformat(), value.unit, _zone_of(value)]}
     if isinstance(value, pd.Timedelta):
@@ -150,6 +155,10 @@ def _from_kind(kind: str, content: Any, tensors: Tensors) -> Any:
     if kind == "objects":
         members = from_json(content, tensors)
         return np.fromiter(members, dtype=object, count=len(members))
+    if kind == "dtype":
+        return np.dtype(content)
+    if kind == "slice":
+        return slice(*(from_json(one, tensors) for one in content))
     if kind == "timestamp":
         return _timestamp(*content)
     if kind == "timedelta":
@@ -184,6 +193,7 @@ def _array_to_json(value: np.ndarray, tensors: Tensors) -> dict[str, Any]:
         return {"bytestrings": np.char.decode(value, "latin-1").tolist()}
     if value.dtype.kind == "O":
         return {"objects": [to_json(one, tensors) for one in value]}
+    value = value if value.flags.writeable else value.copy()  # torch would warn
     return {"array": _add(torch.as_tensor(value), tensors)}
 
 

@@ -7,6 +7,7 @@ from sklearn.pipeline import Pipeline, _name_estimators
 from sklearn.preprocessing._data import _handle_zeros_in_scale as handle_zeros_in_scale
 from sklearn.preprocessing._data import _is_constant_feature as is_constant_feature
 from sklearn.utils import _safe_indexing as safe_indexing
+from sklearn.utils._encode import _check_unknown as check_unknown
 from sklearn.utils._mask import _get_mask as get_mask
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 from sklearn.utils._repr_html.estimator import _VisualBlock
@@ -18,6 +19,7 @@ __all__ = [
     "OpenPipeline",
     "StrOptions",
     "check_sample_weight",
+    "check_unknown",
     "encoder_columns",
     "get_mask",
     "handle_zeros_in_scale",

@@ -108,7 +108,20 @@ def test_text_in_a_numeric_column_at_one_site(table, transformer, as_list):
         clone(transformer).fit(X)
 
 
-@pytest.mark.parametrize("transformer", [*SCALERS, *IMPUTERS, FederatedPCA()], ids=str)
+def test_the_place_is_a_sentence_of_its_own(table):
+    table = table.astype(object)
+    table.iloc[5, 1] = "n/a"
+    with pytest.raises(ValueError) as raised:
+        FederatedStandardScaler().fit(table, clients=IDS)
+    place = "It is in column 'weight' of client 'south'."
+    assert str(raised.value) == f"could not convert string to float: 'n/a'. {place}"
+    table.iloc[5, 1] = np.nan
+    with pytest.raises(ValueError) as raised:
+        FederatedPCA().fit(table.astype(float), clients=IDS)
+    assert str(raised.value).splitlines()[-1] == place
+
+
+@pytest.mark.parametrize("transformer", [*SCALERS, *IMPUTERS, *ENCODERS, FederatedPCA()], ids=str)
 @pytest.mark.parametrize("bad", [np.inf, -np.inf])
 def test_infinities(table, transformer, bad):
     table.iloc[7, 2] = bad
@@ -151,7 +164,7 @@ def test_a_category_that_was_not_announced(transformer):
 @pytest.mark.parametrize("transformer", [*ENCODERS, IMPUTERS[2]], ids=str)
 def test_an_entry_that_is_no_value(transformer):
     X = pd.DataFrame({"city": pd.Series([["a", "b"]] + ["a"] * 7, dtype=object)})
-    with pytest.raises(TypeError, match="client 'north': column 0: .*unhashable"):
+    with pytest.raises(TypeError, match="client 'north': column 'city': .*unhashable"):
         clone(transformer).fit(X, clients=IDS)
 
 

@@ -13,6 +13,7 @@ from skfed.preprocessing import (
     FederatedSimpleImputer,
     FederatedStandardScaler,
 )
+from skfed.preprocessing._base import fitting_elsewhere
 from skfed.preprocessing._quantiles import (
     client_counts,
     merge_counts,
@@ -87,6 +88,13 @@ def test_a_client_sends_the_value_that_so_many_of_its_rows_are_at_or_beyond():
         FederatedMinMaxScaler(min_count=5).fit(X, clients=ids)
 
 
+def test_a_client_that_suppresses_in_one_of_several_columns_is_told():
+    rows = np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])
+    fitted = FederatedMinMaxScaler(min_count=2).fit(rows, clients=["a"] * 3)
+    assert fitted.data_min_.tolist() == [2.0, 5.0]
+    assert fitted.exchange_["result"].tolist() == ["suppressed"]
+
+
 def test_the_server_takes_extremes_that_so_many_clients_are_at_or_beyond():
     X, ids = column(0, 5, 2, 100, 3, 7), list("aabbcc")
     scaler = FederatedMinMaxScaler(min_holders=2).fit(X, clients=ids)
@@ -115,6 +123,31 @@ def test_rare_categories_stay_with_their_client_or_the_server(encoder):
         encoder(min_count=2, max_categories=2).fit(X, clients=ids)
     with pytest.raises(ValueError, match="min_holders.*min_frequency"):
         encoder(min_holders=2, min_frequency=2).fit(X, clients=ids)
+
+
+@pytest.mark.parametrize("encoder", [FederatedOneHotEncoder, FederatedOrdinalEncoder])
+def test_given_categories_are_neither_sent_nor_suppressed(encoder):
+    X, ids = column("x", "x", "y", "z", "z", "y", "x", dtype=object), list("aaabbcc")
+    given = [["z", "y", "x", "none has it"]]
+    fitted = encoder(categories=given, min_count=2, min_holders=3).fit(X, clients=ids)
+    assert fitted.categories_[0].tolist() == given[0]
+    table = fitted.exchange_
+    assert table["bytes_up"].tolist() == [0, 0, 0]
+    assert set(table["held"]) == {""} and set(table["result"]) == {"exact"}
+    fitted = encoder(categories=given, max_categories=3).fit(X, clients=ids)
+    assert set(fitted.exchange_["held"]) == {"values, counts"}
+
+
+def test_values_beside_given_categories_are_sent_as_one():
+    X, ids = column("x", "x", "secret", "z", "z", "other", "x", dtype=object), list("aaabbcc")
+    encoder = FederatedOneHotEncoder(
+        categories=[["x", "z", "w"]], min_frequency=3, handle_unknown="infrequent_if_exist"
+    )
+    encoder.validate_rows(X)
+    sent = encoder.client_statistics([X[2:, 0]], {})
+    assert not {"secret", "other"} & set(sent["values"][0]) and max(sent["counts"][0]) == 2
+    encoder.fit(X, clients=ids)
+    assert encoder.infrequent_categories_[0].tolist() == ["z", "w"]
 
 
 def test_the_most_frequent_of_the_values_that_may_be_sent():
@@ -159,9 +192,9 @@ def test_no_interval_is_divided_that_holds_too_little(least):
             asked = np.ptp(request["edges"], axis=-1) > 0
             assert (inside.sum(axis=0)[asked] >= least["min_count"]).all()
             assert ((inside > 0).sum(axis=0)[asked] >= least.get("min_holders", 1)).all()
-            request = search.send(merge_counts(sent))
+            request = search.send(merge_counts(sent, least.get("min_holders", 1)))
     except StopIteration as end:
-        values, suppressed = end.value
+        values, suppressed, _ = end.value
     exact = np.take_along_axis(np.sort(X, axis=0).T, ranks, axis=1)
     np.testing.assert_array_equal(values[~suppressed], exact[~suppressed])
     assert suppressed.any() and np.abs(values - exact).max() < 1
@@ -215,3 +248,20 @@ def test_too_few_values_have_neither_minimum_nor_maximum(params):
     scaler = FederatedMinMaxScaler(**params)
     with pytest.raises(ValueError, match="column 0: .* suppress its minimum or its maximum"):
         scaler.fit(X, clients=clients)
+
+
+@pytest.mark.parametrize("made_up", [True, False])
+def test_a_function_may_fit_a_transformer_instead_of_its_exchanges(made_up):
+    """An encoder that is fitted to other rows encodes a row of its own categories."""
+    elsewhere = FederatedOneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    elsewhere.fit([["red"], ["blue"]], clients=[0, 1])
+    seen = []
+
+    def fit(transformer, rows):
+        seen.append(rows[0].tolist())
+        vars(transformer).update(vars(elsewhere))
+
+    with fitting_elsewhere(fit, made_up):
+        row = FederatedOneHotEncoder().fit_transform([["green"]])
+    assert seen == [["green"]]
+    assert row.tolist() == ([[1.0, 0.0]] if made_up else [[0.0, 0.0]])

@@ -6,18 +6,29 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from joblib import parallel_config
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.decomposition import PCA
 from sklearn.feature_selection import SelectFromModel
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
+from sklearn.random_projection import GaussianRandomProjection
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skfed import FedAlignSelector, FederatedClassifier, make_pipeline
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, make_pipeline
 from skfed.pipeline import FederatedPipeline
 from skfed.preprocessing import (
     FederatedOneHotEncoder,
@@ -102,6 +113,18 @@ def test_a_column_transformer_needs_routing(frame, routing):
     assert {len(t.exchange_["client"].unique()) for _, t in union.transformer_list} == {4}
 
 
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_the_same_bits_with_any_n_jobs(frame, n_jobs):
+    X, _, ids = frame
+    with sklearn.config_context(enable_metadata_routing=True), parallel_config("threading"):
+        fitted = columns().set_params(n_jobs=n_jobs).fit(X, clients=ids)
+    scaler = fitted.named_transformers_["numbers"][1]
+    filled = FederatedSimpleImputer(strategy="median").fit_transform(X[["age", "pay"]], clients=ids)
+    alone = FederatedStandardScaler().fit(filled, clients=ids)
+    np.testing.assert_array_equal(scaler.mean_, alone.mean_)
+    np.testing.assert_array_equal(scaler.var_, alone.var_)
+
+
 def test_a_search_over_a_transformers_parameter_and_eps(numbers, routing):
     X, y, ids = numbers
     pipe = make_pipeline(FederatedSimpleImputer(), FederatedStandardScaler(), model())
@@ -162,6 +185,7 @@ POOLING = "fitted on the rows of all clients"
         ([SimpleImputer(), MinMaxScaler()], "SimpleImputer, MinMaxScaler", "FederatedMinMaxScaler"),
         ([FeatureUnion([("a", StandardScaler())])], "StandardScaler", "FederatedStandardScaler"),
         ([SelectFromModel(LogisticRegression())], "SelectFromModel", "Use skfed.preprocessing"),
+        ([PCA()], "PCA", "Use FederatedPCA of"),
         (
             [ColumnTransformer([("all", Normalizer(), [0])], remainder=MinMaxScaler())],
             "MinMaxScaler",
@@ -183,6 +207,14 @@ def test_steps_that_are_fitted_on_all_rows_are_named_in_a_warning(
     "steps",
     [
         [FunctionTransformer(np.log1p), Normalizer(), "passthrough"],
+        [PolynomialFeatures(), GaussianRandomProjection(2)],
+        [OneHotEncoder(categories=[[0], [1]], handle_unknown="ignore", sparse_output=False)],
+        [
+            OrdinalEncoder(
+                categories=[[0], [1]], handle_unknown="use_encoded_value", unknown_value=-1
+            )
+        ],
+        [SimpleImputer(strategy="constant", keep_empty_features=True)],
         [pooled(StandardScaler())],
         [ColumnTransformer([("a", pooled(StandardScaler()), [0]), ("b", "drop", [1])])],
         [FrozenEstimator(StandardScaler().fit([[1.0, 2.0], [3.0, 5.0]]))],
@@ -191,6 +223,49 @@ def test_steps_that_are_fitted_on_all_rows_are_named_in_a_warning(
 def test_steps_without_a_warning(numbers, routing, steps):
     X, y, ids = numbers
     make_pipeline(FederatedSimpleImputer(), *steps, model()).fit(X, y, clients=ids)
+
+
+def test_fit_transform_and_a_last_transformer_warn(numbers, routing):
+    X, y, ids = numbers
+    pipe = make_pipeline(FederatedSimpleImputer(), StandardScaler())
+    for fit in (pipe.fit, pipe.fit_transform):
+        with pytest.warns(UserWarning, match=f"^StandardScaler: {POOLING}") as caught:
+            fit(X, y, clients=ids)
+        assert [w.filename for w in caught] == [__file__]
+
+
+def test_a_pipeline_within_a_pipeline_warns_once(numbers, routing):
+    X, y, ids = numbers
+    inner = make_pipeline(FederatedSimpleImputer(), StandardScaler())
+    with pytest.warns(UserWarning, match=POOLING) as caught:
+        make_pipeline(inner, MinMaxScaler(), model()).fit(X, y, clients=ids)
+    assert [str(w.message)[:28] for w in caught] == ["StandardScaler, MinMaxScaler"]
+
+
+def test_steps_within_a_search_or_a_stack_warn(numbers, routing):
+    X, y, ids = numbers
+    inner = make_pipeline(StandardScaler(), model())
+    search = GridSearchCV(inner, {"federatedclassifier__n_rounds": [1]}, cv=2)
+    with pytest.warns(UserWarning, match=f"^StandardScaler: {POOLING}") as caught:
+        make_pipeline(FederatedSimpleImputer(), search).fit(X, y, clients=ids)
+    assert len(caught) == 1
+
+
+def test_a_transformer_of_targets_warns(numbers):
+    X, y, ids = numbers
+    regressor = FederatedRegressor(n_rounds=1)
+    with sklearn.config_context(enable_metadata_routing=True):
+        of_target = TransformedTargetRegressor(regressor, transformer=StandardScaler())
+        pipe = make_pipeline(FederatedSimpleImputer(), of_target)
+        message = "TransformedTargetRegressor: its StandardScaler is fitted on the targets of all"
+        with pytest.warns(UserWarning, match=message):
+            pipe.fit(X, y, clients=ids)
+        of_target.set_params(transformer=pooled(StandardScaler()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pipe.fit(X, y, clients=ids)
+            of_target.set_params(transformer=None, func=np.log1p, inverse_func=np.expm1)
+            pipe.fit(X, y, clients=ids)
 
 
 def test_without_clients_nothing_is_pooled(numbers):
@@ -219,6 +294,14 @@ def test_pooled_is_the_transformer_within(numbers):
     out = names.fit_transform(pd.DataFrame({"age": [1.0, 3.0]}))
     assert out["age"].tolist() == [-1, 1]
     np.testing.assert_allclose(names.inverse_transform(out), [[1], [3]])
+
+
+@pytest.mark.parametrize("bad", [3, "passthrough", StandardScaler, LogisticRegression()])
+def test_pooled_takes_transformers_only(bad):
+    with pytest.raises(TypeError, match="pooled takes a transformer"):
+        pooled(bad)
+    with pytest.raises(TypeError, match="FederatedStandardScaler takes clients"):
+        pooled(FederatedStandardScaler())
 
 
 def test_a_pipeline_of_its_own_class_warns_too(numbers):

@@ -191,6 +191,33 @@ def test_categories_of_arrays_lists_and_given_ones_exactly(categories, ids):
     assert_same(federated(pooled).fit(text, clients=ids), pooled)
 
 
+@pytest.mark.parametrize("encoder", [OneHotEncoder(), OrdinalEncoder()], ids=str)
+@pytest.mark.parametrize("counted", [{}, {"min_frequency": 0.3}, {"max_categories": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("values", "given"),
+    [
+        (np.array(["x", "yy", "z", "z"]), ["z", "yy", "x", "longer"]),
+        (np.array(["x", "yy", "z", "z"], dtype=object), ["z", "x"]),
+        (np.array([1, 2, 2, 5]), [0, 2, 5]),
+        (np.array([1.5, np.nan, 2.0, 2.0]), [1.5, 2.0, np.nan]),
+        (np.array([True, False, True, True]), [True]),
+        (np.array(["q", None, np.nan, "q"], dtype=object), ["q", None]),
+    ],
+    ids=lambda value: str(value),
+)
+def test_given_categories_exactly(encoder, counted, values, given):
+    X = np.resize(values, 12)[:, None]
+    unknown = {"handle_unknown": "ignore"}
+    if isinstance(encoder, OrdinalEncoder):
+        unknown = {"handle_unknown": "use_encoded_value", "unknown_value": -1}
+    pooled = clone(encoder).set_params(categories=[given], **unknown, **counted).fit(X)
+    own = federated(pooled).fit(X, clients=[0, 1, 2] * 4)
+    assert_same(own, pooled)
+    assert repr(own.infrequent_categories_ if counted else 0) == repr(
+        pooled.infrequent_categories_ if counted else 0
+    )
+
+
 @pytest.mark.parametrize("n_components", [None, 2, 0.9, "mle"])
 @pytest.mark.parametrize("whiten", [False, True])
 def test_principal_components_to_rounding_and_sign(numeric, ids, n_components, whiten):
