@@ -3,13 +3,15 @@ FedALIGN over five sites on this machine, as processes of Flower
 ================================================================
 
 One SuperLink and five SuperNodes on loopback, each node with the files of its own WISDM users, and
-then a simulation in one process with the same seed. The two histories are equal.
+then a simulation in one process with the same seed. Both fit a Pipeline on raw rows: they impute,
+scale and train. The two histories are equal.
 
-    python examples/federation/run.py [--rounds 5]
+    python examples/federation/run.py [--rounds 5] [--sites FOLDER]
 
-It needs ``pip install "flwr>=1.41,<1.42"`` and WISDM in the folder that ``SKFED_DATA`` names. Every
-message starts a Python process at its node, so on one machine a round takes 10 seconds or more,
-mostly for imports and Flower's waiting.
+It needs ``pip install "flwr>=1.41,<1.42"``, and WISDM in the folder that ``SKFED_DATA`` names, or a
+folder with the files of each site in a folder of its own (``site 1`` to ``site 5``). Every message
+starts a Python process at its node, so on one machine a round takes 10 seconds or more, mostly for
+imports and Flower's waiting.
 """
 
 import argparse
@@ -21,7 +23,9 @@ import pandas as pd
 from loopback import Loopback
 from phones.task import ACTIVITIES, SITES, make_estimator, read_site
 
+import skfed
 from skfed.datasets import load_wisdm
+from skfed.pipeline import FederatedPipeline
 
 HERE = Path(__file__).resolve().parent
 COLUMNS = ["round", "objective", "models_down", "models_up", "scalars_up", "cohort"]
@@ -39,39 +43,48 @@ def write_sites(folder: Path) -> dict[str, Path]:
     return {site: folder / site for site in SITES}
 
 
-def run_federation(folder: Path, sites: dict[str, Path], rounds: int) -> pd.DataFrame:
-    """Run the rounds over processes; return the history."""
+def run_federation(folder: Path, sites: dict[str, Path], rounds: int) -> FederatedPipeline:
+    """Fit the Pipeline over processes; return what the server has written."""
     out = folder / "model.safetensors"
     with Loopback(folder) as federation:
         for site, data in sites.items():
             federation.node(site, data)
         run = federation.submit(HERE, rounds=rounds, out=str(out))
         federation.wait(run, timeout=300 + 60 * rounds, show=print)
-    return make_estimator(rounds).load(out).history_
+    return skfed.load(make_estimator(rounds), out)
 
 
-def simulate(sites: dict[str, Path], rounds: int) -> pd.DataFrame:
-    """Run the rounds in this process; return the history."""
+def read_all(sites: dict[str, Path]) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    """Return the raw rows of all sites, their labels, and the site of each."""
     rows = {site: read_site(data) for site, data in sites.items()}
     X = pd.concat([X for X, _ in rows.values()], ignore_index=True)
     y = np.concatenate([y for _, y in rows.values()])
-    clients = np.repeat(list(rows), [len(y) for _, y in rows.values()])
     assert set(ACTIVITIES) == set(y)
-    return make_estimator(rounds).fit(X, y, clients=clients).history_
+    return X, y, np.repeat(list(rows), [len(y) for _, y in rows.values()])
+
+
+def show(title: str, pipeline: FederatedPipeline, X: pd.DataFrame, y: np.ndarray):
+    """Print the history, and the accuracy on raw rows."""
+    print(f"\n{title}")
+    print(pipeline[-1].history_[COLUMNS].round(4).to_string(index=False))
+    print(f"accuracy on all rows: {pipeline.score(X, y):.3f}")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--sites", type=Path, help="a folder for each site; default: WISDM's users")
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
     with tempfile.TemporaryDirectory() as folder:
-        sites = write_sites(Path(folder) / "sites")
+        if arguments.sites is None:
+            sites = write_sites(Path(folder) / "sites")
+        else:
+            sites = {site: arguments.sites.resolve() / site for site in SITES}
         federation = run_federation(Path(folder), sites, rounds)
-        simulation = simulate(sites, rounds)
-    print("\nfive processes")
-    print(federation[COLUMNS].round(4).to_string(index=False))
-    print("\none process")
-    print(simulation[COLUMNS].round(4).to_string(index=False))
+        X, y, clients = read_all(sites)
+    show("five processes", federation, X, y)
+    show("one process", make_estimator(rounds).fit(X, y, clients=clients), X, y)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,21 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from sklearn.base import clone
+from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import validate_data
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed.engines import EvaluateRequest
+from skfed.flower._columns import Columns
 from skfed.flower._local_client import LocalClient
 from skfed.flower._messages import (
     HELLO,
     MOMENTS,
     POLL,
     PROTOCOL,
+    STEPS,
+    TIMES,
     TRAIN,
     Refusal,
     check_protocol,
@@ -31,6 +36,8 @@ from skfed.flower._messages import (
     to_state,
     to_text,
 )
+from skfed.flower._pipeline import check_estimator, split
+from skfed.flower._steps import client_statistics, transform
 from skfed.nets import State, get_state
 from skfed.server._standardize import client_moments, layers_of
 
@@ -40,7 +47,7 @@ _POLL, _STATE = "skfed.poll", "skfed.state"  # records of the last poll, in the 
 
 
 def client_app(
-    estimator: BaseFederated, load_data: Callable[[Context], tuple[Any, Any]]
+    estimator: BaseFederated | Pipeline, load_data: Callable[[Context], tuple[Any, Any]]
 ) -> ClientApp:
     """Make the ClientApp of clients that hold their own data.
 
@@ -50,15 +57,18 @@ def client_app(
 
     A client sends:
 
-    - its name, number of rows, shape of a row of X and of y, dtype and column names of X;
+    - its name, number of rows, shape of a row of X and of y, dtype and column names of X; with a
+      Pipeline, for each column also the dtype, and whether it has numbers, text or nothing;
     - the classes in its data, if the server requests them. It refuses if this ``estimator`` has
       ``update_privacy`` or ``loss_privacy``;
+    - of a Pipeline, the statistics of its federated transformers, in exchanges before the first
+      round; not what their ``min_count`` in this Pipeline suppresses;
     - the mean and variance of each column, if it has priority and the net has a layer
       :class:`~skfed.modules.Standardize`, as the default net has. It refuses if this ``estimator``
       has ``update_privacy``;
-    - for a poll its loss or error, unless that is above the bound of the request (FedALIGN's
-      F + eps) or not finite;
-    - for a training its model and training loss;
+    - for a poll its loss or error and the seconds that it took, unless the loss is above the bound
+      of the request (FedALIGN's F + eps) or not finite;
+    - for a training its model, training loss and seconds;
     - the type of an exception. Its message and traceback are only in the client's log.
 
     A client that was silent in a round, because its loss was above the bound, neither trains in it
@@ -71,31 +81,35 @@ def client_app(
 
     Parameters
     ----------
-    estimator : FederatedClassifier or FederatedRegressor
-        With the same net and privacy as the server's; it is not changed. ``torch.autocast`` at the
-        server does not apply to clients: a net that needs it enters it in ``infer``.
+    estimator : FederatedClassifier, FederatedRegressor or Pipeline
+        With the same steps, net and privacy as the server's; it is not changed.
+        ``torch.autocast`` at the server does not apply to clients: a net that needs it enters it in
+        ``infer``.
     load_data : callable
         Takes Flower's ``Context``, whose ``node_config`` is the configuration of the node, and
-        returns X and y; rows have no weights. It is called for each message, since Flower may run
-        each in a new process.
+        returns X, a DataFrame or an array, and y; rows have no weights. It is called for each
+        message, since Flower may run each in a new process.
 
     Returns
     -------
     flwr.clientapp.ClientApp
-        Handles ``query.skfed_hello``, ``query.skfed_moments``, ``query.skfed_poll`` and ``train``.
+        Handles ``query.skfed_hello``, ``query.skfed_steps``, ``query.skfed_moments``,
+        ``query.skfed_poll`` and ``train``.
 
     Raises
     ------
     TypeError
-        If ``estimator`` is something else.
+        If ``estimator`` is something else, or a step of the Pipeline can only be fitted on the rows
+        of all clients.
     ValueError
-        If it has ``class_weight="balanced"``.
+        If it has ``class_weight="balanced"``, or a step has ``scope="client"``.
     """
-    checked_estimator(estimator)
+    check_estimator(estimator)
     app = ClientApp()
-    client = _Client(estimator, load_data)
+    client = _Client(*split(estimator), load_data)
     handlers = {
         HELLO: client.hello,
+        STEPS: client.statistics,
         MOMENTS: client.moments,
         POLL: client.evaluate,
         TRAIN: client.train,
@@ -104,21 +118,6 @@ def client_app(
         category, _, action = message_type.partition(".")
         getattr(app, category)(*([action] if action else []))(_with_failures(handler))
     return app
-
-
-def checked_estimator(estimator: Any) -> BaseFederated:
-    """Return an estimator that can run over Flower."""
-    if not isinstance(estimator, BaseFederated):
-        raise TypeError(
-            "estimator must be a FederatedClassifier or FederatedRegressor; got "
-            f"{type(estimator).__name__}."
-        )
-    if getattr(estimator, "class_weight", None) == "balanced":
-        raise ValueError(
-            "class_weight='balanced' needs the label counts of all clients, which they do not send "
-            "over Flower: pass a dict of labels to weights."
-        )
-    return estimator
 
 
 def has_privacy(estimator: BaseFederated) -> bool:
@@ -145,6 +144,7 @@ def _with_failures(handler: Callable[[RecordDict, Context], RecordDict]) -> Call
 class _Client:
     """The handlers of a client's messages."""
 
+    steps: Pipeline | None  # before the estimator, if it is that of a Pipeline
     estimator: BaseFederated
     load_data: Callable[[Context], tuple[Any, Any]]
 
@@ -152,29 +152,47 @@ class _Client:
         """Describe this client's data."""
         request = content.get("request", {})
         check_protocol(request.get("protocol"))
+        if bool(request.get("pipeline")) != (self.steps is not None):
+            raise Refusal(
+                "one of the server and this client has a Pipeline, the other has none: use the "
+                "same estimator on both sides."
+            )
         name = _client_name(context)
         X, y = self.load_data(context)
         y = np.asarray(y)
         if len(X) != len(y) or not len(y):
             raise Refusal(f"client {name!r} has {len(X)} rows of X and {len(y)} of y.")
-        estimator = clone(self.estimator)
-        X = validate_data(estimator, X, dtype="numeric", allow_nd=True)  # as fit does
-        columns = getattr(estimator, "feature_names_in_", None)
         info = to_config(
             protocol=PROTOCOL,
             name=name,
             n_samples=len(y),
-            shape=X.shape[1:],
-            dtype=X.dtype.name,
             target_shape=y.shape[1:],
-            columns=None if columns is None else columns.tolist(),
+            **(self._describe(X) if self.steps is None else _describe_raw(X)),
             classes=self._classes(y) if request.get("classes") else None,
         )
         return RecordDict({"info": info})
 
+    def _describe(self, X: Any) -> dict[str, Any]:
+        """Describe the rows of X."""
+        estimator = clone(self.estimator)
+        X = validate_data(estimator, X, dtype="numeric", allow_nd=True)  # as fit does
+        columns = getattr(estimator, "feature_names_in_", None)
+        return {
+            "shape": X.shape[1:],
+            "dtype": X.dtype.name,
+            "columns": None if columns is None else columns.tolist(),
+        }
+
+    def statistics(self, content: RecordDict, context: Context) -> RecordDict:
+        """Return what a transformer of the Pipeline asks of this client's rows."""
+        _check_name(content["request"], context)
+        if self.steps is None:
+            raise Refusal("its estimator is no Pipeline.")
+        return client_statistics(self.steps, self.load_data(context)[0], content)
+
     def moments(self, content: RecordDict, context: Context) -> RecordDict:
         """Return the mean and variance of each column, for a net that standardises X."""
-        local = self._set_up(content["request"], context)
+        local = self._set_up(content, context)
         if local.estimator.update_privacy is not None or not layers_of(local.net):
             raise Refusal("its net does not standardise X, or it has update_privacy.")
         mean, variance = client_moments(local.X, np.arange(len(local.X)))
@@ -184,17 +202,18 @@ class _Client:
     def evaluate(self, content: RecordDict, context: Context) -> RecordDict:
         """Return the loss or error of a state; nothing above the bound."""
         request = content["request"]
-        local = self._set_up(request, context)
+        local = self._set_up(content, context)
         state = _sent_or_stored_state(content, context, local)
         metric, bound = request["metric"], request.get("at_most", np.inf)
         if _was_silent(context, request) and not bound <= context.state[_POLL]["bound"]:
             raise Refusal("it was silent in this round, at a lower bound.")
         _store_poll(context, request, state, silent=False)
-        evaluation = local.evaluator.evaluate(
-            EvaluateRequest(
-                request["round"], state, np.array([0]), metric, request.get("max_samples")
-            )
+        evaluate = EvaluateRequest(
+            request["round"], state, np.array([0]), metric, request.get("max_samples")
         )
+        began = perf_counter()
+        evaluation = local.evaluator.evaluate(evaluate)
+        times = _times_since(began)
         if evaluation.raised:
             raise evaluation.raised[0]
         value = float(evaluation.values[0])
@@ -205,15 +224,18 @@ class _Client:
         if not (np.isfinite(value) and value <= bound):
             _store_poll(context, request, state, silent=True)
             return RecordDict({})
-        return RecordDict({"metrics": MetricRecord({metric: value})})
+        return RecordDict({"metrics": MetricRecord({metric: value}), TIMES: times})
 
     def train(self, content: RecordDict, context: Context) -> RecordDict:
         """Train from a state, once for each copy of this client in the cohort."""
-        local = self._set_up(content["request"], context)
+        local = self._set_up(content, context)
         state = _sent_or_stored_state(content, context, local)
         if _was_silent(context, content["request"]):
             raise Refusal("it was silent in this round, above the bound, and so does not train.")
-        return local.train(content, state)
+        began = perf_counter()
+        reply = local.train(content, state)
+        reply[TIMES] = _times_since(began)
+        return reply
 
     def _classes(self, y: np.ndarray) -> str | None:
         if not isinstance(self.estimator, FederatedClassifier):
@@ -225,12 +247,31 @@ class _Client:
             )
         return to_text(np.unique(y).tolist())
 
-    def _set_up(self, request: ConfigRecord, context: Context) -> LocalClient:
-        """Load the data and make the net."""
-        name = _client_name(context)
-        if request["client"] != name:
-            raise Refusal(f"the message is for client {request['client']!r}, but it is {name!r}.")
-        return LocalClient.make(clone(self.estimator), *self.load_data(context), request)
+    def _set_up(self, content: RecordDict, context: Context) -> LocalClient:
+        """Load and transform the data, and make the net."""
+        request = content["request"]
+        _check_name(request, context)
+        X, y = self.load_data(context)
+        X = transform(self.steps, X, content)
+        return LocalClient.make(clone(self.estimator), X, y, request)
+
+
+def _describe_raw(X: Any) -> dict[str, Any]:
+    """Describe rows of X that a Pipeline is to transform."""
+    raw = Columns.of(X)
+    return {
+        "shape": raw.shape,
+        "columns": raw.names,
+        "frame": raw.is_frame,
+        "contents": raw.contents,
+        "dtypes": raw.dtypes,
+    }
+
+
+def _check_name(request: ConfigRecord, context: Context) -> None:
+    name = _client_name(context)
+    if request["client"] != name:
+        raise Refusal(f"the message is for client {request['client']!r}, but it is {name!r}.")
 
 
 def _client_name(context: Context) -> str:
@@ -241,6 +282,11 @@ def _client_name(context: Context) -> str:
             "'client-name=\"...\"'."
         )
     return str(name)
+
+
+def _times_since(began: float) -> MetricRecord:
+    """Return the record of the seconds of a computation, without those of reading the data."""
+    return MetricRecord({"computing": perf_counter() - began})
 
 
 def _sent_or_stored_state(content: RecordDict, context: Context, local: LocalClient) -> State:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
+from skfed.flower._columns import Columns, compare_names
 from skfed.flower._messages import abbreviated, check_protocol, from_text, get_number, get_record
 
 _MAX_ROWS = 2**40  # so that the sum over all clients does not overflow
@@ -23,6 +24,7 @@ class ClientInfo:
     target_shape: tuple[int, ...]  # of a row of y
     columns: tuple[str, ...] | None  # names of the columns of X, if it is a table
     classes: tuple[Any, ...] | None  # labels in y, if requested
+    raw: Columns | None = None  # the columns of X, if a Pipeline transforms it
 
     @classmethod
     def of(cls, content: RecordDict) -> "ClientInfo":
@@ -33,19 +35,21 @@ class ClientInfo:
         columns, classes = info.get("columns"), info.get("classes")
         shape, target_shape = (_shape(info, key) for key in ("shape", "target_shape"))
         columns = None if columns is None else tuple(columns)
+        raw = None if info.get("contents") is None else _raw_columns(info, columns, shape)
         valid = {
             # NumPy strips trailing NULs.
             "name": isinstance(name, str) and 0 < len(name) <= 200 and "\0" not in name,
             "n_samples": 0 < n_samples <= _MAX_ROWS,
             "shape": len(shape) > 0 and np.prod(shape, dtype=float) <= _MAX_VALUES,
-            "dtype": np.dtype(info.get("dtype")).kind in "biuf",
+            "dtype": raw is not None or np.dtype(info.get("dtype")).kind in "biuf",
             "columns": columns is None or list(map(type, columns)) == [str] * shape[0],
         }
         for key, is_valid in valid.items():
             if not is_valid:
                 raise _invalid(key, info.get(key))
         labels = None if classes is None else _labels(from_text(classes))
-        return cls(name, n_samples, shape, info["dtype"], target_shape, columns, labels)
+        dtype = "object" if raw is not None else info["dtype"]
+        return cls(name, n_samples, shape, dtype, target_shape, columns, labels, raw)
 
     @property
     def label_type(self) -> str | None:
@@ -54,6 +58,9 @@ class ClientInfo:
 
     def mismatch(self, other: "ClientInfo") -> str | None:
         """Describe how the data of two clients are incompatible; None if they are not."""
+        if self.columns and other.columns and self.columns != other.columns:
+            how = compare_names(self.columns, other.columns)
+            return f"{self.name!r} {how}, unlike {other.name!r}"
         for name in ("shape", "target_shape", "columns", "label_type"):
             mine, its = getattr(self, name), getattr(other, name)
             if mine != its:
@@ -61,7 +68,16 @@ class ClientInfo:
                     f"{self.name!r} has {name} {abbreviated(mine)}, "
                     f"{other.name!r} has {abbreviated(its)}"
                 )
-        return None
+        if self.raw is None or other.raw is None:
+            return None
+        return self.raw.mismatch(other.raw, (self.name, other.name))
+
+
+def _raw_columns(info: ConfigRecord, names: tuple | None, shape: tuple[int, ...]) -> Columns:
+    contents, dtypes = (tuple(info.get(key) or ()) for key in ("contents", "dtypes"))
+    return Columns.received(
+        names=names, is_frame=info.get("frame"), contents=contents, dtypes=dtypes, shape=shape
+    )
 
 
 def _shape(info: ConfigRecord, key: str) -> tuple[int, ...]:

@@ -17,10 +17,12 @@ _REPEAT_AFTER = 10.0  # seconds before a node that has replied may get a new req
 class ClientDiscovery:
     """Sends hellos, and keeps the last reply of each node."""
 
-    def __init__(self, grid: Grid, ask_classes: bool, timeout: float):
+    def __init__(self, grid: Grid, ask_classes: bool, has_steps: bool, timeout: float):
         self.grid, self.timeout = grid, timeout  # a message expires after the timeout
         self.replies: dict[int, RecordDict | Exception] = {}  # the last one of each node
-        request = ConfigRecord({"protocol": PROTOCOL, "classes": ask_classes})
+        request = ConfigRecord(
+            {"protocol": PROTOCOL, "classes": ask_classes, "pipeline": has_steps}
+        )
         self._content = RecordDict({"request": request})
         self._pending: dict[str, int] = {}  # nodes by message without a reply
         self._n_attempts: Counter[int] = Counter()  # requests since a node's last reply

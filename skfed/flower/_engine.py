@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -16,6 +16,7 @@ from skfed.engines import (
     Draws,
     EvaluateRequest,
     Evaluation,
+    ReplyTimes,
     TrainRequest,
     Updates,
     enumerate_copies,
@@ -34,6 +35,7 @@ from skfed.flower._messages import (
 )
 from skfed.flower._nodes import Nodes
 from skfed.nets import State
+from skfed.server._limits import Limits
 from skfed.server._standardize import Moments
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,10 @@ class MessageEngine:
     draws: Draws
     classes: str  # as text
     fit_id: str  # distinguishes the rounds of this fit from those of others
+    steps: Mapping[str, ConfigRecord | ArrayRecord]  # a Pipeline's fitted transformers, if any
+    limits: Limits
     clients_add_noise: bool = field(default=True, init=False)
+    measures_time: bool = field(default=True, init=False)
     validation_rows: int | None = field(default=None, init=False)
     _round: int = field(default=-1, init=False)
     _holders: set[str] = field(default_factory=set, init=False)  # clients with the round's state
@@ -65,21 +70,25 @@ class MessageEngine:
             name: self._content(name, request.round, arrays, **options)
             for name in dict.fromkeys(names)
         }
-        replies = self.nodes.exchange(contents, POLL)
-        values = [_read(replies[name], partial(_value, request=request)) for name in names]
+        replies = self.nodes.exchange(contents, POLL, partial(self.limits.end, "poll"))
+        read = partial(_value, request=request)
+        values = [_read(replies.contents[name], read) for name in names]
         raised = {i: value for i, value in enumerate(values) if isinstance(value, Exception)}
         silent = np.array([value is None for value in values], dtype=bool)
         known = [value if isinstance(value, float) else np.nan for value in values]
         n_evaluated = self.draws.n_polled(request.clients, request.max_samples)
-        return Evaluation(np.array(known), n_evaluated, raised, silent)
+        return Evaluation(np.array(known), n_evaluated, raised, silent, replies.times(names))
 
-    def moments(self, n_features: int, drop: bool) -> list[Moments | None]:
-        """Return the moments of each priority client; with ``drop``, None for one that fails."""
+    def moments(self, n_features: int, drop: bool) -> tuple[list[Moments | None], ReplyTimes]:
+        """Return the moments of each priority client, and its seconds.
+
+        With ``drop``, the moments of a client that fails are None. All are waited for.
+        """
         names = self._names(np.flatnonzero(self.federation.priority))
         contents = {name: self._content(name, 0) for name in names}
         replies = self.nodes.exchange(contents, MOMENTS)
         moments = {
-            name: _read(replies[name], partial(get_moments, n_features=n_features))
+            name: _read(replies.contents[name], partial(get_moments, n_features=n_features))
             for name in names
         }
         for name, found in moments.items():
@@ -88,7 +97,8 @@ class MessageEngine:
                     found.add_note(f"client {name!r}, asked for the moments of its columns")
                     raise found
                 logger.warning("client %r sends no means and variances: %s", name, found)
-        return [None if isinstance(found, Exception) else found for found in moments.values()]
+        found_or_none = [None if isinstance(m, Exception) else m for m in moments.values()]
+        return found_or_none, replies.times(names)
 
     def train(self, request: TrainRequest) -> Iterator[Updates]:
         """Train a cohort; yield the update of each member.
@@ -96,13 +106,15 @@ class MessageEngine:
         A client that is in the cohort twice gets one message, and sends two updates.
         """
         clients = request.cohort.clients.tolist()
-        replies = self.nodes.exchange(self._train_contents(request), TRAIN)
+        end = partial(self.limits.end, "training")
+        replies = self.nodes.exchange(self._train_contents(request), TRAIN, end)
         for i, (k, copy) in enumerate(enumerate_copies(clients)):
             member, (name,) = np.array([i]), self._names([k])
-            updates = _read(replies[name], partial(self._updates, request, member, copy))
+            read = partial(self._updates, request, member, copy)
+            updates = _read(replies.contents[name], read)
             if isinstance(updates, Exception):
                 updates = Updates.of_failed(member, updates)
-            yield updates
+            yield replace(updates, times=replies.times([name]))
 
     def _names(self, clients: Iterable[int]) -> list[str]:
         return [str(name) for name in self.federation.names(clients)]
@@ -132,7 +144,7 @@ class MessageEngine:
         """Return the content of a message; a client gets the state once in a round."""
         shared = {"fit_id": self.fit_id, "seed": self.draws.seed, "classes": self.classes}
         records: dict[str, ConfigRecord | ArrayRecord]
-        records = {"request": to_config(client=name, round=t, **shared, **options)}
+        records = {"request": to_config(client=name, round=t, **shared, **options), **self.steps}
         if self._round != t:
             self._round, self._holders = t, set()
         if arrays is not None and name not in self._holders:

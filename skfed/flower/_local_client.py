@@ -45,7 +45,8 @@ class LocalClient:
         X, y = estimator._check_training_data(X, y, reset=True, classes=classes)
         problem = estimator._problem
         net = problem.make_net(estimator.estimator, X, seed)
-        RoundConfig.from_params(vars(estimator), net)  # checks this client's own parameters
+        # Checks this client's own parameters.
+        RoundConfig.from_params(vars(estimator), net, simulated=False)
         X = cast(net, X)
         net_pool = NetPool(net, X[:1])
         federation = make_federation([request["client"]] * len(X), len(X))

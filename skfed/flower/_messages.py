@@ -3,8 +3,12 @@
 ========================  ==============================================================
 message type              contents of the request, and of the reply
 ========================  ==============================================================
-``query.skfed_hello``     whether the client is to send its ``classes``.
+``query.skfed_hello``     whether the client is to send its ``classes``, and whether the
+                          server has a Pipeline.
                           ``info``: see :class:`ClientInfo`
+``query.skfed_steps``     ``asked``: the columns of all clients, the transformers that are
+                          fitted so far, and what the next one asks for. ``statistics``:
+                          what it sends. Before the first round, for a Pipeline
 ``query.skfed_moments``   nothing else. ``moments``: the mean and variance of each column.
                           Before the first round, if the net standardises X
 ``query.skfed_poll``      ``state``, metric and bound. ``metrics``: the loss or error;
@@ -14,7 +18,10 @@ message type              contents of the request, and of the reply
                           and ``report-i``, its training loss
 ========================  ==============================================================
 
-SCAFFOLD adds a ``correction`` to the request of a training, and ``variate-i`` to its reply.
+SCAFFOLD adds a ``correction`` to the request of a training, and ``variate-i`` to its reply. With a
+Pipeline, the requests of moments, polls and trainings have ``steps``, its fitted transformers. The
+replies to polls and trainings, but for empty ones, have ``times``: the seconds in which the client
+has computed.
 
 Each request has a ConfigRecord ``request``. A client that fails replies with a ``failure``: the
 type of the exception, and its message only if it is a :class:`Refusal`, as others may contain data.
@@ -33,7 +40,9 @@ from skfed.utils import _files
 
 PROTOCOL = 1  # raised when the records of a message change
 HELLO, MOMENTS = "query.skfed_hello", "query.skfed_moments"
+STEPS = "query.skfed_steps"
 POLL, TRAIN = "query.skfed_poll", "train"
+TIMES = "times"
 
 
 class Refusal(ValueError):
@@ -105,6 +114,24 @@ def from_text(text: Any) -> Any:
         raise ValueError(f"{str(text)[:80]!r} is not the JSON of labels") from error
 
 
+def to_records(name: str, value: Any) -> dict[str, ConfigRecord | ArrayRecord]:
+    """Return the records of a plain value: its JSON, and its arrays."""
+    tensors: _files.Tensors = {}
+    text = json.dumps(_files.to_json(value, tensors))
+    return {name: ConfigRecord({"json": text}), f"{name}-arrays": to_arrays(tensors)}
+
+
+def from_records(content: RecordDict, name: str) -> Any:
+    """Return the value of the records of ``to_records``; ValueError if they are not valid."""
+    text = get_record(content, name, ConfigRecord).get("json")
+    arrays = get_record(content, f"{name}-arrays", ArrayRecord)
+    try:
+        tensors = {key: torch.from_numpy(np.array(one.numpy())) for key, one in arrays.items()}
+        return _files.from_json(json.loads(text), tensors)
+    except Exception as error:  # the bytes may be anything
+        raise ValueError(f"{name} cannot be read: {type(error).__name__}.") from error
+
+
 def failure_of(error: Exception) -> RecordDict:
     """Return the reply of a client that failed."""
     failure = {"type": type(error).__name__}
@@ -113,10 +140,8 @@ def failure_of(error: Exception) -> RecordDict:
     return RecordDict({"failure": ConfigRecord(failure)})
 
 
-def content_of(reply: Message | None) -> RecordDict | Exception:
-    """Return the content of a reply, or an exception if there is none or the client failed."""
-    if reply is None:
-        return TimeoutError("no answer")
+def content_of(reply: Message) -> RecordDict | Exception:
+    """Return the content of a reply, or an exception if the client failed."""
     if reply.has_error():
         # The reason may contain a traceback, and so data.
         return ConnectionError(f"no answer: Flower's error code {reply.error.code}")

@@ -3,13 +3,15 @@
 import logging
 import time
 from collections.abc import Collection, Iterable
+from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from skfed.flower._client_info import ClientInfo
 from skfed.flower._discovery import PULL_INTERVAL, ClientDiscovery
-from skfed.flower._messages import abbreviated, content_of
+from skfed.flower._messages import abbreviated
+from skfed.flower._waiting import End, Replies, never, send_and_wait
 
 logger = logging.getLogger(__name__)
 
@@ -17,15 +19,17 @@ logger = logging.getLogger(__name__)
 class Nodes:
     """Finds clients by name, and exchanges messages with them."""
 
-    def __init__(self, grid: Grid, ask_classes: bool, timeout: float):
+    def __init__(self, grid: Grid, ask_classes: bool, timeout: float, has_steps: bool = False):
         self.grid, self.ask_classes, self.timeout = grid, ask_classes, timeout
+        self.has_steps = has_steps  # clients have a Pipeline
         self.clients: dict[str, ClientInfo] = {}  # those that have connected
         self.node_of: dict[str, int] = {}  # the last node of each client
-        self._discovery = ClientDiscovery(grid, ask_classes, timeout)
+        self._discovery = ClientDiscovery(grid, ask_classes, has_steps, timeout)
         self._registered: set[str] = set()  # names that nodes are registered by
         self._allowed: Collection[str] | None = None  # names of clients; None: all
+        self._kinds: dict[Any, ClientInfo] = {}  # clients with different contents of columns
         self._rejected: dict[int, str] = {}  # why, by node
-        self._lost: set[str] = set()  # clients that did not reply to their last message
+        self.lost: set[str] = set()  # clients that did not reply to their last message
         self._closed = False  # to new clients
 
     def wait_for_clients(
@@ -63,27 +67,23 @@ class Nodes:
         return self.clients
 
     def exchange(
-        self, contents: dict[str, RecordDict], message_type: str
-    ) -> dict[str, RecordDict | Exception]:
-        """Send each client its content; return the content of each reply, or an exception."""
+        self, contents: dict[str, RecordDict], message_type: str, end: End = never
+    ) -> Replies:
+        """Send each client its content; return the replies, with exceptions where there is none.
+
+        ``end`` says when it ends before the timeout.
+        """
         self._find_returned()
-        messages = {
-            name: Message(content, self.node_of[name], message_type, ttl=self.timeout)
-            for name, content in contents.items()
-        }
-        replies = self.grid.send_and_receive([*messages.values()], timeout=self.timeout)
-        reply_to = {reply.metadata.reply_to_message_id: reply for reply in replies}
-        received = {}
-        for name, message in messages.items():
-            content = received[name] = content_of(reply_to.get(message.metadata.message_id))
+        replies = send_and_wait(self.grid, contents, self.node_of, message_type, self.timeout, end)
+        for name, content in replies.contents.items():
             is_lost = isinstance(content, TimeoutError | ConnectionError)
-            (self._lost.add if is_lost else self._lost.discard)(name)
-        return received
+            (self.lost.add if is_lost else self.lost.discard)(name)
+        return replies
 
     def _find_returned(self) -> None:
         """Find clients that have come back as another node."""
         online = self._online()
-        if self._lost or any(self.node_of[name] not in online for name in self.clients):
+        if self.lost or any(self.node_of[name] not in online for name in self.clients):
             self._discover(online, wait=True)
 
     def _online(self) -> dict[int, str]:
@@ -123,6 +123,7 @@ class Nodes:
         reason = self._why_not(info, online[node], online)
         if reason is None:
             self.clients.setdefault(info.name, info)
+            self._kinds.setdefault(info.raw and info.raw.contents, info)
             self.node_of[info.name] = node
         return reason
 
@@ -135,11 +136,13 @@ class Nodes:
             return f"it reports the name {name!r}, as which another node is registered"
         if self.ask_classes and info.classes is None:
             return f"{name!r} does not report its classes"
+        if (info.raw is not None) != self.has_steps:
+            return f"{name!r} does not report the columns of its rows as the server asks"
         if known is None:
             if self._closed or (self._allowed is not None and name not in self._allowed):
                 return f"{name!r} is not one of the clients of this run"
-            return info.mismatch(next(iter(self.clients.values()), info))
-        if self.node_of[name] in online and name not in self._lost:
+            return next(filter(None, map(info.mismatch, self._kinds.values())), None)
+        if self.node_of[name] in online and name not in self.lost:
             return f"{name!r} is already connected"
         if known.n_samples != info.n_samples or known.mismatch(info):
             return f"{name!r} has come back with other data: it has {info.n_samples} rows now"

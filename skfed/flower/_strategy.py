@@ -11,21 +11,27 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from sklearn.base import clone
+from sklearn.pipeline import Pipeline
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
 from skfed.availability import BaseAvailability
 from skfed.checkpoint._run import open_run
+from skfed.checkpoint._steps import StepsFile
 from skfed.engines import Draws
-from skfed.flower._client import checked_estimator, has_privacy
+from skfed.flower._client import has_privacy
 from skfed.flower._client_info import ClientInfo
+from skfed.flower._columns import common_columns
 from skfed.flower._engine import MessageEngine
-from skfed.flower._messages import to_arrays, to_text
+from skfed.flower._messages import to_arrays, to_records, to_text
 from skfed.flower._nodes import Nodes
+from skfed.flower._pipeline import check_estimator, federated_parts, split
+from skfed.flower._steps import StepsServer, checksum_of
 from skfed.nets import batch_size, get_state
 from skfed.server._config import RoundConfig
 from skfed.server._fitting import open_rounds
+from skfed.server._limits import Limits
 from skfed.server._standardize import layers_of, set_moments
 from skfed.server._state import ServerState
 from skfed.server._validation import is_due
@@ -54,11 +60,14 @@ class FederatedStrategy(Strategy):
 
     Parameters
     ----------
-    estimator : FederatedClassifier or FederatedRegressor
-        The estimator to fit; it is not changed. ``priority`` has names of clients.
-        ``memory_budget``, ``n_jobs`` and ``warm_start`` are not used. An availability that
-        simulates dropouts is an error, and so are ``devices``, ``deadline`` and ``report_goal``,
-        which are of simulated time.
+    estimator : FederatedClassifier, FederatedRegressor or Pipeline
+        The estimator to fit, or a Pipeline that ends in one, of federated transformers and of
+        transformers without fit, also in a ColumnTransformer or FeatureUnion; it is not changed.
+        The transformers are fitted before the first round, each in exchanges of its own.
+        ``priority`` has names of clients.
+        ``deadline`` and ``report_goal`` are of the real seconds of clients, which ``history_`` has
+        too. ``memory_budget``, ``n_jobs`` and ``warm_start`` are not used. An availability that
+        simulates dropouts is an error, and so are ``devices``.
     clients : int or collection of str, default=None
         The number of clients to wait for, or their names. None: all clients that are connected when
         the run begins. Unless these are names, it waits for the clients named by ``priority`` too.
@@ -71,13 +80,17 @@ class FederatedStrategy(Strategy):
 
     Attributes
     ----------
-    model_ : FederatedClassifier or FederatedRegressor
+    model_ : FederatedClassifier, FederatedRegressor or Pipeline
         The fitted copy of ``estimator``; after an error, with the finished rounds.
 
     Raises
     ------
+    TypeError
+        If ``estimator`` is something else, or a step of the Pipeline can only be fitted on the rows
+        of all clients.
     ValueError
-        If a parameter is out of range, or ``classes`` is None although ``estimator`` has privacy.
+        If a parameter is out of range, ``classes`` is None although ``estimator`` has privacy, or
+        ``estimator`` has ``devices``.
 
     Examples
     --------
@@ -87,21 +100,23 @@ class FederatedStrategy(Strategy):
         def main(grid, context):
             strategy = FederatedStrategy(estimator, clients=["site a", "site b"])
             strategy.start(grid)
-            strategy.model_.save("model.safetensors")
+            skfed.save(strategy.model_, "model.safetensors")
     """
 
     def __init__(
         self,
-        estimator: BaseFederated,
+        estimator: BaseFederated | Pipeline,
         *,
         clients: int | Collection[str] | None = None,
         classes: Any = None,
         timeout: float = 600.0,
     ):
-        self.estimator = _without_simulation(checked_estimator(estimator))
+        check_estimator(estimator)
+        self.estimator = estimator
+        model = _without_simulation(split(estimator)[1])
         self.clients = _checked_clients(clients)
         self.classes = None if classes is None else np.unique(classes).tolist()
-        if self._asks_classes(estimator) and has_privacy(estimator):
+        if self._asks_classes(model) and has_privacy(model):
             raise ValueError(
                 "classes=None requests the labels in each client's data, which update_privacy and "
                 "loss_privacy do not cover: pass all labels as classes."
@@ -145,19 +160,21 @@ class FederatedStrategy(Strategy):
         Exception
             As from ``fit``: the first failure, if all clients fail in all rounds.
         """
-        estimator = clone(self.estimator)
-        clients = self._wait_for_clients(grid, estimator)
-        self.model_ = estimator
-        server, classes = self._make_server(estimator, clients)
+        pipeline = clone(self.estimator)
+        steps, estimator = split(pipeline)
+        clients = self._wait_for_clients(grid, steps, estimator)
+        self.model_ = pipeline
+        X, sent, description = self._fit_steps(steps, estimator, clients)
+        server, classes = self._make_server(estimator, X, clients)
         sizes = {name: info.n_samples for name, info in clients.items()}
         federation = federation_of(sizes, estimator.priority)
-        info = next(iter(clients.values()))
-        data = _data_description(info) | {"classes": getattr(estimator, "classes_", None)}
+        data = description | {"classes": getattr(estimator, "classes_", None)}
         with open_run(type(estimator), estimator.get_params(), server, federation, data) as run:
-            self._engine = self._make_engine(server, federation, classes)
-            self._standardize(server, federation, info.shape)
+            limits = Limits(estimator.deadline, estimator.report_goal)
+            self._engine = self._make_engine(server, federation, classes, sent, limits)
+            self._standardize(estimator, server, federation, X.shape[1:])
             until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
-            config = RoundConfig.from_params(vars(estimator), server.net)
+            config = RoundConfig.from_params(vars(estimator), server.net, simulated=False)
             rounds = open_rounds(
                 *(server, federation, self._engine, config),
                 until=until,
@@ -223,59 +240,102 @@ class FederatedStrategy(Strategy):
     def _asks_classes(self, estimator: BaseFederated) -> bool:
         return isinstance(estimator, FederatedClassifier) and self.classes is None
 
-    def _wait_for_clients(self, grid: Grid, estimator: BaseFederated) -> dict[str, ClientInfo]:
+    def _wait_for_clients(
+        self, grid: Grid, steps: Pipeline | None, estimator: BaseFederated
+    ) -> dict[str, ClientInfo]:
         """Check the parameters, and wait for the clients."""
         estimator._validate_params()
-        priority = [] if estimator.priority is None else parse_priority(estimator.priority)[0]
-        self._nodes = Nodes(grid, self._asks_classes(estimator), self.timeout)
-        return self._nodes.wait_for_clients(self.clients, [str(name) for name in priority])
+        if estimator.deadline is not None and estimator.deadline > self.timeout:
+            raise ValueError(
+                f"deadline={estimator.deadline} is above timeout={self.timeout:g}, after which a "
+                "client has failed: raise timeout, or lower deadline."
+            )
+        parts: list[Any] = [estimator, *federated_parts(steps)]
+        priority = [parse_priority(one.priority)[0] for one in parts if one.priority is not None]
+        named = list(dict.fromkeys(str(name) for names in priority for name in names))
+        self._nodes = Nodes(grid, self._asks_classes(estimator), self.timeout, steps is not None)
+        return self._nodes.wait_for_clients(self.clients, named)
+
+    def _fit_steps(
+        self, steps: Pipeline | None, estimator: BaseFederated, clients: dict[str, ClientInfo]
+    ) -> tuple[Any, dict, dict[str, Any]]:
+        """Fit the steps before the estimator.
+
+        Return a made-up row as they transform it, their records in messages, and what a checkpoint
+        depends on.
+        """
+        info = next(iter(clients.values()))
+        if steps is None:
+            return _row_of_zeros(info), {}, _data_description(info)
+        sizes = {name: one.n_samples for name, one in clients.items()}
+        columns = common_columns([one.raw for one in clients.values() if one.raw is not None])
+        file = StepsFile(estimator.checkpoint, steps, columns, federation_of(sizes))
+        drop = estimator.on_client_error == "drop"
+        fit = StepsServer(
+            self._nodes,
+            sizes,
+            columns,
+            drop=drop,
+            min_clients=estimator.min_clients,
+            deadline=estimator.deadline,
+            fitted=file.read(),
+            keep=file.write,
+        )
+        X = fit.fit(steps)
+        state = fit.state(steps)
+        described = _data_description(info) | {"steps": checksum_of(state)}
+        return X, to_records("steps", state), described
 
     def _make_server(
-        self, estimator: BaseFederated, clients: dict[str, ClientInfo]
+        self, estimator: BaseFederated, X: Any, clients: dict[str, ClientInfo]
     ) -> tuple[ServerState, Any]:
-        """Return the server with a new net, and the classes of a classifier."""
+        """Return the server with a new net, and the classes of a classifier; X is a row."""
         info = next(iter(clients.values()))
-        X: Any = np.zeros((1, *info.shape), dtype=info.dtype)
-        if info.columns is not None:
-            X = pd.DataFrame(X, columns=list(info.columns))
         classes = None
         y = np.zeros((1, *info.target_shape))
         if isinstance(estimator, FederatedClassifier):
             labels = [label for info in clients.values() for label in info.classes or ()]
             classes = np.unique(labels).tolist() if self.classes is None else self.classes
             y = np.array(classes[:1])
-        # One row of zeros, with the attributes that fit sets from data.
+        # One made-up row, for the attributes that fit sets from data.
         X, _ = estimator._check_training_data(X, y, reset=True, classes=classes)
         seed = draw_seed(estimator.random_state)
         return new_state(estimator._problem, estimator.estimator, X, seed), classes
 
     def _make_engine(
-        self, server: ServerState, federation: Federation, classes: Any
+        self, server: ServerState, federation: Federation, classes: Any, steps: dict, limits: Limits
     ) -> MessageEngine:
         draws = Draws(federation, server.seed, batch_size(server.net))
         # A continued fit has another id, since clients may have stored a poll of the round it
         # repeats.
-        return MessageEngine(self._nodes, federation, draws, to_text(classes), uuid4().hex)
+        fit_id = uuid4().hex
+        return MessageEngine(
+            self._nodes, federation, draws, to_text(classes), fit_id, steps, limits
+        )
 
     def _standardize(
-        self, server: ServerState, federation: Federation, shape: tuple[int, ...]
+        self,
+        estimator: BaseFederated,
+        server: ServerState,
+        federation: Federation,
+        shape: tuple[int, ...],
     ) -> None:
         """Set the layers of a new net that standardise X, unless clients have update_privacy."""
-        if server.round or not layers_of(server.net) or self.estimator.update_privacy is not None:
+        if server.round or not layers_of(server.net) or estimator.update_privacy is not None:
             return
-        drop = self.estimator.on_client_error == "drop"
-        moments = self._engine.moments(int(np.prod(shape)), drop)
-        set_moments(server, federation, shape, moments)
+        drop = estimator.on_client_error == "drop"
+        moments, times = self._engine.moments(int(np.prod(shape)), drop)
+        set_moments(server, federation, shape, moments, times)
 
 
 def _without_simulation(estimator: BaseFederated) -> BaseFederated:
-    """Check that an estimator simulates neither dropouts nor time."""
-    for name in ("devices", "deadline", "report_goal"):
-        if (value := getattr(estimator, name)) is not None:
-            raise ValueError(
-                f"{name}={value} is of simulated time, but real clients take their own: leave it "
-                "out, and set timeout, the seconds to wait for a reply."
-            )
+    """Check that an estimator simulates neither dropouts nor devices."""
+    if estimator.devices is not None:
+        raise ValueError(
+            f"devices={estimator.devices} are of a simulation, but real clients take their own "
+            "time, which is measured: leave them out. To simulate this federation afterwards, give "
+            "TraceDevices what client_exchanges(model_) returns."
+        )
     availability = estimator.availability
     if availability is not None and (type(availability)._answers is not BaseAvailability._answers):
         raise ValueError(
@@ -298,6 +358,12 @@ def _checked_clients(clients: Any) -> int | list[str] | None:
     raise ValueError(
         f"clients={clients!r} must be the number of clients to wait for, or their names, each once."
     )
+
+
+def _row_of_zeros(info: ClientInfo) -> Any:
+    """Return a row like those of clients."""
+    X = np.zeros((1, *info.shape), dtype=info.dtype)
+    return X if info.columns is None else pd.DataFrame(X, columns=list(info.columns))
 
 
 def _data_description(info: ClientInfo) -> dict[str, Any]:

@@ -9,14 +9,25 @@ if importlib.util.find_spec("flwr") is None:
 
 
 @pytest.fixture
-def federate(blobs, monkeypatch):
+def grid_time(monkeypatch):
+    """Let nobody sleep: return a time that moves on when the server waits."""
+    from local_grid import Time
+
+    from skfed.flower import _discovery, _nodes, _waiting
+
+    time = Time()
+    for module in (_discovery, _nodes, _waiting):
+        monkeypatch.setattr(module, "time", time)
+    return time
+
+
+@pytest.fixture
+def federate(blobs, grid_time):
     """Return a function that fits an estimator over the blobs' clients, each on its own node."""
     from local_grid import LocalGrid, Node
 
-    from skfed.flower import FederatedStrategy, _discovery, _nodes, client_app
+    from skfed.flower import FederatedStrategy, client_app
 
-    for module in (_discovery, _nodes):  # a node in this process replies at once
-        monkeypatch.setattr(module, "PULL_INTERVAL", 0.05)
     X, y, clients = blobs
 
     def load_data(context):
@@ -25,7 +36,7 @@ def federate(blobs, monkeypatch):
 
     def make(estimator, at_client=None, load=load_data, names="fedcba", **params):
         app = client_app(at_client or estimator, load)
-        grid = LocalGrid(*(Node(app, {"client-name": name}) for name in names))
+        grid = LocalGrid(grid_time, *(Node(app, {"client-name": name}) for name in names))
         params = {"clients": 6, "timeout": 5, **params}
         return FederatedStrategy(estimator, **params), grid
 

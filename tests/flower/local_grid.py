@@ -1,6 +1,5 @@
 """Flower's grid and nodes in one process: real messages and client apps, without a network."""
 
-import time
 from itertools import count
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -11,12 +10,27 @@ from flwr.supercore.task_identity import TaskIdentity
 TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # as in a process of Flower
 
 
+class Time:
+    """A time that moves on when somebody sleeps; in place of the module ``time``."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        assert seconds > 0
+        self.now += seconds
+
+
 class Node:
     """A SuperNode: a client app, its configuration, and how it fails."""
 
     def __init__(self, app, config, registered=""):
         self.app, self.registered, self.config = app, registered, config
         self.online, self.answer = True, None  # a function that replies instead of the app
+        self.delays = {}  # seconds until a reply, by kind of message
         self.start()
 
     def start(self):
@@ -27,8 +41,8 @@ class Node:
 class LocalGrid(Grid):
     """Sends messages to nodes by calling them, and stores all of them."""
 
-    def __init__(self, *nodes):
-        self.nodes = dict(enumerate(nodes, start=10))
+    def __init__(self, time, *nodes):
+        self.time, self.nodes = time, dict(enumerate(nodes, start=10))
         self.sent, self.received, self._replies = [], [], {}
         self._numbers = count(1)
 
@@ -57,18 +71,24 @@ class LocalGrid(Grid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(next(self._numbers))
             self.sent.append(message)
-            reply = self._reply(message, self.nodes[message.metadata.dst_node_id])
+            node = self.nodes[message.metadata.dst_node_id]
+            reply = self._reply(message, node)
             if reply is not None:
-                self._replies[message.metadata.message_id] = reply
+                kind = message.metadata.message_type.rpartition("_")[2]
+                due = self.time.monotonic() + node.delays.get(kind, 0.0)
+                self._replies[message.metadata.message_id] = due, reply
         return [message.metadata.message_id for message in messages]
 
     def pull_messages(self, message_ids):
-        replies = [self._replies.pop(one) for one in message_ids if one in self._replies]
+        there = [i for i in message_ids if i in self._replies and self._is_due(i)]
+        replies = [self._replies.pop(one)[1] for one in there]
         self.received += replies
         return replies[::-1]  # in no order
 
-    def send_and_receive(self, messages, *, timeout=None):
-        return self.pull_messages(self.push_messages(messages))
+    def send_and_receive(self, messages, *, timeout=None): ...
+
+    def _is_due(self, message_id):
+        return self._replies[message_id][0] <= self.time.monotonic() + 1e-9
 
     def _reply(self, message, node):
         if not node.online:
@@ -80,7 +100,6 @@ class LocalGrid(Grid):
 
 def late(message):
     """Send no reply in time."""
-    time.sleep(0)
 
 
 def is_kind(message, kind):

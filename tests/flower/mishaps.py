@@ -19,15 +19,15 @@ def at_round(t, do):
     """Return a function by which a grid calls ``do`` before it sends the trainings of a round."""
 
     def watch(grid):
-        original = grid.send_and_receive
+        original = grid.push_messages
 
-        def send_and_receive(messages, *, timeout=None):
+        def push_messages(messages):
             for request in requests(messages, "train")[:1]:
                 if request["round"] == t:
                     do(grid)
-            return original(messages, timeout=timeout)
+            return original(messages)
 
-        grid.send_and_receive = send_and_receive
+        grid.push_messages = push_messages
 
     return watch
 

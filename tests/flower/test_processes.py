@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -11,7 +12,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 import torch
+
+import skfed
+from skfed.checkpoint._fitted import state_of
+from skfed.devices import TraceDevices
+from skfed.metrics import client_exchanges
+from skfed.utils import _files
 
 ROOT = Path(__file__).parents[2]
 PROJECT = Path(__file__).parent / "project"
@@ -64,13 +72,13 @@ def assert_refused(federation):
         assert connected not in federation.log(name), name
 
 
-def simulate(rounds):
+def simulate(rounds, selector="FedALIGN", **params):
     from tiny.task import make_estimator, make_site
 
     sites = {name: make_site(name) for name in "abc"}
     X, y = (np.concatenate(parts) for parts in zip(*sites.values(), strict=True))
     clients = np.repeat(list(sites), [len(y) for _, y in sites.values()])
-    return make_estimator(rounds).fit(X, y, clients=clients)
+    return make_estimator(rounds, selector).set_params(**params).fit(X, y, clients=clients)
 
 
 def load(folder, rounds, selector="FedALIGN"):
@@ -79,8 +87,9 @@ def load(folder, rounds, selector="FedALIGN"):
     return make_estimator(rounds, selector).load(folder / "model.safetensors")
 
 
-def assert_same_rounds(model, simulated):
-    timeless = [c for c in simulated.history_ if not c.endswith("_seconds")]
+def assert_same_rounds(model, simulated, measured=()):
+    times = {"seconds", "elapsed", "slowest"} - set(measured)
+    timeless = [c for c in simulated.history_ if not c.endswith("_seconds") and c not in times]
     found, expected = (m.history_[timeless] for m in (model, simulated))
     pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
     states = (m.net_.module_.state_dict().values() for m in (model, simulated))
@@ -152,6 +161,36 @@ def test_nodes_and_servers_that_die_and_come_back(tmp_path):
     assert exchanges(b)[-1]["round"] == 3
 
 
+def test_two_slow_sites_are_measured_simulated_and_late(tmp_path):
+    """First both are waited for; then one sleeps far beyond the deadline."""
+    from loopback import Loopback
+
+    runs = [tmp_path / "waits", tmp_path / "ends"]
+    settings = {"rounds": 2, "selector": "everybody", "clients": "a b c", "timeout": 240.0}
+    with Loopback(tmp_path) as federation:
+        _, b, c = add_sites(federation, tmp_path, "abc")
+        (b / "slow").write_text("8")
+        (c / "slow").write_text("16")
+        for folder, deadline in zip(runs, (0.0, 40.0), strict=True):
+            folder.mkdir()
+            run = federation.submit(PROJECT, folder=str(folder), deadline=deadline, **settings)
+            federation.wait(run, timeout=400)
+            (c / "slow").write_text("90")
+        waited, ended = (load(folder, 2, "everybody") for folder in runs)
+    times = client_exchanges(waited)
+    least = times.groupby("client")["seconds"].min()
+    assert (least > [0, 8, 16]).all() and least.is_monotonic_increasing
+    assert ((times["computing"] > 0) & (times["computing"] < times["seconds"])).all()
+    assert waited.history_["slowest"].tolist() == [("c",)] * 2
+    again = simulate(2, "everybody", devices=TraceDevices(times))
+    assert_same_rounds(waited, again, measured=["seconds", "elapsed", "slowest"])
+    history = ended.history_
+    assert history["failed"].tolist() == [("c",)] * 2
+    assert history["causes"].tolist() == [("late",)] * 2
+    assert history["seconds"].tolist() == [40.0] * 2
+    assert history["cohort"].tolist() == [("a", "b")] * 2
+
+
 @pytest.mark.skipif(not os.environ.get("SKFED_DATA"), reason="SKFED_DATA is unset: no WISDM")
 def test_the_example_prints_the_table_of_the_simulation():
     command = [sys.executable, ROOT / "examples" / "federation" / "run.py", "--rounds", "1"]
@@ -160,7 +199,72 @@ def test_the_example_prints_the_table_of_the_simulation():
     _, over_processes, in_one = done.stdout.rsplit("\n\n", 2)
     assert over_processes.splitlines()[0].endswith("processes")
     assert over_processes.splitlines()[1:] == in_one.splitlines()[1:]
-    assert len(in_one.splitlines()) == 3
+    assert len(in_one.splitlines()) == 4
+    assert in_one.splitlines()[-1].startswith("accuracy on all rows: 0.")
+
+
+def test_the_tutorials_output_is_that_of_its_command():
+    tutorials = ROOT / "doc" / "tutorials"
+    sites = runpy.run_path(str(tutorials / "plot_notebook_to_sites.py"))["folder"]
+    run = ROOT / "examples" / "federation" / "run.py"
+    command = [sys.executable, run, "--sites", sites, "--rounds", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
+    assert done.stdout.endswith((tutorials / "sites_output.txt").read_text(encoding="utf-8"))
+
+
+def simulate_pipeline(rounds, names="abc", **params):
+    """Fit the sites' Pipeline in this process."""
+    from tiny.task import make_estimator, make_table
+
+    sites = {name: make_table(name) for name in names}
+    X, y = pd.concat([X for X, _ in sites.values()]), [y for _, y in sites.values()]
+    clients = np.repeat(list(sites), [len(one) for one in y])
+    pipeline = make_estimator(rounds, "everybody", with_steps=True).set_params(**params)
+    with sklearn.config_context(enable_metadata_routing=True):
+        return pipeline.fit(X, np.concatenate(y), clients=clients)
+
+
+def load_pipeline(folder, rounds):
+    from tiny.task import make_estimator
+
+    like = make_estimator(rounds, "everybody", with_steps=True)
+    return skfed.load(like, folder / "model.safetensors")
+
+
+def assert_same_steps(found, expected):
+    """Check that all fitted attributes are equal bit for bit."""
+    texts = []
+    for steps in (found[:-1], expected[:-1]):
+        tensors = {}
+        text = repr(_files.to_json(state_of(steps), tensors))
+        texts.append((text, [tensor.numpy().tobytes() for tensor in tensors.values()]))
+    assert texts[0] == texts[1]
+
+
+def test_a_site_killed_while_a_pipeline_is_fitted_costs_its_statistics(tmp_path):
+    """The rest is that of the simulation: transformers bit for bit, the net to rounding."""
+    from loopback import Loopback, wait_until
+
+    settings = {"rounds": 1, "selector": "everybody", "folder": str(tmp_path), "steps": True}
+    with Loopback(tmp_path) as federation:
+        _, b, _ = add_sites(federation, tmp_path, "abc")
+        (b / "stall-steps").touch()
+        run = federation.submit(PROJECT, **settings, timeout=90.0)
+        wait_until((b / "stalled").exists, 240, "the imputer is not fitted")
+        federation.kill("b")
+        (b / "stall-steps").unlink()
+        federation.node("b", b)  # it is back before the exchange ends by its timeout
+        log = federation.wait(run, timeout=400)
+    assert "client 'b' sends no statistics of FederatedSimpleImputer: no answer" in log
+    model = load_pipeline(tmp_path, 1)
+    imputer = model["columns"].named_transformers_["numbers"]["impute"]
+    assert imputer.exchange_["result"].tolist() == ["exact", "failed", "exact"]
+    expected = simulate_pipeline(1, columns__numbers__impute__priority=["a", "c"])
+    others = expected["columns"].named_transformers_["numbers"]["impute"]
+    others.exchange_ = imputer.exchange_  # that of the simulation has no row of b
+    assert_same_steps(model, expected)
+    assert_same_rounds(model[-1], expected[-1])
+    assert model[-1].history_["n_failed"].tolist() == [0]
 
 
 def test_the_secured_rounds_are_those_of_the_simulation(tmp_path):

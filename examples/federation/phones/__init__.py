@@ -1,1 +1,1 @@
-"""A Flower project: the estimator, the ServerApp and the ClientApp."""
+"""A Flower project: the Pipeline, the ServerApp and the ClientApp."""

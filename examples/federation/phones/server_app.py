@@ -1,7 +1,8 @@
-"""The ServerApp, which waits for the sites, runs the rounds and writes the model."""
+"""The ServerApp, which waits for the sites, fits the Pipeline and writes it."""
 
 from flwr.serverapp import ServerApp
 
+import skfed
 from phones.task import ACTIVITIES, SITES, make_estimator
 from skfed.flower import FederatedStrategy
 
@@ -18,4 +19,4 @@ def main(grid, context):
         timeout=settings["timeout"],
     )
     strategy.start(grid)
-    strategy.model_.save(settings["out"])
+    skfed.save(strategy.model_, settings["out"])

@@ -8,30 +8,38 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from skfed.flower import client_app
-from tiny.task import make_estimator, make_site
+from tiny.task import make_estimator, make_site, make_table
 
-site = client_app(
-    make_estimator(rounds=1), lambda context: make_site(context.node_config["client-name"])
-)
+SITES = {
+    with_steps: client_app(
+        make_estimator(rounds=1, with_steps=with_steps),
+        lambda context, make=make: make(context.node_config["client-name"]),
+    )
+    for with_steps, make in ((False, make_site), (True, make_table))
+}
 app = ClientApp()
 
 
 @app.query("skfed_hello")
+@app.query("skfed_steps")
+@app.query("skfed_moments")
 @app.query("skfed_poll")
 @app.train()
 def reply_to(message, context):
     folder = Path(context.node_config["data"])
     kind = message.metadata.message_type
-    t = message.content["request"]["round"] if kind == "train" else None
+    t = message.content["request"]["round"] if kind == "train" else kind.rpartition("_")[2]
     if (folder / f"garbage-{t}").exists():
         return Message(RecordDict({"spam": ConfigRecord({"eggs": b"\x80\x04"})}), reply_to=message)
     if (folder / f"stall-{t}").exists():
         (folder / "stalled").touch()
         while (folder / f"stall-{t}").exists():
             time.sleep(0.1)
-    reply = site(message, context)
+    reply = SITES[context.run_config["steps"]](message, context)
+    if kind == "train" and (folder / "slow").exists():
+        time.sleep(float((folder / "slow").read_text()))
     exchange = {
-        "round": t,
+        "round": t if kind == "train" else None,
         "kind": kind,
         "received": sorted(message.content),
         "sent": sorted(reply.content),

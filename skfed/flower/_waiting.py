@@ -1,0 +1,94 @@
+"""Sends messages, and waits for their replies until an exchange ends."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf, nan
+
+import numpy as np
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from skfed.engines import Late, ReplyTimes
+from skfed.flower._messages import TIMES, content_of
+
+End = Callable[[np.ndarray], float]
+
+# Seconds from one look for replies to the next: a share of those since the messages were sent.
+_SHARE, _LEAST, _MOST = 0.05, 0.1, 3.0
+_GRACE = 5.0  # seconds by which messages outlive an exchange: an expired one is an error of Flower
+
+
+def never(seconds: np.ndarray) -> float:
+    """Return that an exchange ends with the last answer."""
+    return inf
+
+
+@dataclass
+class Replies:
+    """What clients reply to messages, and after how many seconds."""
+
+    contents: dict[str, RecordDict | Exception] = field(default_factory=dict)  # by client
+    seconds: dict[str, float] = field(default_factory=dict)  # NaN without a reply of the client
+    duration: float = 0.0  # until the end of the exchange
+
+    def times(self, clients: list[str]) -> ReplyTimes:
+        """Return the seconds of some clients."""
+        seconds = np.array([self.seconds[name] for name in clients])
+        computing = np.array([self._computing(name) for name in clients])
+        return ReplyTimes(seconds, computing, self.duration)
+
+    def _computing(self, client: str) -> float:
+        """Return the seconds in which a client says to have computed; NaN if they are not valid."""
+        content = self.contents[client]
+        times = None if isinstance(content, Exception) else content.get(TIMES)
+        computing = times.get("computing") if isinstance(times, MetricRecord) else None
+        # A reply may be anything.
+        if not isinstance(computing, float) or not 0 <= computing <= self.seconds[client]:
+            return nan
+        return computing
+
+
+def send_and_wait(
+    grid: Grid,
+    contents: dict[str, RecordDict],
+    nodes: dict[str, int],
+    message_type: str,
+    timeout: float,
+    end: End = never,
+) -> Replies:
+    """Send each client its content; return the replies that arrive before the exchange ends.
+
+    It ends with the last answer, after ``timeout`` seconds, or earlier: ``end`` takes the seconds
+    of the answers so far, NaN without one, and returns after how many seconds an answer is late.
+    """
+    began = time.monotonic()
+    longest = min(timeout, end(np.full(len(contents), nan)))
+    messages = {
+        name: Message(content, nodes[name], message_type, ttl=longest + _GRACE)
+        for name, content in contents.items()
+    }
+    accepted = set(grid.push_messages([*messages.values()])) if messages else set()
+    pending = {message.metadata.message_id: name for name, message in messages.items()}
+    replies = Replies(seconds=dict.fromkeys(contents, nan))
+    for message_id in pending.keys() - accepted:
+        refused = ConnectionError("no answer: Flower has not accepted the message")
+        replies.contents[pending.pop(message_id)] = refused
+    while True:
+        # Replies were there when the look for them began; the last look is at the end.
+        now = min(time.monotonic() - began, longest)
+        for reply in grid.pull_messages([*pending]) if pending else ():
+            name = pending.pop(reply.metadata.reply_to_message_id, None)
+            if name is not None:
+                replies.contents[name] = content_of(reply)
+                replies.seconds[name] = nan if reply.has_error() else now
+        ends = min(timeout, end(np.array([*replies.seconds.values()])))
+        replies.duration = now
+        if not pending or now >= ends:
+            break
+        pause = min(max(_LEAST, _SHARE * now), _MOST, ends - now)
+        time.sleep(max(pause, 0.001))  # a smaller one may not move the time on
+    is_late = end(np.array([*replies.seconds.values()])) <= replies.duration
+    for name in pending.values():
+        replies.contents[name] = Late("late") if is_late else TimeoutError("no answer")
+    return replies
