@@ -12,10 +12,18 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, RobustScaler, Sta
 from skfed import preprocessing
 
 N_ROWS, N_COLUMNS, N_CLIENTS = 292_000, 70, 12
+SUMS = {
+    "mean imputer": SimpleImputer(),
+    "standard scaler": StandardScaler(),
+    "min-max scaler": MinMaxScaler(),
+    "PCA": PCA(),
+}
 STEPS = {
-    "sums": (SimpleImputer(), StandardScaler(), MinMaxScaler(), PCA()),
-    "categories": (OneHotEncoder(),),
-    "quantiles": (SimpleImputer(strategy="median"), RobustScaler()),
+    **{name: (step,) for name, step in SUMS.items()},
+    "these four": tuple(SUMS.values()),
+    "one-hot encoder": (OneHotEncoder(),),
+    "median imputer": (SimpleImputer(strategy="median"),),
+    "robust scaler": (RobustScaler(),),
 }
 
 
@@ -49,7 +57,7 @@ def federated(step):
 @pytest.mark.parametrize("kind", STEPS)
 def test_preprocessing(benchmark, compare, one_core, table, kind):
     numbers, integers, clients = table
-    X = integers if kind == "categories" else numbers
+    X = integers if kind == "one-hot encoder" else numbers
     plain = STEPS[kind]
     own = [federated(step) for step in plain]
     contestants = {

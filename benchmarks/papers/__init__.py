@@ -7,7 +7,11 @@ underscore hold what several figures of a paper share.
 
 An experiment has panels. A panel shows some strategies of a setting (``settings.py``), which is a
 problem of ``problems.py``, a net, and how clients train. Experiments that share a setting share its
-table of results. ``runner.py`` makes the runs that are missing from the tables, ``pictures.py`` and
+table of results (``tables.py``). ``runner.py`` makes the runs that are missing, ``pictures.py`` and
 ``report.py`` read the tables alone, ``claims.py`` checks the papers' claims. An interrupted run is
 repeated; a finished one is not.
+
+RESULTS.md begins with one line for each main claim of a paper (``_headlines.py``). ``summary.py``
+judges it by the rows of the sections below, which ``rows.py`` reads: sections of earlier runs are
+kept in RESULTS.md alone. Each claim of a figure belongs to one of these lines.
 """

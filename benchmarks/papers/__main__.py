@@ -7,8 +7,10 @@ from pathlib import Path
 
 from benchmarks.papers.catalogue import experiments, shortened
 from benchmarks.papers.experiment import Experiment
+from benchmarks.papers.readme import README, refreshed
 from benchmarks.papers.report import draw, report, section, tables_of
-from benchmarks.papers.runner import Run, Tables, run_missing
+from benchmarks.papers.runner import Run, run_missing
+from benchmarks.papers.tables import Tables
 
 HERE = Path(__file__).parent
 
@@ -51,15 +53,21 @@ def main(arguments: list[str] | None = None) -> int:
         for name, experiment in known.items():
             print(f"{name:34} {experiment.title}")
         return 0
-    names = _named(given.names, known)
+    whole_report = given.report and not given.names
+    names = list(known) if whole_report else _named(given.names, known)
     if names is None:
         return 2
     n_seeds, n_rounds, thin = (1, 2, 10) if given.quick else (given.seeds, given.rounds, 1)
     chosen = {name: shortened(known[name], n_seeds, n_rounds, thin) for name in names}
     out = given.out or (HERE if (n_seeds, n_rounds) == (None, None) else HERE / "shortened")
     tables = Tables(out / "tables")
-    if given.report and not given.names:
+    if whole_report:
         incomplete = report(chosen, tables, out)
+        if out == HERE:
+            results = (HERE / "RESULTS.md").read_text(encoding="utf-8")
+            README.write_text(
+                refreshed(README.read_text(encoding="utf-8"), results), encoding="utf-8"
+            )
         if incomplete:
             print(f"no tables here: {', '.join(incomplete)}")
         return 0

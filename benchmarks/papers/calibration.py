@@ -21,8 +21,9 @@ from benchmarks.papers.power_of_choice._images import (
     RAND_10,
     fashion_mnist,
 )
-from benchmarks.papers.runner import Tables, run_missing
+from benchmarks.papers.runner import run_missing
 from benchmarks.papers.settings import Setting
+from benchmarks.papers.tables import Tables
 
 HERE = Path(__file__).parent
 

@@ -41,12 +41,6 @@ def mean_of(column: str, heading: str, form: str = "{:.1f}") -> Column:
 
 ACCURACY = final_of("test_accuracy", "test accuracy, %", 100)
 LOSS = final_of("global_loss", "training loss", form="{:.3f}")
-SECONDS = Column(
-    "seconds a round",
-    lambda table, strategy: of_seeds(table, strategy, "seconds").median().to_numpy(),
-    "{:.4f}",
-    with_share=True,
-)
 MODELS = Column(
     "models sent a round",
     lambda table, strategy: (

@@ -5,15 +5,17 @@ from textwrap import wrap
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from benchmarks.papers.claims import of_seeds
 from benchmarks.papers.experiment import Experiment
+from skfed.inspection import _style as style
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish.
-COLOURS = ["#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"]
+# The baseline comes first, in black.
+COLOURS = ["#000000", "#D55E00", *(c for c in style.COLOURS if c not in ("#000000", "#D55E00"))]
 # Later lines are dashed, so that lines beneath them stay visible.
 STYLES = [
     "-",
@@ -57,6 +59,28 @@ def curves(
     return draw
 
 
+def curves_by_seconds(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
+    """Draw the test accuracy over simulated seconds: means over the seeds, and their spread.
+
+    A line ends with the first of its seeds.
+    """
+    figure, columns = _columns_of_axes(1, len(tables))
+    for panel, table, (ax,) in zip(experiment.panels, tables, columns, strict=True):
+        _title(ax, panel.title)
+        for i, strategy in enumerate(panel.strategies):
+            elapsed, accuracy = (of_seeds(table, strategy, c) for c in ("elapsed", "test_accuracy"))
+            grid = np.linspace(elapsed.iloc[0].max(), elapsed.iloc[-1].min(), 300)
+            values = np.array([np.interp(grid, elapsed[seed], accuracy[seed]) for seed in accuracy])
+            mean, spread, colour = values.mean(axis=0), values.std(axis=0), COLOURS[i]
+            label = experiment.panels[0].strategies[i]
+            ax.plot(grid, mean, label=label, color=colour, ls=STYLES[i], lw=1.2)
+            ax.fill_between(grid, mean - spread, mean + spread, color=colour, alpha=0.1, lw=0)
+        ax.set_xlabel("simulated seconds", fontsize=9)
+        ax.set_ylabel("test accuracy", fontsize=9)
+    _legend(figure)
+    return figure
+
+
 def _title(ax: Axes, text: str) -> None:
     """Set a title, wrapped to the width of the axes."""
     ax.set_title("\n".join(wrap(text, 36)), fontsize=9)
@@ -96,10 +120,10 @@ def profile(experiment: Experiment, tables: list[pd.DataFrame]) -> Figure:
 
 
 def selected(table: pd.DataFrame, strategy: str) -> pd.Series:
-    """Return each client's share of all selections of a strategy."""
-    cohorts = table.loc[table["strategy"] == strategy, "cohort"]
-    members = cohorts.astype(str).str.split().explode().astype(int)
-    return members.value_counts(normalize=True)
+    """Return each client's share of all selections of a strategy, from the counts in a table."""
+    texts = table.loc[table["strategy"] == strategy, "selections"].dropna()
+    counts = texts.str.split(expand=True).astype(int).sum()
+    return counts / counts.sum()
 
 
 def _columns_of_axes(n_measures: int, n_panels: int) -> tuple[Figure, list[np.ndarray]]:
@@ -112,10 +136,10 @@ def _columns_of_axes(n_measures: int, n_panels: int) -> tuple[Figure, list[np.nd
     n_rows = n_blocks * n_measures
     size = (max(3.2 * side_by_side, 5.0), 2.4 * n_rows + 0.6)
     figure = Figure(figsize=size, dpi=90 if n_blocks == 1 else 65, layout="constrained")
-    axes = figure.subplots(n_rows, side_by_side, squeeze=False)
+    with rc_context(style.STYLE):
+        axes = figure.subplots(n_rows, side_by_side, squeeze=False)
     for ax in axes.flat:
         ax.tick_params(labelsize=8)
-        ax.spines[["top", "right"]].set_visible(False)
     blocks = axes.reshape(n_blocks, n_measures, side_by_side)
     columns = [blocks[i // side_by_side, :, i % side_by_side] for i in range(n_panels)]
     for ax in set(axes.flat) - {ax for column in columns for ax in column}:

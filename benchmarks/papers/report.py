@@ -8,25 +8,34 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.papers.experiment import Column, Experiment, Panel
-from benchmarks.papers.runner import Tables
+from benchmarks.papers.fedalign._headlines import PAPER as FEDALIGN
+from benchmarks.papers.fedalign._help import each, gains, overview
+from benchmarks.papers.power_of_choice._absolute import section as absolute
+from benchmarks.papers.power_of_choice._headlines import PAPER as POWER_OF_CHOICE
+from benchmarks.papers.rows import claims_of, sections_of, values_of
+from benchmarks.papers.summary import RULE, mark_rates, screen
+from benchmarks.papers.tables import Tables
 from benchmarks.results import table as markdown
 
-HEAD = """# Both papers, claim by claim
+EARLIER = "*Of an earlier run, whose table of results is not kept.*"
+TITLE = """# Both papers, claim by claim
 
-Made by `python -m benchmarks.papers --report` from the tables of results that `python -m
-benchmarks.papers NAME` leaves. FedALIGN is Ravi and Shomorony's *Prioritized Federated Learning*
-(TMLR 2024, figures 3 to 6 from its preprint), power-of-choice Cho, Wang and Joshi's *Client
-Selection in Federated Learning* (arXiv:2010.01243, figures and tables as in its ICLR submission).
+Made by `python -m benchmarks.papers --report`. FedALIGN is Ravi and Shomorony's *Prioritized
+Federated Learning* (TMLR 2024, figures 3 to 6 from its preprint), power-of-choice Cho, Wang and
+Joshi's *Client Selection in Federated Learning* (arXiv:2010.01243, figures and tables as in its
+ICLR submission)."""
+READING = """## How to read the sections
+
+A section is computed from the tables of results in `tables/`, which `python -m benchmarks.papers
+NAME` fills; one whose table is not there is of an earlier run, and says so.
 
 A claim's figure is the mean over the seeds ± its standard error, a table's ± the standard
 deviation. *In the end* is the mean over the last ten rounds: of 200 for FedALIGN, as in its code,
 of 800 on Synthetic(1, 1), of 400 for power-of-choice on images, where the paper states no number.
 FedALIGN's baseline on all clients has the same warm-up on the priority clients.
 
-A seed's seconds a round are its median in this simulation, where one core trains the whole cohort
-while other runs, and at times other work, share the machine. In the papers clients train in
-parallel, so these times are not comparable with theirs, and no claim on time has a verdict: compare
-the models sent.
+Seconds are those of simulated devices: fitted to the paper's random selection in *seconds a round*
+(seconds.md), and drawn in *seconds to 60%*. None are this machine's.
 
 Where the paper gives a figure, a claim *holds* when the effect is at least as strong, a standard
 error allowed, and *holds partly* when there is an effect, by more than a standard error and at
@@ -87,34 +96,60 @@ def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Ite
 def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> list[str]:
     """Write RESULTS.md and the pictures of all complete experiments; return the names of others.
 
-    An experiment whose tables are incomplete keeps its section of the present RESULTS.md, if this
-    has the same settings and claims.
+    An experiment whose tables are incomplete keeps its section of the present RESULTS.md, marked as
+    of an earlier run, if this has the same settings and claims.
 
     Raises
     ------
     ValueError
-        If no experiment is complete.
+        If there is no section.
     """
     path = out / "RESULTS.md"
-    kept = _sections(path.read_text()) if path.exists() else {}
-    parts, incomplete, not_run = [HEAD], [], []
+    kept = sections_of(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found = {name: tables_of(experiment, tables) for name, experiment in experiments.items()}
+    sections = {}
     for name, experiment in experiments.items():
-        found = tables_of(experiment, tables)
-        if found is None:
-            incomplete.append(name)
-            if stamp(experiment) in kept.get(experiment.title, ""):
-                parts.append(kept[experiment.title])
-            else:
-                not_run.append(f"`{name}`")
-            continue
-        draw(name, experiment, found, out)
-        parts.append("\n".join(section(name, experiment, found)))
-    if len(incomplete) == len(experiments):
+        complete = found[name]
+        if complete is not None:
+            draw(name, experiment, complete, out)
+            sections[name] = "\n".join(section(name, experiment, complete)).strip()
+        elif stamp(experiment) in kept.get(experiment.title, ""):
+            sections[name] = _marked(kept[experiment.title]).strip()
+    if not sections:
         raise ValueError(f"{tables.folder} has no complete experiment: run some first.")
-    if not_run:
-        parts.append(f"## Not run\n\n{', '.join(not_run)}.")
-    path.write_text("\n\n".join(part.strip() for part in parts) + "\n")
-    return incomplete
+    names = [name for name, one in experiments.items() if name in sections or one.needs is None]
+    path.write_text(whole(sections, names), encoding="utf-8")
+    return [name for name, complete in found.items() if complete is None]
+
+
+def whole(sections: Mapping[str, str], names: Sequence[str]) -> str:
+    """Return the text of RESULTS.md from the sections of experiments, by name."""
+    rows, values = claims_of(sections.values()), values_of(sections.values())
+    helped = gains(values, rows)
+    not_run = [f"`{name}`" for name in names if name not in sections]
+    parts = [TITLE, _origin(sections, not_run), RULE]
+    for paper in (FEDALIGN, POWER_OF_CHOICE):
+        if any(row.section.startswith(paper.name) for row in rows):
+            parts.append("\n".join(screen(paper, rows)))
+        if paper is FEDALIGN and helped:
+            parts.append("\n".join(overview(helped)))
+    parts.append(READING)
+    if helped:
+        parts.append("\n".join(each(helped)))
+    parts.append("\n".join(absolute(values)))
+    parts += [mark_rates(text, POWER_OF_CHOICE, rows) for text in sections.values()]
+    parts += [f"## Not run\n\n{', '.join(not_run)}."] * bool(not_run)
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _origin(sections: Mapping[str, str], not_run: Sequence[str]) -> str:
+    """Return a sentence on what the results are computed from."""
+    n_earlier = sum(EARLIER in text for text in sections.values())
+    return (
+        f"Computed from tables of results in this repository: {len(sections) - n_earlier} of "
+        f"{len(sections) + len(not_run)} experiments. Of earlier runs, whose tables are not kept: "
+        f"{n_earlier}. Not run: {len(not_run)}."
+    )
 
 
 def stamp(experiment: Experiment) -> str:
@@ -134,9 +169,10 @@ def stamp(experiment: Experiment) -> str:
     return f"<!-- {code[:16]} -->"
 
 
-def _sections(text: str) -> dict[str, str]:
-    """Return the sections of a RESULTS.md by title."""
-    return {part.partition("\n")[0]: f"## {part}" for part in text.split("\n## ")[1:]}
+def _marked(section: str) -> str:
+    """Return a section that says, below its title, that it is of an earlier run."""
+    title, _, rest = section.partition("\n\n")
+    return section if rest.startswith(EARLIER) else f"{title}\n\n{EARLIER}\n\n{rest}"
 
 
 def _claims(experiment: Experiment, found: Sequence[pd.DataFrame]) -> Iterator[list[str]]:

@@ -1,109 +1,21 @@
 """Runs that a table of results lacks, several at a time, with an estimate of the time left."""
 
-import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from multiprocessing import get_context
-from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
 import pandas as pd
 import torch
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from benchmarks.papers.settings import Setting
+from benchmarks.papers.tables import Tables
 
 _n_finished: Any = None  # rounds of all workers; shared memory
-
-
-class Tables:
-    """The tables of results in a folder: one CSV a setting, a row a round, strategy and seed.
-
-    A JSON file beside each table has the configuration that the results depend on. A table is
-    replaced as a whole, so that it holds complete runs at any moment.
-    """
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def read(self, setting: Setting) -> pd.DataFrame:
-        """Return the runs of a setting.
-
-        Raises
-        ------
-        ValueError
-            If the table has results of another configuration.
-        """
-        path = self._path(setting)
-        if not path.exists():
-            return pd.DataFrame({"strategy": [], "seed": [], "round": []})
-        self._check(setting)
-        return pd.read_csv(path)
-
-    def append(self, setting: Setting, run: pd.DataFrame) -> None:
-        """Add a finished run."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        table = self.read(setting)
-        table = pd.concat([table, run]) if len(table) else run
-        self._replace(self._configuration(setting), json.dumps(setting.describe(), indent=1))
-        self._replace(self._path(setting), table.to_csv(index=False))
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder for this process alone; the lock of a killed process is free.
-
-        Raises
-        ------
-        ValueError
-            If another process holds it.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with FileLock(self.folder / "lock", timeout=0):
-                yield
-        except Timeout:
-            raise ValueError(
-                f"another process is filling the tables in {self.folder}: wait for it, or give "
-                "another --out."
-            ) from None
-
-    @staticmethod
-    def _replace(path: Path, text: str) -> None:
-        new = path.with_name(path.name + ".new")
-        new.write_text(text)
-        new.replace(path)
-
-    def _check(self, setting: Setting) -> None:
-        configuration = self._configuration(setting)
-        if not configuration.exists():
-            raise ValueError(
-                f"{configuration} is missing, so the configuration of {self._path(setting)} is "
-                "unknown: put it back, or move the table away."
-            )
-        old, new = json.loads(configuration.read_text()), setting.describe()
-        pairs = [(key, old.get(key), new[key]) for key in new if key != "strategies"]
-        pairs += [
-            (name, params, new["strategies"][name])
-            for name, params in old["strategies"].items()
-            if name in new["strategies"]
-        ]
-        for name, before, now in pairs:
-            if before != now:
-                raise ValueError(
-                    f"{self._path(setting)} has results of another configuration: {name} was "
-                    f"{before}, and is {now}. Move the file away, or give another --out."
-                )
-
-    def _path(self, setting: Setting) -> Path:
-        return self.folder / f"{setting.name}.csv"
-
-    def _configuration(self, setting: Setting) -> Path:
-        return self.folder / f"{setting.name}.json"
 
 
 Run = tuple[Setting, str, int]

@@ -15,18 +15,7 @@ from benchmarks.papers.claims import N_LAST
 from benchmarks.papers.problems import Problem
 from skfed import FederatedClassifier
 
-# The columns of history_ that a table of results keeps.
-KEPT = [
-    "n_polled",
-    "n_trained",
-    "models_down",
-    "models_up",
-    "bytes_down",
-    "bytes_up",
-    "samples_evaluated",
-    "samples_trained",
-    "lr",
-]
+KEPT = ["n_polled", "n_trained", "models_down", "models_up"]  # of history_, in a table of results
 MEASURED = ("test_", "global_", "local_")  # prefixes of the columns that a Measure adds
 _ROWS_AT_ONCE = 2000  # of images, so that a convolution's output stays small
 _OF_THE_NET = {"module", "criterion", "optimizer", "lr", "batch_size"}
@@ -68,8 +57,6 @@ class Setting:
         always measured.
     thin : int, default=1
         Keep one row in ``thin`` of each client and of the test; more than 1 for a quick run.
-    with_cohorts : bool, default=False
-        Whether the results have a column with each round's cohort.
     """
 
     name: str
@@ -80,7 +67,6 @@ class Setting:
     n_rounds: int
     loss_every: int = 1
     thin: int = 1
-    with_cohorts: bool = False
 
     def run(
         self, strategy: str, seed: int, device: str = "cpu", tick: Callable[[], None] = int
@@ -115,11 +101,11 @@ class Setting:
         rounds = iter(range(self.n_rounds))
 
         def measure(net: NeuralNetClassifier) -> dict[str, float]:
-            loss, accuracy = evaluate(net, *test)
+            accuracy = evaluate(net, *test)[1]
             t = next(rounds)
             due = t % self.loss_every == 0 or t >= self.n_rounds - N_LAST
             F = evaluate(net, *whole)[0] if due else float("nan")
-            return {"test_accuracy": accuracy, "test_loss": loss, "global_loss": F}
+            return {"test_accuracy": accuracy, "global_loss": F}
 
         return measure
 
@@ -137,11 +123,7 @@ class Setting:
     def results(self, strategy: str, seed: int, history: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of the table of results for a history."""
         measured = [c for c in history if c.startswith(MEASURED)]
-        scheduled = [c for c in ("eps", "d") if c in history]
-        frame = history[["round", *measured, *KEPT, *scheduled]].copy()
-        frame["seconds"] = history["select_seconds"] + history["train_seconds"]
-        if self.with_cohorts:
-            frame["cohort"] = [" ".join(map(str, cohort)) for cohort in history["cohort"]]
+        frame = history[["round", *measured, *KEPT]].copy()
         frame.insert(0, "strategy", strategy)
         frame.insert(1, "seed", seed)
         return frame

@@ -51,3 +51,5 @@ def test_the_quick_command_writes_its_log(tmp_path, capsys):
     assert capsys.readouterr().out.strip().endswith(log.strip())  # after its progress
     assert "Only `RandomSelector(clients_per_round=10)` was run" in log
     assert log.count("Closest: ") == 1
+    tables = {path.name for path in tmp_path.rglob("*.csv.xz")}
+    assert tables == {"rand-C-0.1.csv.xz"}  # nothing else was run

@@ -2,6 +2,7 @@
 
 import inspect
 import runpy
+import shutil
 import sys
 import time
 from dataclasses import replace
@@ -10,11 +11,12 @@ import pandas as pd
 import pytest
 
 from benchmarks.papers import catalogue
-from benchmarks.papers.__main__ import main
+from benchmarks.papers.__main__ import HERE, main
 from benchmarks.papers.catalogue import experiments, shortened
-from benchmarks.papers.report import report, stamp
-from benchmarks.papers.runner import Tables
+from benchmarks.papers.report import EARLIER, draw, report, stamp, tables_of
+from benchmarks.papers.rows import sections_of
 from benchmarks.papers.settings import Setting
+from benchmarks.papers.tables import Tables
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of short runs
 
@@ -29,7 +31,22 @@ def test_every_figure_and_table_of_both_papers_has_an_experiment():
     assert {"power-of-choice-table1", "power-of-choice-table2"} <= names.keys()
     for figure in (9, 10, 14, 15):  # at the paper's learning rate, and at a reproduction's
         rates = [f"power-of-choice-fig{figure}", f"power-of-choice-fig{figure}-lower-rate"]
-        assert [names[rate].panels[0].setting.net().lr for rate in rates] == [0.005, 0.0005]
+        assert [rates_of(names[rate]) for rate in rates] == [{0.005}, {0.0005}]
+
+
+def rates_of(experiment):
+    return {panel.setting.net().lr for panel in experiment.panels}
+
+
+@pytest.mark.parametrize("of", ["fig5", "fig6", "fig8", *(f"fig{n}" for n in range(11, 16))])
+def test_claims_are_judged_at_the_calibrated_rate_too(of):
+    names = experiments()
+    stated, calibrated = (names[f"power-of-choice-{of}{more}"] for more in ("", "-calibrated"))
+    assert rates_of(calibrated) == {0.0003}
+    assert calibrated.n_seeds == 5
+    at_the_stated_rate = [p for p in stated.panels if p.setting.net().lr == 0.005]
+    for one, other in zip(at_the_stated_rate, calibrated.panels, strict=True):
+        assert (one.claims, one.strategies) == (other.claims, other.strategies)
 
 
 def test_settings_with_the_same_name_are_equal():
@@ -84,14 +101,47 @@ def test_sections_without_tables_are_kept_if_their_claims_are_the_same(tmp_path)
     other = replace(second, n_seeds=7)
     for panel in run.panels:
         results = [measured(strategy, s) for strategy in panel.strategies for s in range(5)]
-        tables.append(panel.setting, pd.concat(results))
+        for result in results:
+            tables.append(panel.setting, result)
     sections = made(first), made(other), "## Not run\n\nmuch."
     (tmp_path / "RESULTS.md").write_text("# Results\n\n" + "\n\n".join(sections) + "\n")
     assert report(named, tables, tmp_path) == ["fig1", "fig2", "fig3"]
-    _, kept, fresh, not_run = (tmp_path / "RESULTS.md").read_text().split("\n## ")
-    assert f"## {kept}".strip() == made(first)
+    *_, kept, fresh, not_run = (tmp_path / "RESULTS.md").read_text().split("\n## ")
+    title, _, rest = made(first).partition("\n\n")
+    assert f"## {kept}".strip() == f"{title}\n\n{EARLIER}\n\n{rest}"
     assert fresh.startswith(run.title)
     assert not_run == "Not run\n\n`fig2`, `fig3`.\n"
+    before = (tmp_path / "RESULTS.md").read_bytes()
+    report(named, tables, tmp_path)
+    assert (tmp_path / "RESULTS.md").read_bytes() == before
+
+
+@pytest.mark.skipif(not (HERE / "tables").exists(), reason="an sdist has no tables of results")
+def test_a_clean_clone_writes_the_committed_results_without_a_run(tmp_path, monkeypatch):
+    """RESULTS.md is bit for bit what --report makes of the committed tables and sections."""
+    results = HERE / "RESULTS.md"
+    shutil.copy(results, tmp_path)
+    (tmp_path / "tables").symlink_to(HERE / "tables")
+    monkeypatch.setattr("benchmarks.papers.report.draw", lambda *of: None)
+    monkeypatch.setattr(Setting, "run", None)
+    monkeypatch.setenv("SKFED_DATA", str(tmp_path))
+    assert main(["--report", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "RESULTS.md").read_bytes() == results.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.papers
+def test_a_clean_clone_draws_each_picture_without_a_run(tmp_path, monkeypatch):
+    """Sections of earlier runs have their committed pictures."""
+    monkeypatch.setattr(Setting, "run", None)
+    tables = Tables(HERE / "tables")
+    for name, experiment in experiments().items():
+        found = tables_of(experiment, tables)
+        if found is not None:
+            draw(name, experiment, found, tmp_path)
+            assert (tmp_path / "pictures" / f"{name}.png").stat().st_size < 200_000
+        if experiment.title in sections_of((HERE / "RESULTS.md").read_text(encoding="utf-8")):
+            assert (HERE / "pictures" / f"{name}.png").exists()
 
 
 def measured(strategy, seed):
@@ -106,11 +156,11 @@ def measured(strategy, seed):
 def test_a_quick_run_of_all_draws_and_reports_each(
     data_home, tmp_path, monkeypatch, capsys, in_this_process
 ):
-    """Of each experiment the first panel; runs of a setting share its data."""
+    """Of each experiment the first panel, at one rate; runs of a setting share its data."""
     chosen = {
         name: replace(one, panels=one.panels[:1])
         for name, one in experiments().items()
-        if not name.endswith("-lower-rate") and (not one.needs or one.needs())
+        if not name.endswith(("-lower-rate", "-calibrated")) and (not one.needs or one.needs())
     }
     monkeypatch.setattr(catalogue, "experiments", lambda: chosen)
     make, made = Setting.data, {}
@@ -147,6 +197,5 @@ def test_experiments_whose_data_are_missing_are_left_out(monkeypatch, tmp_path, 
     known = experiments()
     assert known["fedalign-fig1-cifar10"].needs is not None
     monkeypatch.setenv("SKFED_DATA", str(tmp_path))
-    with pytest.raises(ValueError, match="run some first"):
-        main(["--report", "--out", str(tmp_path)])
+    assert main(["all", "--report", "--out", str(tmp_path)]) == 1
     assert "fedalign-fig1-cifar10" in capsys.readouterr().err

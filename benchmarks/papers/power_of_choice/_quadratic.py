@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.utils import Bunch
 from skorch import NeuralNetClassifier
 
+from benchmarks.papers.claims import N_LAST
 from benchmarks.papers.problems import quadratic, quadratic_data
 from benchmarks.papers.settings import Setting
 from skfed import PowerOfChoice, RandomSelector
@@ -14,11 +15,16 @@ from skfed.modules import MeanOutput, Quadratic
 from skfed.schedules import StepDecay
 
 RAND, ADAPOWD = "rand", "adapow-d"
+EVERY = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuadraticSetting(Setting):
-    """A setting that measures F(w) - F* in closed form; there are no test rows."""
+    """A setting that measures F(w) - F* in closed form; there are no test rows.
+
+    As there are many rounds, its table has one in ``EVERY``, and the last ones. The last round has
+    the number of times that each client was selected.
+    """
 
     n_clients: int
 
@@ -41,6 +47,14 @@ class QuadraticSetting(Setting):
             return {"global_gap": p @ (h / 2 * squares) - data.minimum}
 
         return measure
+
+    def results(self, strategy, seed, history):
+        frame = super().results(strategy, seed, history)
+        counts = np.bincount(np.concatenate(history["cohort"].to_list()), minlength=self.n_clients)
+        frame["selections"] = None
+        frame.loc[frame.index[-1], "selections"] = " ".join(map(str, counts))
+        t = frame["round"]
+        return frame[(t % EVERY == 0) | (t >= self.n_rounds - N_LAST)]
 
     @staticmethod
     def curvatures(data: Bunch) -> np.ndarray:
@@ -77,7 +91,6 @@ def setting(n_clients: int, candidates: tuple[int, ...], n_rounds: int) -> Quadr
             ADAPOWD: {"selector": poll(d=StepDecay(n_clients, 0.5, 5000))},
         },
         n_rounds=n_rounds,
-        with_cohorts=True,
     )
 
 

@@ -1,7 +1,6 @@
 """Figure 10: the variants, EMNIST's set-up (K=500, m=15) on MNIST."""
 
-from benchmarks.papers.experiment import Experiment
-from benchmarks.papers.power_of_choice._figure import figure
+from benchmarks.papers.power_of_choice._figure import ImageFigure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
     LR,
@@ -15,24 +14,17 @@ from benchmarks.papers.power_of_choice._images import (
 )
 
 PLACE = "Figure 10"
-
-
-def at(lr: float) -> Experiment:
-    """Return the figure at one learning rate; both together take more than half an hour."""
-    return figure(
-        f"Power-of-choice, Figure 10: cheaper variants, K=500, EMNIST's set-up on MNIST, lr={lr:g}",
-        mnist,
-        [RAND, powd(30), cpowd(30), rpowd(250), AFL],
-        {
-            2: [
-                as_good(PLACE, cpowd(30), powd(30)),
-                *(higher(PLACE, name, rpowd(250)) for name in (powd(30), cpowd(30))),
-            ],
-            0.3: [as_good(PLACE, name, powd(30)) for name in (cpowd(30), rpowd(250))],
-        },
-        note="EMNIST is not available here; its set-up is run on MNIST's digits.",
-        rates=[lr],
-    )
-
-
-EXPERIMENT = at(LR)
+FIGURE = ImageFigure(
+    "Figure 10: cheaper variants, K=500, EMNIST's set-up on MNIST",
+    mnist,
+    [RAND, powd(30), cpowd(30), rpowd(250), AFL],
+    {
+        2: [
+            as_good(PLACE, cpowd(30), powd(30)),
+            *(higher(PLACE, name, rpowd(250)) for name in (powd(30), cpowd(30))),
+        ],
+        0.3: [as_good(PLACE, name, powd(30)) for name in (cpowd(30), rpowd(250))],
+    },
+    note="EMNIST is not available here; its set-up is run on MNIST's digits.",
+)
+EXPERIMENT = FIGURE.at(LR)

@@ -2,9 +2,11 @@
 
 from functools import partial
 
-from benchmarks.papers.power_of_choice._figure import figure
+from benchmarks.papers.power_of_choice._figure import ImageFigure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
+    LOWER_LR,
+    LR,
     RAND,
     as_good,
     cpowd,
@@ -16,8 +18,8 @@ from benchmarks.papers.power_of_choice._images import (
 )
 
 PLACE = "Figure 11"
-EXPERIMENT = figure(
-    "Power-of-choice, Figure 11: C=0.1",
+FIGURE = ImageFigure(
+    "Figure 11: C=0.1",
     partial(fashion_mnist, m=10),
     [RAND, powd(20), cpowd(20), rpowd(50), AFL],
     {
@@ -33,3 +35,4 @@ EXPERIMENT = figure(
         ],
     },
 )
+EXPERIMENT = FIGURE.at(LR, LOWER_LR)

@@ -1,8 +1,10 @@
 """Figure 6: the variants that compute or communicate less; Fashion-MNIST, m=3."""
 
-from benchmarks.papers.power_of_choice._figure import figure
+from benchmarks.papers.power_of_choice._figure import ImageFigure
 from benchmarks.papers.power_of_choice._images import (
     AFL,
+    LOWER_LR,
+    LR,
     RAND,
     as_good,
     cpowd,
@@ -15,8 +17,8 @@ from benchmarks.papers.power_of_choice._images import (
 )
 
 PLACE = "Figure 6"
-EXPERIMENT = figure(
-    "Power-of-choice, Figure 6: cheaper variants, C=0.03",
+FIGURE = ImageFigure(
+    "Figure 6: cheaper variants, C=0.03",
     fashion_mnist,
     [RAND, powd(6), cpowd(6), rpowd(50), AFL],
     {
@@ -34,3 +36,4 @@ EXPERIMENT = figure(
         ],
     },
 )
+EXPERIMENT = FIGURE.at(LR, LOWER_LR)

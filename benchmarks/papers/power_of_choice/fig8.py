@@ -2,8 +2,10 @@
 
 from functools import partial
 
-from benchmarks.papers.power_of_choice._figure import figure
+from benchmarks.papers.power_of_choice._figure import ImageFigure
 from benchmarks.papers.power_of_choice._images import (
+    LOWER_LR,
+    LR,
     RAND,
     fashion_mnist,
     more_accurate,
@@ -12,8 +14,8 @@ from benchmarks.papers.power_of_choice._images import (
 )
 
 PLACE = "Figure 8"
-EXPERIMENT = figure(
-    "Power-of-choice, Figure 8: intermittent availability",
+FIGURE = ImageFigure(
+    "Figure 8: intermittent availability",
     partial(fashion_mnist, intermittent=True),
     [RAND, powd(6), rpowd(50)],
     {
@@ -25,3 +27,4 @@ EXPERIMENT = figure(
         "the paper's code leaves out 20%. rpow-d's 50 candidates are then all available clients."
     ),
 )
+EXPERIMENT = FIGURE.at(LR, LOWER_LR)

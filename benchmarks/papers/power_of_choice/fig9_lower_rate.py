@@ -1,6 +1,6 @@
 """Figure 9 at the learning rate at which a reproduction found the paper's ratios."""
 
 from benchmarks.papers.power_of_choice._images import LOWER_LR
-from benchmarks.papers.power_of_choice.fig9 import at
+from benchmarks.papers.power_of_choice.fig9 import FIGURE
 
-EXPERIMENT = at(LOWER_LR)
+EXPERIMENT = FIGURE.at(LOWER_LR)

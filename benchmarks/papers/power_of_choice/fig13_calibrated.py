@@ -1,0 +1,5 @@
+"""Figure 13 at the calibrated learning rate."""
+
+from benchmarks.papers.power_of_choice.fig13 import FIGURE
+
+EXPERIMENT = FIGURE.at_the_calibrated_rate()

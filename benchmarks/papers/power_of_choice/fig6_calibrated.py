@@ -1,0 +1,5 @@
+"""Figure 6 at the calibrated learning rate."""
+
+from benchmarks.papers.power_of_choice.fig6 import FIGURE
+
+EXPERIMENT = FIGURE.at_the_calibrated_rate()
