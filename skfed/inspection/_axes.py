@@ -1,4 +1,4 @@
-"""Axes, colours, labels and legends of all displays."""
+"""Axes, labels and legends of all displays."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,18 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from skfed.inspection._style import STYLE
 from skfed.utils._extras import needs
-
-# Okabe and Ito's colours, which colour-blind readers can distinguish.
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
-STYLES = ["-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1))]
-PRIORITY, FREE = COLOURS[1], COLOURS[0]
 
 _MAX_LABELS = 20  # client ids beside an axis
 _MAX_LENGTH = 14  # characters of a client id
 _MAX_ENTRIES = 40  # of a legend
 _FONT_SIZES = 10, 9, 8, 7, 6, 5  # of a legend, in points
-_MAX_WIDTH = 0.5  # of a legend, as a share of the figure's width
+_MAX_WIDTH = 0.5  # of a legend, as a share of the room
 
 
 def get_axes(ax: Any, size: tuple[float, float] = (6.4, 4.0)) -> tuple[Any, Any]:
@@ -27,20 +23,16 @@ def get_axes(ax: Any, size: tuple[float, float] = (6.4, 4.0)) -> tuple[Any, Any]
     except ImportError as error:
         raise ImportError(needs("skfed.inspection", "plot")) from error
     if ax is None:
-        _, ax = plt.subplots(figsize=size, layout="constrained")
+        with plt.rc_context(STYLE):
+            _, ax = plt.subplots(figsize=size, layout="constrained")
     return ax, ax.figure
-
-
-def tidy(ax: Any) -> None:
-    """Hide the top and right spines."""
-    ax.spines[["top", "right"]].set_visible(False)
 
 
 def name_clients(
     axis: Any, names: Sequence, label: str, marked: Sequence[bool] | None = None
 ) -> None:
-    """Label an axis with client ids, ``marked`` ones with a star, or with their number if many."""
-    if len(names) > _MAX_LABELS:
+    """Label an axis with ids, ``marked`` ones with a star, or with their number if many."""
+    if not are_named(names):
         axis.set_ticks([])
         axis.set_label_text(f"{len(names)} {label}")
         return
@@ -54,6 +46,11 @@ def name_clients(
         axis.set_tick_params(rotation=90)
 
 
+def are_named(names: Sequence) -> bool:
+    """Return whether an axis has room for these names."""
+    return len(names) <= _MAX_LABELS
+
+
 def label_rounds(ax: Any) -> None:
     """Label the horizontal axis as rounds, with ticks at whole numbers."""
     ax.set_xlabel("round")
@@ -61,16 +58,31 @@ def label_rounds(ax: Any) -> None:
 
 
 def legend(ax: Any) -> None:
-    """Put a legend beside the axes, with a font size and columns that fit the figure."""
+    """Put a legend beside the axes, with a font size and columns that fit there.
+
+    Only constrained layout makes room beside axes; without it the legend is inside of them.
+    """
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     handles, labels = _entries(ax)
-    whole = ax.figure.bbox
+    inside = not isinstance(ax.figure.get_layout_engine(), ConstrainedLayoutEngine)
+    width, height = _room(ax, inside)
     for size in _FONT_SIZES if labels else ():
-        drawn = _legend(ax, handles, labels, size)
-        n_columns = int(np.ceil(drawn.get_window_extent().height / whole.height))
+        drawn = _legend(ax, handles, labels, size, inside)
+        n_columns = int(np.ceil(drawn.get_window_extent().height / height))
         if n_columns > 1:
-            drawn = _legend(ax, handles, labels, size, n_columns)
-        if drawn.get_window_extent().width <= _MAX_WIDTH * whole.width:
+            drawn = _legend(ax, handles, labels, size, inside, n_columns)
+        if drawn.get_window_extent().width <= _MAX_WIDTH * width:
             return
+
+
+def _room(ax: Any, inside: bool) -> tuple[float, float]:
+    """Return the width and the height of the axes, or of their part of the figure."""
+    if inside:
+        return ax.bbox.width, ax.bbox.height
+    spec = ax.get_subplotspec()
+    n_rows, n_columns = (1, 1) if spec is None else spec.get_gridspec().get_geometry()
+    return ax.figure.bbox.width / n_columns, ax.figure.bbox.height / n_rows
 
 
 def _entries(ax: Any) -> tuple[list, list[str]]:
@@ -86,13 +98,14 @@ def _entries(ax: Any) -> tuple[list, list[str]]:
     return handles, labels
 
 
-def _legend(ax: Any, handles: list, labels: list[str], size: float, n_columns: int = 1) -> Any:
+def _legend(
+    ax: Any, handles: list, labels: list[str], size: float, inside: bool, n_columns: int = 1
+) -> Any:
+    beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
     drawn = ax.legend(
         handles,
         labels,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
+        **({"loc": "best", "frameon": True} if inside else beside),
         fontsize=size,
         ncols=n_columns,
         labelspacing=0.2,

@@ -8,44 +8,56 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length
 
 from skfed._federation import make_federation
-from skfed.inspection._axes import COLOURS, FREE, PRIORITY, get_axes, legend, name_clients, tidy
+from skfed.inspection._axes import are_named, get_axes, legend, name_clients
+from skfed.inspection._style import FREE, PRIORITY, SHADES, tidy
 from skfed.metrics import client_scores
 from skfed.utils._checks import labels_of, naming
 from skfed.utils._ids import client_index
 
-_HATCHES = ["", "//", "..", "xx", "--"]
-
 
 class ClientsDisplay:
-    """One bar a client: its labels, or the model's accuracy or R^2 on its rows.
+    """The labels of each client as a heat map, or the model's accuracy or R^2 on its rows as bars.
 
-    Use :meth:`from_data` or :meth:`from_estimator`.
+    Clients are in the order of ``clients_``, those with priority first, so that pictures of the
+    same clients can be compared. Use :meth:`from_data` or :meth:`from_estimator`.
 
     Parameters
     ----------
-    bars : DataFrame of shape (n_clients, n_parts)
-        Heights, stacked; one row a client.
+    table : DataFrame of shape (n_clients, n_columns)
+        One row a client. One column is drawn as bars, more as a heat map.
     priority : ndarray of shape (n_clients,), dtype=bool
         Whether a client has priority; names of priority clients are marked with a star.
-    ylabel : str
-        Label of the vertical axis.
+    label : str
+        The meaning of the values.
 
     Attributes
     ----------
     ax_, figure_
         The matplotlib axes and figure.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from skfed.datasets import partition_dirichlet
+    >>> from skfed.inspection import ClientsDisplay
+    >>> X, y = load_digits(return_X_y=True)
+    >>> clients = partition_dirichlet(
+    ...     y, 100, alpha=0.3, min_size=1, random_state=0
+    ... )
+    >>> ClientsDisplay.from_data(y, clients).table.shape
+    (100, 10)
     """
 
-    def __init__(self, bars: pd.DataFrame, priority: np.ndarray, ylabel: str):
-        self.bars = bars
+    def __init__(self, table: pd.DataFrame, priority: np.ndarray, label: str):
+        self.table = table
         self.priority = priority
-        self.ylabel = ylabel
+        self.label = label
 
     @classmethod
     def from_data(
         cls, y: ArrayLike, clients: ArrayLike, *, priority: Any = None, ax: Any = None
     ) -> Self:
-        """Draw the number of rows of each label at each client, the largest client first.
+        """Draw the number of rows of each label at each client: the darker, the more.
 
         Parameters
         ----------
@@ -77,17 +89,17 @@ class ClientsDisplay:
             np.bincount(codes[federation.rows(k)], minlength=len(classes))
             for k in range(len(federation))
         ]
-        bars = pd.DataFrame(counts, index=client_index(federation.ids), columns=classes)
-        order = np.lexsort([-federation.sizes, ~federation.priority])
-        return cls(bars.iloc[order], federation.priority[order], "rows by label").plot(ax)
+        table = pd.DataFrame(counts, index=client_index(federation.ids), columns=classes)
+        order = np.argsort(~federation.priority, kind="stable")
+        return cls(table.iloc[order], federation.priority[order], "rows").plot(ax)
 
     @classmethod
     def from_estimator(
         cls, estimator: Any, X: Any, y: ArrayLike, clients: ArrayLike, *, ax: Any = None
     ) -> Self:
-        """Draw a model's accuracy, or R^2, on the rows of each client, the best first.
+        """Draw a model's accuracy, or R^2, on the rows of each client.
 
-        Clients without an R^2 come last in their group and have no bar.
+        Clients without an R^2 have no bar.
 
         Parameters
         ----------
@@ -115,8 +127,7 @@ in one
         """
         scores = client_scores(estimator, X, y, clients)
         measure = scores.columns[-1]
-        order = np.lexsort([-scores[measure], ~scores["priority"]])
-        scores = scores.iloc[order]
+        scores = scores.iloc[np.argsort(~scores["priority"], kind="stable")]
         label = {"accuracy": "accuracy", "r2": "R²"}[measure]
         return cls(scores[[measure]], scores["priority"].to_numpy(), label).plot(ax)
 
@@ -134,37 +145,48 @@ in one
             This display.
         """
         self.ax_, self.figure_ = get_axes(ax, (7.5, 4.0))
-        places = np.arange(len(self.bars))
-        has_free, marked = not self.priority.all(), self.priority
-        if self.bars.shape[1] == 1:
-            heights = self.bars.iloc[:, 0]
-            for mask, colour, group in ((marked, PRIORITY, "priority"), (~marked, FREE, "free")):
-                if mask.any():
-                    self.ax_.bar(
-                        places[mask], heights[mask], color=colour, label=group if has_free else None
-                    )
+        if self.table.shape[1] == 1:
+            self._bars()
         else:
-            bottom = np.zeros(len(places))
-            for i, label in enumerate(self.bars):
-                self.ax_.bar(
-                    places,
-                    self.bars[label],
-                    bottom=bottom,
-                    color=COLOURS[i % len(COLOURS)],
-                    hatch=_HATCHES[i // len(COLOURS) % len(_HATCHES)],
-                    edgecolor="white",  # of the hatches, which show on black too
-                    linewidth=0,
-                    label=str(label),
-                )
-                bottom += self.bars[label].to_numpy()
-        if has_free:
-            self.ax_.axvline(
-                marked.sum() - 0.5, color="black", linestyle=":", label="priority, left"
-            )
-        stars = marked.tolist() if has_free else None
-        label = "clients (* priority)" if has_free else "clients"
-        name_clients(self.ax_.xaxis, self.bars.index.tolist(), label, stars)
-        self.ax_.set_ylabel(self.ylabel)
+            self._heat_map()
+        self._name_clients()
         tidy(self.ax_)
-        legend(self.ax_)
         return self
+
+    def _bars(self) -> None:
+        places, heights = np.arange(len(self.table)), self.table.iloc[:, 0]
+        groups: list[tuple[np.ndarray, str, str | None]]
+        groups = [(self.priority, PRIORITY, "priority"), (~self.priority, FREE, "free")]
+        if self.priority.all():
+            groups = [(self.priority, FREE, None)]
+        for mask, colour, label in groups:
+            if mask.any():
+                self.ax_.bar(places[mask], heights[mask], color=colour, label=label)
+        self.ax_.set_ylabel(self.label)
+        legend(self.ax_)
+
+    def _heat_map(self) -> None:
+        """Draw a column a client and a row a label; a root keeps small counts visible."""
+        from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+
+        values = self.table.to_numpy(dtype=float).T
+        image = self.ax_.imshow(
+            values,
+            aspect="auto",
+            cmap=LinearSegmentedColormap.from_list("skfed", SHADES),
+            norm=PowerNorm(0.5, vmin=0, vmax=max(values.max(), 1)),
+            interpolation="nearest",
+        )
+        self.figure_.colorbar(image, ax=self.ax_, label=self.label)
+        name_clients(self.ax_.yaxis, self.table.columns.tolist(), "labels")
+        if not self.priority.all():
+            self.ax_.axvline(self.priority.sum() - 0.5, color=PRIORITY)
+
+    def _name_clients(self) -> None:
+        names, label, stars = self.table.index.tolist(), "clients", None
+        if not self.priority.all():
+            label = "clients (* priority)"
+            stars = self.priority.tolist()
+            if not are_named(names):
+                label = f"clients, the {self.priority.sum()} with priority at the left"
+        name_clients(self.ax_.xaxis, names, label, stars)

@@ -8,19 +8,20 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from skfed.callbacks._sklearn import monitored_rounds
-from skfed.inspection._axes import (
-    COLOURS,
-    STYLES,
-    format_params,
-    get_axes,
-    label_rounds,
-    legend,
-    number_duplicates,
-    tidy,
+from skfed.inspection._axes import format_params, get_axes, label_rounds, legend, number_duplicates
+from skfed.inspection._curves import (
+    average,
+    check_columns,
+    common_column,
+    make_curve,
+    position,
+    smoothed,
 )
+from skfed.inspection._style import BAND, COLOURS, STYLES, tidy
 from skfed.metrics._scorers import federated_step
 from skfed.selection import FedAlignSelector
 from skfed.server._config import selector_of
+from skfed.utils._checks import Count
 from skfed.utils._sklearn import StrOptions
 
 _X = {
@@ -44,19 +45,24 @@ class ConvergenceDisplay:
 
     Parameters
     ----------
-    curves : dict of str to DataFrame
-        By name: columns ``x`` and ``y``, one row a round.
+    curves : dict of str to DataFrame, or to list of DataFrame
+        By name: columns ``x`` and ``y``, one row a round. Of a list, one table a fit, the mean is
+        drawn with a band of one standard deviation.
     x : {"round", "bytes", "seconds", "elapsed"}
         The quantity on the horizontal axis.
     y : str
         The column, or the label, of the vertical axis.
     warmups : dict of str to float, default=None
         Where FedALIGN's warm-up ends, on the horizontal axis.
+    smooth : int, default=1
+        Values of a curve in its running mean.
 
     Attributes
     ----------
     lines_ : list of matplotlib.lines.Line2D
-        The curves.
+        The curve of each name.
+    bands_ : dict of str to matplotlib.collections.FillBetweenPolyCollection
+        The band of each name with several fits.
     ax_, figure_
         The matplotlib axes and figure.
 
@@ -66,27 +72,49 @@ class ConvergenceDisplay:
     >>> from skfed import FederatedClassifier
     >>> from skfed.inspection import ConvergenceDisplay
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = FederatedClassifier(n_rounds=5).fit(X, y, clients=y, X_val=X, y_val=y)
+    >>> model = FederatedClassifier(n_rounds=5).fit(
+    ...     X, y, clients=y, X_val=X, y_val=y
+    ... )
     >>> ConvergenceDisplay.from_estimator(model).y
     'val_score'
+
+    The mean and the standard deviation over two seeds:
+
+    >>> def fit(seed):
+    ...     model = FederatedClassifier(n_rounds=5, random_state=seed)
+    ...     return model.fit(X, y, clients=y, X_val=X, y_val=y)
+    >>> display = ConvergenceDisplay.from_estimators(
+    ...     {"random": [fit(0), fit(1)]}
+    ... )
+    >>> print(display.ax_.get_ylabel())
+    validation score
+    mean ± standard deviation of 2 fits
     """
 
     def __init__(
         self,
-        curves: Mapping[str, pd.DataFrame],
+        curves: Mapping[str, pd.DataFrame | list[pd.DataFrame]],
         *,
         x: str = "round",
         y: str = "objective",
         warmups: Mapping[str, float] | None = None,
+        smooth: int = 1,
     ):
         self.curves = curves
         self.x = x
         self.y = y
         self.warmups = warmups
+        self.smooth = smooth
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, *, x: str = "round", y: str | None = None, ax: Any = None
+        cls,
+        estimator: Any,
+        *,
+        x: str = "round",
+        y: str | None = None,
+        smooth: int = 1,
+        ax: Any = None,
     ) -> Self:
         """Draw the curve of one model.
 
@@ -100,6 +128,9 @@ class ConvergenceDisplay:
         y : str, default=None
             A column of ``history_``. None: "val_score" where there was validation data, else
             "objective" where it was polled, else "train_loss".
+        smooth : int, default=1
+            Draw the running mean of so many rounds, this one and those before it, among the rounds
+            with a value. 1 draws the values.
         ax : matplotlib axes, default=None
             Where to draw; None makes a new figure.
 
@@ -114,9 +145,10 @@ class ConvergenceDisplay:
             If the model has no federated step.
         ValueError
             If there is no such column, or it has no finite value; if ``x`` is "elapsed", and a
-            model has no devices.
+            model has no devices; if ``smooth`` is no positive integer.
         """
-        return cls.from_estimators({type(estimator).__name__: estimator}, x=x, y=y, ax=ax)
+        name = type(estimator).__name__
+        return cls.from_estimators({name: estimator}, x=x, y=y, smooth=smooth, ax=ax)
 
     @classmethod
     def from_estimators(
@@ -125,16 +157,24 @@ class ConvergenceDisplay:
         *,
         x: str = "round",
         y: str | None = None,
+        smooth: int = 1,
         ax: Any = None,
     ) -> Self:
         """Draw the curves of several models, to compare them.
 
+        Of a list of models, such as fits with different seeds, the line is the mean and the band is
+        one sample standard deviation (n - 1) below and above it. By bytes or seconds, each fit
+        counts with its value at the same cost, interpolated between its rounds. Where fits end at
+        different x, as by early stopping, the mean ends with the shortest fit, and thin lines show
+        the rest of the others.
+
         Parameters
         ----------
-        estimators : dict of str to FederatedClassifier or FederatedRegressor
+        estimators : dict of str to FederatedClassifier or FederatedRegressor, or to lists of them
             Fitted models by name, or Pipelines or searches that end in them.
-        x, y, ax
-            As in :meth:`from_estimator`; every model must have ``y``.
+        x, y, smooth, ax
+            As in :meth:`from_estimator`; every model must have ``y``. Each fit is smoothed before
+            the mean is taken.
 
         Returns
         -------
@@ -144,7 +184,7 @@ class ConvergenceDisplay:
         Raises
         ------
         TypeError, ValueError
-            As :meth:`from_estimator`.
+            As :meth:`from_estimator`; if a list is empty, or its fits have no x in common.
         """
         if not StrOptions(set(_X)).is_satisfied_by(x):
             raise ValueError(f"x must be one of {list(_X)}, got {x!r}.")
@@ -152,24 +192,18 @@ class ConvergenceDisplay:
             raise TypeError(
                 f"estimators must be a dict of fitted models by name, got {estimators!r}."
             )
-        steps = {name: federated_step(estimator) for name, estimator in estimators.items()}
-        histories = {name: step.history_ for name, step in steps.items()}
-        y = _common_column(histories) if y is None else y
+        steps = {name: _steps(name, given) for name, given in estimators.items()}
+        histories = {name: [step.history_ for step in fits] for name, fits in steps.items()}
+        y = common_column(histories) if y is None else y
+        check_columns(histories, x, y)
         curves, warmups = {}, {}
-        for name, history in histories.items():
-            _check_column(name, history, y)
-            if x == "elapsed" and x not in history:
-                raise ValueError(
-                    f"x='elapsed' is simulated time, which {name!r} has none of: fit it with "
-                    "devices of skfed.devices, or draw by another x."
-                )
-            position = _position(history, x)
-            curve = pd.DataFrame({"x": position, "y": history[y]})
-            curves[name] = curve[np.isfinite(curve["y"].astype(float))]
-            ended = _warmup_rounds(steps[name])
-            if 0 < ended < len(history):
-                warmups[name] = position[ended - 1]
-        return cls(curves, x=x, y=y, warmups=warmups).plot(ax)
+        for name, group in histories.items():
+            tables = [make_curve(history, x, y) for history in group]
+            curves[name] = tables if len(tables) > 1 else tables[0]
+            ends = [_warmup_end(step, x) for step in steps[name]]
+            if np.isfinite(ends).all():
+                warmups[name] = float(np.mean(ends))
+        return cls(curves, x=x, y=y, warmups=warmups, smooth=smooth).plot(ax)
 
     @classmethod
     def from_search(
@@ -233,27 +267,61 @@ class ConvergenceDisplay:
         ConvergenceDisplay
             This display.
         """
-        self.ax_, self.figure_ = get_axes(ax)
-        self.lines_ = []
-        for i, (name, curve) in enumerate(self.curves.items()):
-            self.lines_ += self.ax_.plot(
-                curve["x"],
-                curve["y"],
-                color=COLOURS[i % len(COLOURS)],
-                ls=STYLES[i // len(COLOURS) % len(STYLES)],
-                marker="o" if len(curve) == 1 else "",  # a line of one round is not visible
-                label=name,
-                linewidth=1.5,
+        if not Count().is_satisfied_by(self.smooth):
+            raise ValueError(
+                f"smooth={self.smooth!r}: pass the number of rounds of the running mean, an "
+                "integer of at least 1."
             )
+        self.ax_, self.figure_ = get_axes(ax)
+        self.lines_: list[Any] = []
+        self.bands_: dict[str, Any] = {}
+        for i, name in enumerate(self.curves):
+            colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
+            self._draw(name, self._fits(name), color=colour, ls=style)
         self._mark_warmups()
         self.ax_.set_xlabel(_X[self.x])
         if self.x == "round":
             label_rounds(self.ax_)
-        self.ax_.set_ylabel(_LABELS.get(self.y, self.y))
+        self.ax_.set_ylabel(self._ylabel())
         tidy(self.ax_)
         if len(self.curves) > 1 or self.warmups:
             legend(self.ax_)
         return self
+
+    def _fits(self, name: str) -> list[pd.DataFrame]:
+        """Return the smoothed curve of each fit."""
+        given = self.curves[name]
+        fits = given if isinstance(given, list) else [given]
+        return [smoothed(fit, self.smooth) for fit in fits]
+
+    def _draw(self, name: str, fits: list[pd.DataFrame], **style: Any) -> None:
+        """Draw the curve of a name; of several fits the mean, a band, and what is longer."""
+        curve = fits[0] if len(fits) == 1 else average(name, fits)
+        marker = "o" if len(curve) == 1 else ""  # a line of one round is not visible
+        self.lines_ += self.ax_.plot(
+            curve["x"], curve["y"], marker=marker, label=name, linewidth=1.5, **style
+        )
+        if len(fits) == 1:
+            return
+        low, high = curve["y"] - curve["spread"], curve["y"] + curve["spread"]
+        self.bands_[name] = self.ax_.fill_between(
+            curve["x"], low, high, color=style["color"], alpha=BAND, linewidth=0
+        )
+        for fit in fits:
+            rest = fit[fit["x"] >= curve["x"].iloc[-1]]
+            if len(rest) > 1:
+                self.ax_.plot(rest["x"], rest["y"], linewidth=0.6, **style)
+
+    def _ylabel(self) -> str:
+        """Say what is drawn, and what the mean and the band are."""
+        label = _LABELS.get(self.y, self.y)
+        if self.smooth > 1:
+            label += f" (mean of {self.smooth} rounds)"
+        counts = {len(fits) for fits in self.curves.values() if isinstance(fits, list)} - {1}
+        if counts:
+            n_fits = " to ".join(str(n) for n in sorted({min(counts), max(counts)}))
+            label += f"\nmean ± standard deviation of {n_fits} fits"
+        return label
 
     def _mark_warmups(self) -> None:
         """Draw a line at the end of each warm-up, and one line for equal ends."""
@@ -261,7 +329,7 @@ class ConvergenceDisplay:
         for end in dict.fromkeys(warmups.values()):
             names = [name for name, other in warmups.items() if other == end]
             label = "end of the warm-up"
-            if len(self.curves) > 1:
+            if len(names) < len(self.curves):
                 label = f"warm-up ends: {', '.join(names)}"
             colour = self.lines_[[*self.curves].index(names[0])].get_color()
             self.ax_.axvline(end, color=colour if len(names) == 1 else "grey", ls=":", label=label)
@@ -280,32 +348,21 @@ def _means_over_folds(rounds: pd.DataFrame, score: str, n_folds: int) -> pd.Data
     return means
 
 
-def _common_column(histories: Mapping[str, pd.DataFrame]) -> str:
-    for name in ("val_score", "objective", "train_loss"):
-        if all(name in h and np.isfinite(h[name]).any() for h in histories.values()):
-            return name
-    raise ValueError("history_ holds no score or loss that is finite: name a column with y=.")
+def _steps(name: str, given: Any) -> list[Any]:
+    """Return the federated step of each fit of a name."""
+    if not isinstance(given, list | tuple):
+        return [federated_step(given)]
+    if not given:
+        raise ValueError(f"estimators[{name!r}] is empty: pass at least one fitted model.")
+    return [federated_step(estimator) for estimator in given]
 
 
-def _check_column(name: str, history: pd.DataFrame, y: Any) -> None:
-    numbers = [c for c in history.select_dtypes("number") if np.isfinite(history[c]).any()]
-    if not isinstance(y, str) or y not in numbers:
-        hint = " It takes X_val and y_val in fit." if str(y).startswith("val_") else ""
-        raise ValueError(f"y={y!r} is not in the history_ of {name!r}.{hint} It has {numbers}.")
-
-
-def _position(history: pd.DataFrame, x: str) -> np.ndarray:
-    if x == "round":
-        return history["round"].to_numpy() + 1
-    if x == "bytes":
-        return (history["bytes_down"] + history["bytes_up"]).cumsum().to_numpy() / 1e6
-    if x == "elapsed":
-        return history["elapsed"].to_numpy()
-    return history["round_seconds"].cumsum().to_numpy()
-
-
-def _warmup_rounds(estimator: Any) -> int:
+def _warmup_end(estimator: Any, x: str) -> float:
+    """Return where FedALIGN's warm-up ended, or NaN."""
     selector = selector_of(vars(estimator))
     if not isinstance(selector, FedAlignSelector):
-        return 0
-    return selector._warmup_rounds(estimator.n_rounds)
+        return np.nan
+    ended = selector._warmup_rounds(estimator.n_rounds)
+    if not 0 < ended < len(estimator.history_):
+        return np.nan
+    return position(estimator.history_, x)[ended - 1]

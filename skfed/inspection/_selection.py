@@ -6,15 +6,8 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from skfed.inspection._axes import (
-    FREE,
-    PRIORITY,
-    get_axes,
-    label_rounds,
-    legend,
-    name_clients,
-    tidy,
-)
+from skfed.inspection._axes import get_axes, label_rounds, legend, name_clients
+from skfed.inspection._style import FREE, PRIORITY, tidy
 from skfed.metrics._scorers import federated_step
 from skfed.utils._ids import canonical, client_index
 from skfed.utils._sklearn import StrOptions
@@ -40,6 +33,21 @@ class SelectionDisplay:
     ----------
     ax_, figure_
         The matplotlib axes and figure.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skfed import FederatedClassifier, RandomSelector
+    >>> from skfed.inspection import SelectionDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = FederatedClassifier(
+    ...     selector=RandomSelector(2), n_rounds=5, random_state=0
+    ... )
+    >>> display = SelectionDisplay.from_estimator(
+    ...     model.fit(X, y, clients=y), kind="rounds"
+    ... )
+    >>> display.counts.shape
+    (5, 3)
     """
 
     def __init__(self, counts: pd.DataFrame, shares: np.ndarray, priority: np.ndarray):
@@ -56,7 +64,8 @@ class SelectionDisplay:
         estimator : FederatedClassifier or FederatedRegressor
             A fitted model, or a Pipeline or a search that ends in one.
         kind : {"frequency", "rounds"}, default="frequency"
-            Shares of all selections beside shares of the data; or a raster of rounds and clients.
+            Shares of all selections beside shares of the data; or a raster of rounds and clients,
+            black where the client was in the cohort.
         ax : matplotlib axes, default=None
             Where to draw; None makes a new figure.
 
@@ -146,8 +155,10 @@ class SelectionDisplay:
             vmin=0,
             vmax=1,
         )
+        self.ax_.fill([], [], color="black", label="in the cohort")  # for the legend
         if not self.priority.all():
             self.ax_.axhline(self.priority.sum() - 0.5, color=PRIORITY, label="priority above")
-            legend(self.ax_)
+        legend(self.ax_)
         name_clients(self.ax_.yaxis, self.counts.columns[order].tolist(), "clients")
         label_rounds(self.ax_)
+        tidy(self.ax_)

@@ -9,15 +9,9 @@ from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.inspection._axes import (
-    COLOURS,
-    STYLES,
-    format_params,
-    get_axes,
-    legend,
-    number_duplicates,
-    tidy,
-)
+from skfed.inspection._axes import format_params, get_axes, legend, number_duplicates
+from skfed.inspection._scale import ParameterScale
+from skfed.inspection._style import COLOURS, STYLES, tidy
 
 
 class TradeoffDisplay:
@@ -28,8 +22,9 @@ class TradeoffDisplay:
     Parameters
     ----------
     points : DataFrame
-        Columns ``value``, ``score``, ``spread`` and ``series``, one row a candidate; an infinite
-        value is drawn at the right.
+        Columns ``value``, ``score``, ``spread`` and ``series``, one row a candidate. An infinite
+        value is drawn at the right. The axis is logarithmic if values span a decade or more and
+        their median is closer to the middle that way; zero is then at the left.
     param : str
         The parameter.
     score : str, default="score"
@@ -39,6 +34,19 @@ class TradeoffDisplay:
     ----------
     ax_, figure_
         The matplotlib axes and figure.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from skfed import FederatedClassifier
+    >>> from skfed.inspection import TradeoffDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = FederatedClassifier(n_rounds=2, random_state=0)
+    >>> grid = {"lr_schedule": [0.001, 0.01, 0.1]}
+    >>> search = GridSearchCV(model, grid, cv=2).fit(X, y, clients=y % 2)
+    >>> TradeoffDisplay.from_search(search, "lr_schedule").ax_.get_xscale()
+    'log'
     """
 
     def __init__(self, points: pd.DataFrame, param: str, score: str = "score"):
@@ -106,9 +114,8 @@ class TradeoffDisplay:
         """
         self.ax_, self.figure_ = get_axes(ax)
         several = self.points["series"].nunique() > 1
-        finite = self.points["value"][np.isfinite(self.points["value"])]
-        far = _beyond(finite)
-        places = self.points.assign(value=self.points["value"].clip(upper=far))
+        scale = ParameterScale(self.points["value"])
+        places = self.points.assign(value=scale.place(self.points["value"]))
         for i, (series, points) in enumerate(places.groupby("series", sort=False)):
             points = points.sort_values("value")
             self.ax_.errorbar(
@@ -121,8 +128,7 @@ class TradeoffDisplay:
                 ls=STYLES[i // len(COLOURS) % len(STYLES)],
                 label=series if several else None,
             )
-        if len(finite) < len(self.points):
-            _mark_infinity(self.ax_, finite, far)
+        scale.label(self.ax_)
         self.ax_.set_xlabel(self.param.rpartition("__")[2])
         self.ax_.set_ylabel(f"test {self.score}, mean and deviation over folds")
         tidy(self.ax_)
@@ -152,19 +158,3 @@ def _full_name(param: str, known: set[str]) -> str:
         what = "is ambiguous" if found else "is of no candidate"
         raise ValueError(f"param={param!r} {what}; the candidates have {sorted(known)}.")
     return found.pop()
-
-
-def _beyond(finite: pd.Series) -> float:
-    """Return the position of infinity, well beyond all finite values."""
-    if finite.empty:
-        return 0.0
-    return finite.max() + (0.25 * (finite.max() - finite.min()) or 1.0)
-
-
-def _mark_infinity(ax: Any, finite: pd.Series, far: float) -> None:
-    """Label the position ``far`` as infinity; other ticks are in the range of finite values."""
-    if finite.nunique() < 2:
-        ticks = finite.unique().tolist()
-    else:
-        ticks = [t for t in ax.get_xticks() if finite.min() <= t <= finite.max()]
-    ax.set_xticks([*ticks, far], [*(f"{tick:g}" for tick in ticks), "∞"])

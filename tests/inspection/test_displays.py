@@ -21,6 +21,7 @@ from skfed import (  # noqa: E402
 )
 from skfed.devices import ConstantDevices  # noqa: E402
 from skfed.inspection import (  # noqa: E402
+    STYLE,
     ClientsDisplay,
     ConvergenceDisplay,
     SelectionDisplay,
@@ -131,6 +132,12 @@ def test_each_warm_up_is_labelled(data, check_texts):
     check_texts(display)
 
 
+def test_a_warm_up_of_all_models_is_not_named_by_each(model):
+    display = ConvergenceDisplay.from_estimators({"one": model, "other": [model, model]})
+    [line] = [line for line in display.ax_.lines if line not in display.lines_]
+    assert (line.get_label(), line.get_xdata()[0]) == ("end of the warm-up", 2)
+
+
 def test_the_warm_up_of_the_default_selector_is_shown(data):
     X, y, clients = data
     model = FederatedClassifier(priority=["user 1"], n_rounds=10, engine="loop", random_state=0)
@@ -226,19 +233,69 @@ def test_dollars_in_ids_and_names_are_no_formulas(data, check_texts):
 def test_labels_of_each_client(data, check_texts):
     _, y, clients = data
     display = ClientsDisplay.from_data(y, clients, priority=["user 5"])
-    assert display.bars.index[0] == "user 5"
-    assert display.bars.loc["user 5"].sum() == 50
-    assert display.bars.to_numpy().sum() == 600
+    assert display.table.index[0] == "user 5"
+    assert display.table.loc["user 5"].sum() == 50
+    assert display.table.to_numpy().sum() == 600
     assert display.ax_.get_xticklabels()[0].get_text() == "user 5*"
+    [image] = display.ax_.images
+    counted = [np.sum((clients == "user 5") & (y == label)) for label in range(4)]
+    assert image.get_array()[:, 0].tolist() == counted
+    assert [label.get_text() for label in display.ax_.get_yticklabels()] == ["0", "1", "2", "3"]
     check_texts(display)
+
+
+def test_all_panels_have_the_clients_in_one_order(data, model):
+    X, y, clients = data
+    _, axes = plt.subplots(3, layout="constrained")
+    rows = clients != "user 2"  # the numbers of rows differ between panels
+    rows[:300] = True
+    panels = [
+        ClientsDisplay.from_data(y, clients, priority=["user 3", "user 5"], ax=axes[0]),
+        ClientsDisplay.from_estimator(model, X, y, clients, ax=axes[1]),
+        ClientsDisplay.from_estimator(model, X[rows], y[rows], clients[rows], ax=axes[2]),
+    ]
+    order = ["user 3", "user 5", *sorted({*clients} - {"user 3", "user 5"})]
+    assert [[*panel.table.index] for panel in panels] == [order] * 3
+    texts = [[label.get_text() for label in panel.ax_.get_xticklabels()] for panel in panels]
+    assert texts == [["user 3*", "user 5*", *order[2:]]] * 3
+
+
+def test_a_hundred_clients_are_a_heat_map(data, check_texts):
+    _, y, _ = data
+    clients = np.arange(600) % 100
+    display = ClientsDisplay.from_data(y, clients, priority=[7, 9])
+    [image] = display.ax_.images
+    assert image.get_array().shape == (4, 100)
+    assert [*display.table.index[:3]] == [7, 9, 0]
+    assert display.ax_.get_xlabel() == "100 clients, the 2 with priority at the left"
+    [line] = display.ax_.lines
+    assert line.get_xdata()[0] == 1.5
+    white, *_, dark = image.cmap(image.norm([0, display.table.to_numpy().max()]))
+    assert white.tolist() == [1, 1, 1, 1] and dark[:3].sum() < 1
+    check_texts(display)
+
+
+def test_rows_of_one_label_are_bars(check_texts):
+    display = ClientsDisplay.from_data(np.ones(6), [1, 1, 1, 2, 2, 3])
+    assert [bar.get_height() for bar in display.ax_.patches] == [3, 2, 1]
+    check_texts(display)
+
+
+def test_the_raster_says_what_black_means(model):
+    display = SelectionDisplay.from_estimator(model, kind="rounds")
+    legend = display.ax_.get_legend()
+    texts = [text.get_text() for text in legend.get_texts()]
+    patch = legend.legend_handles[texts.index("in the cohort")]
+    assert patch.get_facecolor() == (0, 0, 0, 1)
+    assert display.ax_.get_xlim() == (0.5, 20.5)  # nothing but the rounds
 
 
 def test_accuracy_of_each_client(data, model, check_texts):
     X, y, clients = data
     display = ClientsDisplay.from_estimator(model, X, y, clients)
     right = model.predict(X) == y
-    assert display.bars.loc["user 7", "accuracy"] == right[clients == "user 7"].mean()
-    assert set(display.bars.index[:2]) == {"user 3", "user 5"}
+    assert display.table.loc["user 7", "accuracy"] == right[clients == "user 7"].mean()
+    assert set(display.table.index[:2]) == {"user 3", "user 5"}
     check_texts(display)
 
 
@@ -286,9 +343,9 @@ def test_a_regressors_r2_is_drawn(data, check_texts):
     display = ClientsDisplay.from_estimator(model, X, X[:, 0], clients)
     assert display.ax_.get_ylabel() == "R²"
     scores = client_scores(model, X, X[:, 0], clients)
-    heights = display.bars["r2"]
-    assert heights.index[0] == "user 1" and heights.index[-1] == "of one row"  # without a bar
-    assert heights.iloc[1:-1].is_monotonic_decreasing
+    heights = display.table["r2"]
+    assert [*heights.index] == ["user 1", *sorted({*clients} - {"user 1"})]
+    assert np.isnan(heights["of one row"])  # without a bar
     assert heights.to_dict() == pytest.approx(scores["r2"].to_dict(), nan_ok=True)
     check_texts(display)
 
@@ -314,3 +371,20 @@ def test_they_draw_on_given_axes(model):
     display = ConvergenceDisplay.from_estimator(model, ax=left)
     assert display.ax_ is left and display.figure_ is figure
     assert display.plot(right).ax_ is right
+
+
+def test_the_settings_of_the_session_stay_as_they_are(data, model):
+    _, y, clients = data
+    before = dict(matplotlib.rcParams)
+    displays = [
+        ConvergenceDisplay.from_estimator(model),
+        SelectionDisplay.from_estimator(model),
+        ClientsDisplay.from_data(y, clients),
+    ]
+    assert dict(matplotlib.rcParams) == before
+    given = ConvergenceDisplay.from_estimator(model, ax=plt.subplots()[1])
+    for display in (*displays, given):  # one frame
+        assert not display.ax_.spines["top"].get_visible()
+    with plt.rc_context(STYLE):  # for pictures beside them
+        [line] = plt.subplots()[1].plot([1, 2])
+    assert line.get_color() == given.lines_[0].get_color()

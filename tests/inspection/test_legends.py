@@ -5,9 +5,10 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 
 from skfed.inspection import ClientsDisplay, ConvergenceDisplay, TradeoffDisplay
-from skfed.inspection._axes import COLOURS, STYLES
+from skfed.inspection._style import COLOURS, STYLES
 
 LONG = "selector=FedAlignSelector(warmup=0), eps={}, local_epochs=2"
 
@@ -43,8 +44,6 @@ FORMS = {"short": "eps={}", "long": LONG, "bare": "{}"}
         (curves, 40, "long"),
         (trade_offs, 26, "short"),
         (trade_offs, 40, "long"),
-        (labels, 25, "bare"),
-        (labels, 40, "long"),
     ],
 )
 def test_many_entries_are_all_shown(draw, n_entries, form, check_texts):
@@ -54,7 +53,7 @@ def test_many_entries_are_all_shown(draw, n_entries, form, check_texts):
     check_texts(display)
 
 
-@pytest.mark.parametrize("draw", [curves, trade_offs, labels])
+@pytest.mark.parametrize("draw", [curves, trade_offs])
 def test_more_entries_than_can_be_shown_are_counted(draw, check_texts):
     display = draw([LONG.format(i + 10) for i in range(62)])
     assert len(shown(display)) == 40
@@ -64,8 +63,31 @@ def test_more_entries_than_can_be_shown_are_counted(draw, check_texts):
 
 def test_forty_entries_look_different():
     assert len({*product(COLOURS, STYLES)}) == 40
-    bars = labels([f"{i:02}" for i in range(40)]).ax_.containers
-    assert len({(bar[0].get_facecolor(), bar[0].get_hatch()) for bar in bars}) == 40
+
+
+@pytest.mark.parametrize("n_labels", [20, 40])
+def test_labels_are_named_or_counted(n_labels, check_texts):
+    display = labels([f"a label of some length, {i + 10}" for i in range(n_labels)])
+    texts = [text.get_text() for text in display.ax_.get_yticklabels()]
+    assert len({*texts}) == (n_labels if n_labels == 20 else 0)
+    assert display.ax_.get_ylabel() == ("labels" if n_labels == 20 else "40 labels")
+    check_texts(display)
+
+
+@pytest.mark.parametrize("layout", ["constrained", "tight", None])
+def test_a_legend_is_never_cut(layout):
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout=layout)
+    curve = pd.DataFrame({"x": [1, 2, 3], "y": [0.3, 0.2, 0.1]})
+    drawn = [
+        ConvergenceDisplay({LONG.format(i): curve + i for i in range(9)}).plot(ax) for ax in axes
+    ]
+    for _ in range(2):  # an engine lays out what was drawn before
+        figure.canvas.draw()
+    boxes = [display.ax_.get_legend().get_window_extent() for display in drawn]
+    for box in boxes:
+        assert box.x0 >= -1 and box.y0 >= -1
+        assert box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1
+    assert boxes[0].x1 <= drawn[1].ax_.get_window_extent().x0  # not on the other axes
 
 
 def test_names_that_differ_in_the_middle_are_told_apart(check_texts):

@@ -1,6 +1,7 @@
 """Pictures of searches: curves of candidates round by round, and what a parameter trades."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn
 from sklearn.callback import ScoringMonitor
@@ -194,3 +195,47 @@ def test_candidates_without_a_score_are_left_out(search):
     broken.best_estimator_ = search.best_estimator_
     with pytest.raises(ValueError, match="'d' is no number in any candidate that has a score"):
         TradeoffDisplay.from_search(broken, "d")
+
+
+def scattered(values):
+    points = [(value, i / 10, 0.01, "") for i, value in enumerate(values)]
+    return TradeoffDisplay(
+        pd.DataFrame(points, columns=["value", "score", "spread", "series"]), "d"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([0.001, 0.01, 0.1, 1], "log"),
+        ([0.1, 0.2, 0.4, 0.8, 1.6], "log"),  # doubled
+        ([0, 0.001, 0.5, 4], "log"),
+        ([*range(1, 13)], "linear"),  # over a decade, but evenly spaced
+        ([0, 0.5, 1, 1.5, 2, 4], "linear"),
+        ([3, 6, 12], "linear"),
+        ([0.01, 1], "linear"),
+        ([-1, 0.01, 0.1, 1], "linear"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("infinite", [False, True])
+def test_values_over_decades_have_a_logarithmic_axis(values, scale, infinite, check_texts):
+    display = scattered([*values, np.inf] if infinite else values).plot()
+    assert display.ax_.get_xscale() == scale
+    check_texts(display)
+
+
+def test_zero_and_infinity_have_places_on_a_logarithmic_axis():
+    display = scattered([0, 0.01, 0.1, 1, np.inf]).plot()
+    drawn = display.ax_.lines[0].get_xdata()
+    beyond = 100**0.25
+    assert drawn.tolist() == pytest.approx([0.01 / beyond, 0.01, 0.1, 1, beyond])
+    ticks = dict(
+        zip(
+            [label.get_text() for label in display.ax_.get_xticklabels()],
+            display.ax_.get_xticks(),
+            strict=True,
+        )
+    )
+    expected = {"0": drawn[0], "0.01": 0.01, "0.03": 0.03, "0.1": 0.1, "0.3": 0.3, "1": 1}
+    assert ticks == pytest.approx(expected | {"∞": drawn[-1]})
