@@ -7,7 +7,11 @@ from pathlib import Path
 
 import skfed
 
-sys.path.append(str(Path(__file__).parent / "_ext"))
+HERE = Path(__file__).parent
+sys.path.append(str(HERE / "_ext"))
+
+from guide_pictures import draw_all  # noqa: E402  these are in _ext
+from inventories import write_inventories  # noqa: E402
 
 project = "skfed"
 author = copyright = "The skfed developers"
@@ -17,13 +21,18 @@ extensions = [
     "mathml",
     "myst_parser",  # for the changelog
     "numpydoc",
+    "results",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst"]
+exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst", "tutorials"]
 templates_path = ["_templates"]
 html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 
 # The docstrings have the types.
 autodoc_typehints = "none"
@@ -39,15 +48,16 @@ present = {
 absent = "|".join(name for name, is_there in present.items() if not is_there)
 
 sphinx_gallery_conf = {
-    "examples_dirs": "../examples",
-    "gallery_dirs": "auto_examples",
+    "examples_dirs": ["../examples", "tutorials"],
+    "gallery_dirs": ["auto_examples", "auto_tutorials"],
     "backreferences_dir": "api/backreferences",
     "doc_module": "skfed",
     "reference_url": {"skfed": None},
+    "capture_repr": ("_repr_html_",),  # tables; not the addresses of displays
     "reset_modules": ("matplotlib", "gallery.reset"),
     "show_memory": False,
     "subsection_order": [
-        *(f"../examples/{topic}" for topic in ("getting_started", "fedalign", "search")),
+        *(f"../examples/{topic}" for topic in ("getting_started", "selection", "search")),
         "*",
     ],
     "write_computation_times": False,
@@ -55,20 +65,22 @@ sphinx_gallery_conf = {
     "filename_pattern": f"/plot_(?!{absent})" if absent else "/plot_",
 }
 
-# Names of other projects are links with SKFED_INTERSPHINX=1, which needs a network; else text.
-intersphinx_mapping = {
-    "numpy": ("https://numpy.org/doc/stable", None),
-    "pandas": ("https://pandas.pydata.org/docs", None),
-    "python": ("https://docs.python.org/3", None),
-    "skorch": ("https://skorch.readthedocs.io/en/stable", None),
-    "sklearn": ("https://scikit-learn.org/stable", None),
-}
-if os.environ.get("SKFED_INTERSPHINX") == "1":
-    extensions.append("sphinx.ext.intersphinx")
-nitpick_ignore_regex = [("py:.*", r"(flwr|matplotlib|numpy|pandas|sklearn|skorch|torch)\..*")]
+# Links to other projects' pages, from inventories.toml, since a build may have no network.
+intersphinx_mapping = write_inventories(HERE / "inventories.toml", HERE / "_build" / "inventories")
+intersphinx_disabled_reftypes = ["std:*"]
+nitpick_ignore_regex = [("py:.*", r"(flwr|matplotlib|numpy|pandas)\..*")]
+
+myst_heading_anchors = 3  # as on GitHub, for the links of results
+
+# Blocks are copied without prompts and output.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+draw_all(HERE / "images" / "guide")
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"skfed {release}"
+html_context = {"default_mode": "auto"}  # without it the theme logs an error
 html_show_sourcelink = False
 html_theme_options = {"show_prev_next": False, "secondary_sidebar_items": ["page-toc"]}
 

@@ -6,6 +6,7 @@ Its pages' examples are doctests, which pytest collects (``testpaths``).
 import importlib
 import pkgutil
 import re
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,6 +51,25 @@ def test_the_pages_code_is_made_of_doctests():
     for page in PAGES:
         languages = re.findall(r"code-block:: *(\w+)", page.read_text(encoding="utf-8"))
         assert set(languages) <= {"sh", "bibtex"}, page.name
+
+
+def test_examples_in_pages_and_docstrings_fit_a_laptops_page():
+    sources = Path(skfed.__file__).parent.rglob("*.py")
+    long = {
+        (path.name, line)
+        for path in [*PAGES, *sources]
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.lstrip().startswith((">>>", "... ")) and len(line) > 79
+    }
+    assert not long
+
+
+def test_each_name_of_another_project_that_has_a_link_exists():
+    listed = tomllib.loads((DOC / "inventories.toml").read_text(encoding="utf-8"))
+    for project in listed.values():
+        for entry in [*project["class"], *project.get("function", [])]:
+            name = entry if isinstance(entry, str) else entry[0]
+            assert pkgutil.resolve_name(name) is not None
 
 
 def test_every_folder_of_examples_is_in_the_gallery():

@@ -10,8 +10,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import sklearn
+from sklearn.model_selection import GridSearchCV
 
-from skfed import FederatedClassifier
+from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -44,7 +45,7 @@ def test_fedalign_ends_above_both_baselines_over_5_seeds(quickstart):
     quickstart.plot(fits).canvas.draw()
 
 
-NEEDS_DATA = "plot_wisdm_pipeline"
+NEEDS_DATA = {"plot_adult", "plot_whose_statistics", "plot_wisdm_pipeline"}
 NEEDS = {"plot_dask": "distributed", "plot_ray": "ray"}  # packages of extras
 EXAMPLES = sorted(p for p in ROOT.glob("examples/*/plot_*.py") if p.stem != "plot_quickstart")
 
@@ -72,7 +73,7 @@ def in_few_rounds(fit):
 )
 @pytest.mark.slow
 def test_examples_run(path, monkeypatch, capsys, request):
-    if path.stem == NEEDS_DATA:
+    if path.stem in NEEDS_DATA:
         request.getfixturevalue("data_home")
     if path.stem in NEEDS:
         extra = path.stem.removeprefix("plot_")
@@ -81,11 +82,73 @@ def test_examples_run(path, monkeypatch, capsys, request):
         monkeypatch.setattr(FederatedClassifier, "fit", in_few_rounds(FederatedClassifier.fit))
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setattr(plt, "show", lambda: None)
-    with sklearn.config_context():  # an example may turn metadata routing on
+    # An example may turn metadata routing on, or choose a style.
+    with sklearn.config_context(), plt.rc_context():
         runpy.run_path(str(path), run_name="__main__")
     assert plt.get_fignums(), "an example ends in a picture"
     plt.close("all")
     assert SAID.get(path.stem, "") in capsys.readouterr().out
+
+
+TUTORIALS = sorted(ROOT.glob("doc/tutorials/plot_*.py"))
+SITES = "plot_notebook_to_sites"  # whose picture is a table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials_run_and_end_as_their_first_lines_say(path, monkeypatch, capsys):
+    if path.stem == SITES:
+        monkeypatch.syspath_prepend(ROOT / "examples" / "federation")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    namespace = runpy.run_path(str(path))
+    plt.close("all")
+    CONCLUSIONS[path.stem](namespace, capsys.readouterr().out)
+
+
+def conclude_first_federation(found, said):
+    means = found["scores"].loc["mean"]
+    assert means["alone"] < means["federated"]
+    assert means["federated"] == pytest.approx(means["all rows in one place"], abs=0.02)
+    rounds = found["rounds"]
+    assert rounds["FedALIGN"]["Nice trained"] == 0 < rounds["FedALIGN"]["Rome trained"]
+    score = "accuracy for the five"
+    assert rounds["FedALIGN"][score] > rounds["all seven"][score] + 0.05
+
+
+def conclude_compare_rules(found, said):
+    means = found["means"]
+    assert means.idxmin()[["rounds", "bytes", "seconds"]].eq("rpow-d").all()
+    assert means.loc["pow-d", "bytes"] > 2 * means.loc["random", "bytes"]
+    assert found["stopped"].n_rounds_ < 100
+    assert "bit for bit: True" in said
+
+
+def conclude_write_a_rule(found, said):
+    assert said.startswith("check_ties_are_broken_at_random: FirstMedian()")
+    assert "NearMedian passes every check" in said
+    fits = found["fits"].items()
+    final = {k: np.mean([m.history_["val_score"].tail(10).mean() for m in ms]) for k, ms in fits}
+    assert final["near the median"] > final["random"] > final["power-of-choice"]
+    assert "{'weight': tensor([2.])}" in said
+
+
+def conclude_notebook_to_sites(found, said):
+    """The page's output of processes is that of the simulation; -m federation runs them."""
+    output = (ROOT / "doc" / "tutorials" / "sites_output.txt").read_text(encoding="utf-8")
+    processes, one = output.rstrip("\n").split("\n\n")
+    assert processes.splitlines()[1:] == one.splitlines()[1:]
+    assert one.splitlines()[1:] == said.rstrip("\n").splitlines()[-5:]
+    cohorts = found["simulation"][-1].history_["cohort"]
+    assert not any("site 5" in cohort for cohort in cohorts)
+
+
+CONCLUSIONS = {
+    "plot_compare_rules": conclude_compare_rules,
+    "plot_first_federation": conclude_first_federation,
+    "plot_notebook_to_sites": conclude_notebook_to_sites,
+    "plot_write_a_rule": conclude_write_a_rule,
+}
 
 
 SAID = {"plot_own_selector": "AboveAverage passes every check"}
@@ -100,21 +163,32 @@ def test_the_readmes_first_two_commands():
     assert blocks[1] == f'{install} ".[test]" && python -m pytest -n 2\n'
 
 
-def test_the_readmes_python_runs(monkeypatch):
-    """The blocks share one namespace, as a reader's session does."""
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+def test_the_readmes_python_is_twelve_lines_and_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len([line for line in block.splitlines() if line]) == 12
     namespace: dict = {}
-    for block in blocks:
-        exec(block, namespace)
-    scores = namespace["search"].cv_results_["mean_test_score"]
-    model, shown = namespace["model"], re.search(r"y_test\)  # (.*)", README)[1]
-    assert model.score(namespace["X_test"], namespace["y_test"]) == pytest.approx(
-        float(shown), abs=0.02
-    )
-    shown = re.search(r'"mean_test_score"].*# (.*)', README)[1]
-    shown = [float(score) for score in re.split("[,;] ", shown)]
-    # Those of power-of-choice hang on who is last, and so on a machine's rounding.
-    assert scores[:3] == pytest.approx(shown[:3], abs=0.03)
+    exec(block, namespace)
+    shown = re.search(r"clients=sites_test\)  # (.*)", README)[1]
+    given = (namespace[name] for name in ("X_test", "y_test"))
+    score = namespace["model"].score(*given, clients=namespace["sites_test"])
+    assert score == pytest.approx(float(shown), abs=0.03)  # of 35 rows
+
+
+def test_a_search_finds_fedalign_for_the_paying_users(quickstart):
+    """The larger d, the more often power-of-choice trains those whose labels are random."""
+    X, y, clients, _, _ = quickstart.split_digits(seed=0)
+    model = quickstart.train(FedAlignSelector(warmup=1.0), seed=0)
+    grid = [
+        {"selector": [FedAlignSelector(warmup=0.2)], "selector__eps": [0, 0.2, 4]},
+        {
+            "selector": [PowerOfChoice(clients_per_round=4, ignore_priority=True)],
+            "selector__d": [4, 12, 40],
+        },
+    ]
+    with sklearn.config_context(enable_metadata_routing=True):
+        model.set_score_request(clients=True)  # score on the priority clients' rows
+        search = GridSearchCV(model, grid, cv=3).fit(X, y, clients=clients)
+    scores = search.cv_results_["mean_test_score"]
     assert (scores[3:] < scores[1]).all()
-    best = namespace["search"].best_params_
+    best = search.best_params_
     assert (type(best["selector"]).__name__, best["selector__eps"]) == ("FedAlignSelector", 0.2)

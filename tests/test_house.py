@@ -57,23 +57,6 @@ def test_private_names_are_found(line, found):
     assert private_names(line) == found
 
 
-def test_with_the_newest_versions_warnings_at_our_lines_are_errors(tmp_path):
-    script = (ROOT.parent / ".ci" / "versions").read_text(encoding="utf-8")
-    filters = re.search(r"'(filterwarnings=.+)'", script)[1].replace(r"\n", "\n")
-    (tmp_path / "test_it.py").write_text("""
-import warnings
-import pytest
-
-@pytest.mark.parametrize("name", ["skfed", "skfed.engines._loop", "skorch", "skfedx"])
-def test_warns(name):
-    warnings.warn_explicit("old", DeprecationWarning, "its.py", 1, module=name)
-""")
-    run = [sys.executable, "-m", "pytest", "-rf", "-p", "no:cacheprovider", "-o", filters, tmp_path]
-    output = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
-    failed = re.findall(r"FAILED .*\[(.+)\]", output)
-    assert failed == ["skfed", "skfed.engines._loop"], output
-
-
 def test_a_missing_extra_is_one_line():
     code = "import sys; sys.modules['flwr'] = None; import skfed.flower"
     output = subprocess.run(

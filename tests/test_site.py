@@ -4,15 +4,17 @@ The user guide is built with the site's own settings, but without the gallery an
 With the folder of a site in SKFED_SITE, all of its pages are looked at instead.
 """
 
-import html
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
+from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
 
@@ -21,43 +23,65 @@ GUIDE = sorted((DOC / "user_guide").glob("*.rst"))
 SOURCES = {f"user_guide/{path.stem}": path.read_text(encoding="utf-8") for path in GUIDE}
 EQUATION = re.compile(r":math:`|^ *\.\. math::", re.MULTILINE)
 LATEX = re.compile(r"\\[a-zA-Z]{2,}|[_^]\{|[a-zA-Z]\^[*a-zA-Z]")
+WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+SOURCE_CODE = "_modules/"  # pages of skfed's source: links lead there
+NOT_LOOKED_AT = {"_modules", "_static"}  # folders
 
-# Each page in a frame. innerText is the text that is drawn; code may look like LaTeX, and is left
-# out. What is in the markup of an equation is measured, since the element is as wide as its parent.
-LOOK = """<!doctype html><meta charset="utf-8">{frames}<pre id="seen"></pre><script>
-const box = (element) => element.getBoundingClientRect();
-const look = (math) => {{
-  const [line, parts] = [box(math.parentElement), [...math.children].map(box)];
-  return {{
-    block: math.getAttribute("display") === "block",
-    drawn: box(math).width > 0 && box(math).height > 0,
-    left: Math.min(...parts.map((part) => part.left)) - line.left,
-    right: line.right - Math.max(...parts.map((part) => part.right)),
-    above: Math.min(...parts.map((part) => part.top)) - line.top,
-    below: line.bottom - Math.max(...parts.map((part) => part.bottom)),
-  }};
-}};
-window.onload = () => {{
-  const pages = {{}};
-  for (const frame of document.querySelectorAll("iframe")) {{
-    const page = frame.contentDocument.body;
-    const equations = [...page.querySelectorAll("math")].map(look);
-    page.querySelectorAll("pre, code, .sig").forEach((code) => code.remove());
-    pages[frame.name] = {{equations, text: page.innerText}};
-  }}
-  document.querySelector("#seen").textContent = JSON.stringify(pages);
-}};
-</script>"""
+# What is in the markup of an equation is measured, since the element is as wide as its parent.
+LOOK = """() => {
+  const box = (element) => element.getBoundingClientRect();
+  const look = (math) => {
+    const [line, parts] = [box(math.parentElement), [...math.children].map(box)];
+    return {
+      block: math.getAttribute("display") === "block",
+      drawn: box(math).width > 0 && box(math).height > 0,
+      left: Math.min(...parts.map((part) => part.left)) - line.left,
+      right: line.right - Math.max(...parts.map((part) => part.right)),
+      above: Math.min(...parts.map((part) => part.top)) - line.top,
+      below: line.bottom - Math.max(...parts.map((part) => part.bottom)),
+    };
+  };
+  const page = document.body;
+  const images = [...page.querySelectorAll("img, object")];
+  const found = {
+    width: document.documentElement.scrollWidth,
+    equations: [...page.querySelectorAll("math")].map(look),
+    links: [...page.querySelectorAll("a[href]")].map((link) => link.getAttribute("href")),
+    ids: [...document.querySelectorAll("[id]")].map((element) => element.id),
+    images: images.map((image) => image.getAttribute("src") || image.getAttribute("data")),
+    empty: images.filter((image) => image.complete && !image.naturalWidth).map((i) => i.src),
+    output: [...page.querySelectorAll(".sphx-glr-script-out")].map((out) => out.innerText),
+  };
+  return found;
+}"""
+# innerText is the text that is drawn; code may look like LaTeX, and is left out.
+TEXT = """() => {
+  document.querySelectorAll("pre, code, .sig").forEach((code) => code.remove());
+  return document.body.innerText;
+}"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A server of files that prints nothing."""
+
+    def log_message(self, *_):
+        """Print nothing."""
 
 
 @pytest.fixture(scope="module")
 def browser():
-    """Return the command of a browser, or skip."""
+    """Return a browser, or skip."""
     names = "chromium", "chromium-browser", "google-chrome"
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         pytest.skip("there is no Chromium: the site is not looked at")
-    return found
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: the site is not looked at"
+    )
+    with driver.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -68,27 +92,53 @@ def site(tmp_path_factory):
     if find_spec("pydata_sphinx_theme") is None:
         pytest.skip("the extra docs is not installed: the site is not looked at")
     folder = tmp_path_factory.mktemp("site")
-    sphinx = [sys.executable, "-m", "sphinx", "-Q", "-c", DOC, "-D", "extensions=mathml"]
-    where = ["-d", folder / "doctrees", DOC / "user_guide", folder / "user_guide"]
+    sphinx = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-Q",
+        "-c",
+        DOC,
+        "-D",
+        "extensions=mathml,results,sphinx.ext.autodoc",
+    ]
+    where = ["-d", folder / "doctrees", DOC / "user_guide", folder / "html" / "user_guide"]
     subprocess.run([*sphinx, *where], check=True)
-    return folder
+    return folder / "html"
 
 
 @pytest.fixture(scope="module")
-def pages(browser, site, tmp_path_factory):
-    """Return what the browser draws of each page."""
-    folder = tmp_path_factory.mktemp("look")
-    names = [path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")]
-    frame = '<iframe name="{}" src="{}/{}.html" width="1280" height="800"></iframe>'
-    frames = "".join(frame.format(name, site.as_uri(), name) for name in names)
-    (folder / "look.html").write_text(LOOK.format(frames=frames), encoding="utf-8")
-    off = ("gpu", "quic", "background-networking", "component-update", "sync")
-    command = [browser, "--headless", "--no-sandbox", "--no-first-run"]
-    command += [f"--disable-{what}" for what in off] + [f"--user-data-dir={folder / 'user'}"]
-    command += ["--allow-file-access-from-files", "--dump-dom", (folder / "look.html").as_uri()]
-    dom = subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout
-    seen = re.search(r'<pre id="seen">(.+)</pre>', dom, re.DOTALL)
-    return json.loads(html.unescape(seen[1]))
+def address(site):
+    """Serve the site on this machine; return its address."""
+    handler = partial(Quiet, directory=site)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def pages(browser, site, address):
+    """Return what the browser draws of each page, and what it logs."""
+    names = sorted(
+        path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")
+    )
+    window, seen = browser.new_page(viewport=WIDE), {}
+    errors: list[str] = []
+    window.on("console", lambda message: message.type == "error" and errors.append(message.text))
+    window.on("pageerror", lambda error: errors.append(str(error)))
+    for name in names:
+        if NOT_LOOKED_AT & set(name.split("/")):
+            continue
+        errors.clear()
+        window.set_viewport_size(WIDE)
+        window.goto(f"{address}{name}.html")
+        seen[name] = window.evaluate(LOOK) | {"errors": list(errors)}
+        window.set_viewport_size(PHONE)
+        seen[name]["phone"] = window.evaluate("document.documentElement.scrollWidth")
+        seen[name]["text"] = window.evaluate(TEXT)  # the last look, since it removes code
+    window.close()
+    return seen
 
 
 def test_no_latex_is_in_the_text_that_is_drawn(pages):
@@ -111,3 +161,89 @@ def test_equations_on_lines_of_their_own_are_centred_and_whole(pages):
     for equation in blocks:
         assert equation["left"] == pytest.approx(equation["right"], abs=1)
         assert min(equation[side] for side in ("left", "right", "above", "below")) >= 0
+
+
+def test_no_page_is_wider_than_its_window(pages):
+    wide = {name: page["width"] for name, page in pages.items()}
+    phone = {name: page["phone"] for name, page in pages.items()}
+    assert not {name: width for name, width in wide.items() if width > WIDE["width"]}
+    assert not {name: width for name, width in phone.items() if width > PHONE["width"]}
+
+
+def test_images_are_there(pages, site):
+    assert not {name: page["empty"] for name, page in pages.items() if page["empty"]}
+    files = {
+        (name, source): site / name / ".." / unquote(source)
+        for name, page in pages.items()
+        for source in page["images"]
+        if not source.startswith(("data:", "http"))
+    }
+    assert files
+    assert not [key for key, path in files.items() if not path.resolve().exists()]
+
+
+def targets_of(site, pages):
+    """Return the anchors of each page of the site."""
+    anchors = {f"{name}.html": {*page["ids"], ""} for name, page in pages.items()}
+    for path in (site / SOURCE_CODE).rglob("*.html"):
+        ids = re.findall(r'id="([^"]+)"', path.read_text(encoding="utf-8"))
+        anchors[path.relative_to(site).as_posix()] = {*ids, ""}
+    return anchors
+
+
+def broken_links(site, pages):
+    """Yield each link to a page or place of the site that is not there."""
+    anchors = targets_of(site, pages)
+    for name, page in pages.items():
+        for link in {link for link in page["links"] if ":" not in link.partition("#")[0]}:
+            target, anchor = urldefrag(urljoin(f"/{name}.html", link))
+            target = unquote(target).lstrip("/")
+            known = anchors.get(target)
+            if known is None:
+                if not (site / target).is_file():
+                    yield name, link
+            elif unquote(anchor) not in known:
+                yield name, link
+
+
+def test_links_lead_somewhere(pages, site):
+    assert not sorted(broken_links(site, pages))
+
+
+def test_broken_links_are_found(tmp_path):
+    (tmp_path / "a.zip").touch()
+    links = ["b.html", "b.html#here", "b.html#gone", "c.html", "a.zip", "#x", "https://d.org/"]
+    pages = {"a": {"links": links, "ids": []}, "b": {"links": ["a.html"], "ids": ["here"]}}
+    assert set(broken_links(tmp_path, pages)) == {
+        ("a", "b.html#gone"),
+        ("a", "c.html"),
+        ("a", "#x"),
+    }
+
+
+def test_the_browser_logs_no_error(pages):
+    assert not {name: page["errors"] for name, page in pages.items() if page["errors"]}
+
+
+def test_no_output_is_the_repr_of_an_object(pages):
+    outputs = {name: "\n".join(page["output"]) for name, page in pages.items()}
+    assert not [name for name, output in outputs.items() if " object at 0x" in output]
+
+
+def test_no_picture_of_the_gallery_is_a_placeholder(pages, site):
+    """All placeholders are one picture."""
+    if not any(page["output"] for page in pages.values()):
+        pytest.skip("the site was built without running the examples: they have no pictures")
+    thumbnails = sorted(site.glob("_images/*_thumb.*"))
+    assert len({path.read_bytes() for path in thumbnails}) == len(thumbnails) > 10
+
+
+def test_the_search_finds_fedalign(browser, address, site):
+    if not (site / "index.html").exists():
+        pytest.skip("only the guide was built: SKFED_SITE has no whole site")
+    window = browser.new_page(viewport=WIDE)
+    window.goto(f"{address}search.html?q=FedALIGN")
+    window.wait_for_selector("ul.search li a")
+    found = window.locator("ul.search li a").evaluate_all("links => links.map(one => one.href)")
+    window.close()
+    assert any("user_guide/selectors.html" in link for link in found)

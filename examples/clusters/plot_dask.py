@@ -2,9 +2,13 @@
 Clients that train on a Dask cluster
 ====================================
 
-joblib's backend determines where clients train; here it is a Dask cluster of two workers on this
-machine. For another cluster, give ``Client`` the address of its scheduler. The model is that of one
-process, bit for bit. This example needs ``pip install "dask[distributed]>=2025.1"``.
+Clients train on the workers of a Dask cluster, and the model is that of one process, bit for bit.
+With a small net the messages take longer than the training, so one process is faster; a cluster
+pays off where a client's training takes seconds.
+
+joblib's backend determines where clients train; here it is a cluster of two workers on this
+machine. For another cluster, give ``Client`` the address of its scheduler. This example needs
+``pip install "dask[distributed]>=2025.1"``.
 
 Dask's workers import the script that starts them, so its code is in functions.
 """
@@ -47,7 +51,8 @@ def main():
     # The first round takes longest: workers import skfed and receive the users' rows.
     fits = {"one process": here, "Dask, two workers": there}
     display = ConvergenceDisplay.from_estimators(fits, y="round_seconds")
-    display.ax_.set(yscale="log", ylabel="seconds")
+    title = "Messages take longer than the training of a small net"
+    display.ax_.set(yscale="log", ylabel="seconds a round", title=title)
     plt.show()
 
 

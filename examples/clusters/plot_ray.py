@@ -2,8 +2,9 @@
 Clients that train on Ray
 =========================
 
-``n_jobs`` processes of Ray train the clients: here two on this machine. For another cluster, give
-``ray.init`` its address. This example needs ``pip install "ray>=2.49"``.
+Clients train in ``n_jobs`` processes of Ray, and the model is that of one process, bit for bit:
+here two processes on this machine. For another cluster, give ``ray.init`` its address. This example
+needs ``pip install "ray>=2.49"``.
 """
 
 import joblib
@@ -41,5 +42,6 @@ ray.shutdown()
 
 assert np.array_equal(here.predict_proba(X), there.predict_proba(X))
 assert list(here.history_["cohort"]) == list(there.history_["cohort"])
-SelectionDisplay.from_estimator(there)
+display = SelectionDisplay.from_estimator(there, kind="rounds")
+display.ax_.set_title("The same users as in one process, in every round")
 plt.show()

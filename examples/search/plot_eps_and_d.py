@@ -2,13 +2,16 @@
 Choosing eps and d with a grid search
 =====================================
 
-eps sets which updates FedALIGN uses, d how many candidates power-of-choice polls. Both are
-parameters like any other: one search compares their values, and the two selectors, by the accuracy
-on the priority clients.
+One search compares values of FedALIGN's eps, values of power-of-choice's d, and the two selectors,
+by the accuracy on the priority clients. FedALIGN is best with an eps that lets free hospitals help;
+eps=0 trains the priority hospitals alone. Power-of-choice ignores who has priority: the more
+hospitals it polls, the more it trains those with the highest loss, and the less accurate the model
+is for the priority hospitals.
 
-Ten hospitals hold digits; the first two have priority. Folds are split within each hospital, so
-that all of them are in every training set. The splitter, the estimator and the scorer use the same
-array of hospitals, which needs scikit-learn's metadata routing.
+eps sets which updates FedALIGN uses, d how many candidates power-of-choice polls; both are
+parameters like any other. Ten hospitals hold digits; the first two have priority. Folds are split
+within each hospital, so that all of them are in every training set. The splitter, the estimator and
+the scorer use the same array of hospitals, which needs scikit-learn's metadata routing.
 """
 
 import matplotlib.pyplot as plt
@@ -30,7 +33,8 @@ sklearn.set_config(enable_metadata_routing=True)
 X, y = load_digits(return_X_y=True)
 hospitals = partition_dirichlet(y, 10, alpha=0.3, random_state=0)
 PRIORITY = [0, 1]
-ClientsDisplay.from_data(y, hospitals, priority=PRIORITY)
+display = ClientsDisplay.from_data(y, hospitals, priority=PRIORITY)
+display.ax_.set_title("Each hospital holds other digits")
 
 # %%
 # A grid of two selectors, each with a parameter of its own. Power-of-choice ignores priority;
@@ -53,13 +57,17 @@ search = GridSearchCV(
 ).fit(X, y, clients=hospitals)
 
 results = pd.DataFrame(search.cv_results_)
-shown = results[[f"param_{step}", f"param_{step}__eps", f"param_{step}__d", "mean_test_score"]]
-print(shown.rename(columns=lambda name: name.rpartition("__")[2]).to_string())
+for name in ("eps", "d"):  # a candidate has one of them
+    candidates = results.dropna(subset=f"param_{step}__{name}")
+    shown = candidates[[f"param_{step}__{name}", "mean_test_score", "std_test_score"]]
+    print(shown.set_axis([name, "accuracy", "deviation"], axis=1).round(3).to_string(index=False))
 print("best:", search.best_params_)
 
 # %%
 # The score by each parameter.
-figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained", sharey=True)
 TradeoffDisplay.from_search(search, "eps", ax=axes[0])
 TradeoffDisplay.from_search(search, "d", ax=axes[1])
+axes[0].set_title("FedALIGN: free hospitals help")
+axes[1].set(title="Power-of-choice: a large d is worse", ylabel="")
 plt.show()

@@ -1,6 +1,7 @@
 """Parameters of the estimator and of its parts: what is wrong is told by its name."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from generated import generated
@@ -48,6 +49,10 @@ SCHEDULES = [
     schedules.StepDecay(1.0),
     schedules.InverseTimeDecay(2.0, 1.0, 8.0),
 ]
+TRACE = pd.DataFrame(
+    {"client": list("abcd"), "round": [0, 1, 0, 2]}
+    | {f"{what}_per_second": 1.0 for what in ("rows", "bytes_down", "bytes_up")}
+)
 PARTS = {
     "selector": SELECTORS,
     "lr_schedule": SCHEDULES,
@@ -65,6 +70,7 @@ PARTS = {
     "devices": [
         devices.ConstantDevices(1.0, 1.0, dict.fromkeys("abcd", 2.0)),
         devices.LognormalDevices(1.0, 1.0, 1.0, jitter=1.0),
+        devices.TraceDevices(TRACE),
     ],
     "update_privacy": [GaussianMechanism()],
     "loss_privacy": [GaussianMechanism()],

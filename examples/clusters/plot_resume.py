@@ -2,10 +2,10 @@
 Resuming a fit that was killed
 ==============================
 
-With ``checkpoint=`` a fit writes after every round, or every few, all that it needs to continue.
-Here a training script is killed, as by a power cut or a cluster's scheduler. The same script is run
-again and continues its run, and the result is that of an uninterrupted script, bit for bit.
-``save`` and ``load`` keep the fitted estimator.
+A training script that is killed, as by a power cut or a cluster's scheduler, and run again ends
+with the model of an uninterrupted script, bit for bit. With ``checkpoint=`` a fit writes after
+every round, or every few, all that it needs to continue. ``save`` and ``load`` keep the fitted
+estimator.
 """
 
 import subprocess
@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from skfed import FederatedClassifier, PowerOfChoice
+from skfed.inspection import ConvergenceDisplay
 
 # %%
 # The script. It is the same before and after the kill: ``fit`` finds the run in the directory by
@@ -77,14 +78,12 @@ assert np.array_equal(resumed.predict_proba(X), whole.predict_proba(X))
 assert list(resumed.history_["cohort"]) == list(whole.history_["cohort"])
 
 # %%
-# The history has the rounds of both processes.
+# The history has the rounds of both processes, and its curve is that of the other fit.
 
-fig, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
-before = resumed.history_["round"] < n_before
-for part, label in ((before, "before the kill"), (~before, "after it")):
-    rows = resumed.history_[part]
-    ax.plot(rows["round"], rows["train_loss"], ".", label=label)
-ax.plot(whole.history_["round"], whole.history_["train_loss"], "k-", lw=0.5, label="never killed")
-ax.set(xlabel="round", ylabel="training loss of the cohort")
-ax.legend(frameon=False)
+fits = {"never killed": whole, "killed and run again": resumed}
+display = ConvergenceDisplay.from_estimators(fits)
+display.lines_[0].set(linewidth=4, alpha=0.4)  # the other line lies on it
+display.ax_.axvline(n_before, color="grey", linestyle=":", label="the last checkpoint")
+display.ax_.set_title("The run goes on as if nothing had happened")
+display.ax_.legend(frameon=False)
 plt.show()

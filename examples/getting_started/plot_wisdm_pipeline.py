@@ -2,13 +2,16 @@
 Phones: pandas and a Pipeline on WISDM
 ======================================
 
-Thirty-six people carried a phone; the task is to predict their activity from its accelerometer.
-Each person is a client. The data are a DataFrame with missing values, so a Pipeline imputes and
-scales them, by statistics that the clients send; the federated estimator is its last step.
+A DataFrame with missing values goes through a Pipeline that imputes and scales it, by statistics
+that the clients send, into a federated estimator. Power-of-choice trains the people that the model
+is worst for, not those with the most data.
 
-The data are read from ``$SKFED_DATA``; the docstring of ``load_wisdm`` lists the files that it
-needs.
+Thirty-six people carried a phone; the task is to predict their activity from its accelerometer.
+Each person is a client. The data are read from ``$SKFED_DATA``; the docstring of
+:func:`~skfed.datasets.load_wisdm` lists the files that it needs.
 """
+
+# sphinx_gallery_thumbnail_path = 'images/wisdm.png'
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,7 +28,8 @@ from skfed.preprocessing import FederatedSimpleImputer, FederatedStandardScaler
 
 wisdm = load_wisdm()
 print(wisdm.X.iloc[:3, :6].to_string())
-ClientsDisplay.from_data(wisdm.y, wisdm.clients)
+display = ClientsDisplay.from_data(wisdm.y, wisdm.clients)
+display.ax_.set_title("Not everybody did every activity")
 
 # %%
 # A quarter of each user's rows are test rows.
@@ -59,5 +63,6 @@ print(f"of the worst user: {worst:.3f}")
 
 # %%
 # Power-of-choice selected not the users with most data, but those with the highest loss.
-SelectionDisplay.from_estimator(model[-1])
+display = SelectionDisplay.from_estimator(model[-1])
+display.ax_.set_title("Users with the most data are not selected most")
 plt.show()
