@@ -60,6 +60,54 @@ def test_same_seed_same_partition(partition):
     assert (same[0] != partition(Y, 10, random_state=1)).any()
 
 
+PARTITIONS = [partition_by_shards, partition_dirichlet]
+
+
+def shares(clients, y, labels):
+    """Return for each label and client the share of the label's rows that the client has."""
+    counts = [np.bincount(clients[y == label], minlength=10) for label in labels]
+    return np.array(counts) / np.sum(counts, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("seed", range(5))
+def test_test_rows_of_a_label_are_shared_as_its_training_rows(partition, seed):
+    y_test = np.random.default_rng(seed).integers(0, 9, 333)  # in other proportions, and no 9
+    clients, clients_test = partition(Y, 10, y_test=y_test, random_state=seed)
+    assert clients_test.shape == y_test.shape
+    assert set(clients_test) <= set(range(10))
+    expected = shares(clients, Y, range(9))
+    got = shares(clients_test, y_test, range(9))
+    sizes = np.bincount(y_test)[:, np.newaxis]
+    assert (abs(got - expected) * sizes < 1).all()  # a row up or down
+    assert not got[expected == 0].any()
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_a_multiple_of_the_training_rows_is_shared_exactly(partition):
+    y_test = np.tile(Y, 3)
+    clients, clients_test = partition(Y, 10, y_test=y_test, random_state=0)
+    assert (shares(clients_test, y_test, range(10)) == shares(clients, Y, range(10))).all()
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_the_training_partition_does_not_depend_on_the_test_rows(partition):
+    alone = partition(Y, 10, random_state=3)
+    for y_test in (Y[::7], Y[:1], Y[:0]):
+        clients, clients_test = partition(Y, 10, y_test=y_test, random_state=3)
+        assert (clients == alone).all()
+        assert len(clients_test) == len(y_test)
+    again = [partition(Y, 10, y_test=Y[::7], random_state=3)[1] for _ in range(2)]
+    assert (again[0] == again[1]).all()
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("label", [10, "1"])
+def test_a_test_label_that_no_client_holds(partition, label):
+    with pytest.raises(ValueError, match=f"y_test has the label {label!r}, which y lacks"):
+        partition(Y, 10, y_test=[label], random_state=0)
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [

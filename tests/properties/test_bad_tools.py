@@ -12,7 +12,12 @@ from strategies import CLIENTS, INF, NAN, REFUSED, X, Y, junk, make, outcome
 
 from skfed import FederatedRegressor, PowerOfChoice, datasets, diagnostics, metrics
 from skfed.inspection import ClientsDisplay, ConvergenceDisplay, SelectionDisplay
-from skfed.model_selection import LeaveClientsOut, WithinClientKFold
+from skfed.model_selection import (
+    LeaveClientsOut,
+    WithinClientKFold,
+    WithinClientStratifiedKFold,
+    WithinClientTimeSeriesSplit,
+)
 from skfed.privacy import privacy_spent
 
 LABELS = np.arange(40) % 4
@@ -27,6 +32,14 @@ SOME = {"X": X, "y": Y, "clients": CLIENTS}
 
 def within(X=X, groups=CLIENTS, **params):
     return list(WithinClientKFold(**params).split(X, groups=groups))
+
+
+def stratified(X=X, y=Y, groups=CLIENTS, **params):
+    return list(WithinClientStratifiedKFold(**params).split(X, y, groups=groups))
+
+
+def later(X=X, groups=CLIENTS, **params):
+    return list(WithinClientTimeSeriesSplit(**params).split(X, groups=groups))
 
 
 def leave(X=X, groups=CLIENTS, **params):
@@ -90,8 +103,12 @@ def selection(**given):
 
 
 FUNCTIONS = {
-    datasets.partition_dirichlet: {"y": LABELS, "n_clients": 3, "alpha": 1.0, "min_size": 1},
-    datasets.partition_by_shards: {"y": LABELS, "n_clients": 3, "shards_per_client": 2},
+    datasets.partition_dirichlet: {
+        **{"y": LABELS, "n_clients": 3, "alpha": 1.0, "min_size": 1, "y_test": LABELS},
+    },
+    datasets.partition_by_shards: {
+        **{"y": LABELS, "n_clients": 3, "shards_per_client": 2, "y_test": LABELS},
+    },
     datasets.draw_shards: {"y": LABELS, "n_clients": 3, "n_shards": 8, "shards_per_client": 2},
     datasets.has_priority_label: {"y_test": LABELS, "y": Y, "clients": CLIENTS, "priority": ["a"]},
     datasets.make_quadratic: {"n_clients": 3, "n_dims": 2},
@@ -101,6 +118,8 @@ FUNCTIONS = {
         **{"label_noise": 1.0, "irrelevant": 1.0, "skew": 1.5},
     },
     within: {"n_splits": 3, "shuffle": True, "X": X, "groups": CLIENTS},
+    stratified: {"n_splits": 3, "shuffle": True, "X": X, "y": Y, "groups": CLIENTS},
+    later: {"n_splits": 2, "X": X, "groups": CLIENTS},
     leave: {"n_splits": 2, "shuffle": True, "X": X, "groups": CLIENTS, "priority": ["a"]},
     diagnostics.fedalign_bound: {
         **{"T": [1, 2], "E": 5, "distance": 1.0, "theta": 1.0, "rho": 0.1, "n_draws": 3},
