@@ -384,7 +384,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
                     validation=validation,
                     callbacks=callbacks,
                     run=run,
-                    verbose=self.verbose,
+                    estimator=self,
                 ) as rounds,
             ):
                 rounds.run()

@@ -190,6 +190,11 @@ def _slowest(exchanges: Sequence[Exchange]) -> list[int]:
     return distinct[total == total.max(initial=0.0)].tolist()
 
 
+def to_record(row: Row) -> Row:
+    """Return the columns of a row as a new dict."""
+    return {name: value for name, value in row.items() if name != "exchanges"}
+
+
 def to_frame(rows: list[Row]) -> pd.DataFrame:
     """Return the history as a table, one row a round; its columns are in the module's text."""
-    return pd.DataFrame([{k: v for k, v in row.items() if k != "exchanges"} for row in rows])
+    return pd.DataFrame([to_record(row) for row in rows])

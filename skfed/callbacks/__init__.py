@@ -1,1 +1,9 @@
-"""Callbacks of skorch and scikit-learn, and the progress bar, once a round."""
+"""Callbacks once a round: :class:`RoundCallback`, for a record of each round as it ends.
+
+The callbacks of skorch, in the net, and of scikit-learn are called once a round too. The rest of
+this package adapts them, and has the progress bar.
+"""
+
+from skfed.callbacks._round import RoundCallback
+
+__all__ = ["RoundCallback"]

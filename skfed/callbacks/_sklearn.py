@@ -9,19 +9,31 @@ from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
-from sklearn.callback import CallbackContext, CallbackSupportMixin, with_callbacks
+from sklearn.callback import (
+    CallbackContext,
+    CallbackSupportMixin,
+    FitCallback,
+    with_callbacks,
+)
 
 __all__ = [
     "CallbackSupportMixin",
+    "FitCallback",
     "SklearnCallbacks",
     "as_one_task",
     "callback_attributes",
+    "callbacks_of",
     "monitored_rounds",
     "with_callbacks",
 ]
 
 _N_TASK_COLUMNS = 6  # columns of a monitor's log before the scores
 _ATTRIBUTES = "_callback_fit_ctx", "_skl_callbacks_to_teardown"
+
+
+def callbacks_of(estimator: Any) -> list[Any]:
+    """Return what was given to an estimator's ``set_callbacks``."""
+    return getattr(estimator, "_skl_callbacks", [])
 
 
 def callback_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class FederatedStrategy(Strategy):
                 *(server, federation, self._engine, config),
                 until=until,
                 run=run,
-                verbose=estimator.verbose,
+                estimator=estimator,
             )
             try:
                 with rounds as self._rounds:

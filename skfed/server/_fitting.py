@@ -10,6 +10,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed.callbacks._progress import Progress
+from skfed.callbacks._round import call_on_round_end, is_of_callback
 from skfed.callbacks._sklearn import SklearnCallbacks, callback_attributes
 from skfed.callbacks._skorch import RoundCallbacks, Rows
 from skfed.checkpoint._run import Run
@@ -36,15 +37,16 @@ def open_rounds(
     validation: Validation | None = None,
     callbacks: Sequence[SklearnCallbacks] = (),
     run: Run | None = None,
-    verbose: int = 0,
+    estimator: Any,
 ) -> Iterator[Rounds]:
     """Context manager for the rounds of a fit; begins and ends its callbacks.
 
     ``train`` are the rows that the net's callbacks see, None where the server has none.
+    ``estimator`` is what is fitted, with its RoundCallbacks.
     """
     warn_of_ignored_priority(config.selector, federation, server.logged)
     net_callbacks = RoundCallbacks(server.net, train, validation)
-    progress = Progress(server.round, until, shown=bool(verbose))
+    progress = Progress(server.round, until, shown=bool(estimator.verbose))
     try:
         state = get_state(server.net)
         net_callbacks.begin(server.callback_state, server.restarted)
@@ -63,6 +65,7 @@ def open_rounds(
                 validation=validation,
                 callbacks=[progress, net_callbacks, *callbacks],
                 checkpoint=None if run is None else partial(run.keep, server),
+                report=partial(call_on_round_end, estimator),
             )
         net_callbacks.end(complete=server.round >= config.n_rounds)
         for callback in callbacks:
@@ -75,7 +78,8 @@ def open_rounds(
 def reset_on_failure(attributes: dict[str, Any], resume: bool) -> Iterator[None]:
     """Context manager that restores the attributes of an estimator if a new fit fails.
 
-    A fit that is interrupted, or that continues another (``resume``), keeps its finished rounds.
+    A fit that is interrupted, by Ctrl-C or a RoundCallback, or that continues another
+    (``resume``), keeps its finished rounds.
     """
     before = dict(attributes)
     try:
@@ -83,7 +87,7 @@ def reset_on_failure(attributes: dict[str, Any], resume: bool) -> Iterator[None]
     except BaseException as error:
         n_rounds = attributes.get("n_rounds_", 0)
         fitted = attributes.get("_server") is not before.get("_server") or resume
-        if isinstance(error, KeyboardInterrupt) and fitted and n_rounds:
+        if (isinstance(error, KeyboardInterrupt) or is_of_callback(error)) and fitted and n_rounds:
             warn(
                 f"interrupted: the model of the last finished round, {n_rounds} of "
                 f"{attributes['n_rounds']}, is kept; fit continues from it with warm_start=True."

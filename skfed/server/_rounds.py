@@ -15,7 +15,7 @@ from skfed._federation import Federation
 from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.engines import Engine, LocalTraining, TrainRequest
-from skfed.history import Row, make_row
+from skfed.history import Row, make_row, to_record
 from skfed.nets import State, get_state, model_bytes, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._clock import Clock
@@ -43,7 +43,7 @@ from skfed.utils._torch_context import one_torch_thread
 logger = logging.getLogger(__name__)
 
 
-class RoundCallback(Protocol):
+class LoopCallback(Protocol):
     """Called in every round."""
 
     def begin_round(self) -> None:
@@ -80,12 +80,13 @@ class Rounds:
         *,
         until: int,  # rounds in total, those of earlier fits included
         validation: Validation | None,
-        callbacks: Sequence[RoundCallback],
+        callbacks: Sequence[LoopCallback],
         checkpoint: Callable[[bool], None] | None = None,  # takes whether the round is the last
+        report: Callable[[Row], None],  # called with the columns of a round that is finished
     ):
         self.server, self.federation, self.engine, self.config = server, federation, engine, config
         self.until, self.validation, self.callbacks = until, validation, callbacks
-        self.checkpoint = checkpoint
+        self.checkpoint, self.report = checkpoint, report
         self.clock = Clock.of(config, server, federation, engine.measures_time)
         self.records = ClientRecords(server, federation, timed=self.clock.is_timed)
         self._first = server.round  # of this fit
@@ -134,6 +135,7 @@ class Rounds:
         self._after_callbacks(pending, row, stops)
         if self.checkpoint is not None and self.server.succeeded:
             self.checkpoint(stops or self.server.round == self.until)
+        self.report(to_record(row))
 
     def end(self) -> None:
         """Raise an error if no round succeeded; else warn of what went wrong.
