@@ -80,7 +80,7 @@ class PrivateTransformer(BaseFederatedTransformer):
         return rows
 
     def _fit_here(self, rows: Any, federation: Federation) -> None:
-        vars(self).pop("_noise_multiplier", None)  # of an earlier fit
+        self.__dict__.pop("_noise_multiplier", None)  # of an earlier fit
         if self.privacy is not None:
             self._seed = draw_seed(self.random_state)
         super()._fit_here(rows, federation)
