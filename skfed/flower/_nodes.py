@@ -125,6 +125,7 @@ class Nodes:
             self.clients.setdefault(info.name, info)
             self._kinds.setdefault(info.raw and info.raw.contents, info)
             self.node_of[info.name] = node
+            self.lost.discard(info.name)  # this node has just replied
         return reason
 
     def _why_not(self, info: ClientInfo, registered: str, online: dict[int, str]) -> str | None:

@@ -235,6 +235,25 @@ def test_a_late_site_costs_one_wait(deadline, wait, table, grid_of, grid_time, c
     assert not model[-1].history_["n_failed"].any()
 
 
+def test_a_site_that_comes_back_is_waited_for(table, grid_of):
+    """It loses the statistics of the one exchange in which it was away."""
+    grid = grid_of(SCALED)
+    node = node_of(grid, "c")
+    back = Node(node.app, node.config)
+    back.delays["steps"] = 2.0  # the others reply at once
+
+    def stop(message):
+        node.online = False
+        grid.add(back)
+
+    fails_in(grid, "c", "steps", 0, stop)
+    model = run(SCALED, grid, timeout=9)
+    assert "failed" in model[1].exchange_["result"].tolist()
+    assert "failed" not in model[2].exchange_["result"].tolist()
+    imputer = clone(SCALED).set_params(**{f"{SCALED.steps[1][0]}__priority": ["a", "b", "d"]})
+    assert model[2].data_max_.tolist() == simulate(imputer, table)[2].data_max_.tolist()
+
+
 def columns_in_order():
     return only("age", "pay"), FederatedSimpleImputer(), FederatedStandardScaler(), FederatedPCA(1)
 
