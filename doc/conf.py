@@ -1,8 +1,6 @@
 """Sphinx configuration of the site, which ``make docs`` builds."""
 
-import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import skfed
@@ -10,7 +8,8 @@ import skfed
 HERE = Path(__file__).parent
 sys.path.append(str(HERE / "_ext"))
 
-from guide_pictures import draw_all  # noqa: E402  these are in _ext
+from gallery import lacking, runs  # noqa: E402  these are in _ext
+from guide_pictures import draw_all  # noqa: E402
 from inventories import write_inventories  # noqa: E402
 
 project = "skfed"
@@ -18,6 +17,7 @@ author = copyright = "The skfed developers"
 release = version = skfed.__version__
 
 extensions = [
+    "gallery",
     "mathml",
     "myst_parser",  # for the changelog
     "numpydoc",
@@ -39,14 +39,6 @@ autodoc_typehints = "none"
 autosummary_ignore_module_all = False
 numpydoc_show_class_members = False  # the class template shows them
 
-# Examples whose data or extras are missing are shown but not run.
-present = {
-    "wisdm": "SKFED_DATA" in os.environ,
-    "dask": find_spec("distributed") is not None,
-    "ray": find_spec("ray") is not None,
-}
-absent = "|".join(name for name, is_there in present.items() if not is_there)
-
 sphinx_gallery_conf = {
     "examples_dirs": ["../examples", "tutorials"],
     "gallery_dirs": ["auto_examples", "auto_tutorials"],
@@ -60,9 +52,12 @@ sphinx_gallery_conf = {
         *(f"../examples/{topic}" for topic in ("getting_started", "selection", "search")),
         "*",
     ],
+    "within_subsection_order": "gallery.rank",
     "write_computation_times": False,
+    "remove_config_comments": True,
     "run_stale_examples": True,  # their output depends on skfed too
-    "filename_pattern": f"/plot_(?!{absent})" if absent else "/plot_",
+    # Examples whose data or extras are missing are shown but not run.
+    "filename_pattern": runs(lacking()),
 }
 
 # Links to other projects' pages, from inventories.toml, since a build may have no network.

@@ -3,12 +3,16 @@
 Its pages' examples are doctests, which pytest collects (``testpaths``).
 """
 
+import ast
 import importlib
+import importlib.util
 import pkgutil
 import re
+import textwrap
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sphinx.ext.autosummary.generate import main as autogen
@@ -16,6 +20,7 @@ from sphinx.ext.autosummary.generate import main as autogen
 import skfed
 
 DOC = Path(__file__).parents[1] / "doc"
+EXAMPLES = [*DOC.parent.glob("examples/*/plot_*.py"), *DOC.glob("tutorials/plot_*.py")]
 PAGES = [*DOC.glob("*.rst"), *(DOC / "user_guide").glob("*.rst"), DOC / "api" / "index.rst"]
 NOT_FOR_USERS = {"skfed.engines", "skfed.nets"}  # parts of the estimator
 if find_spec("flwr") is None:  # an extra
@@ -75,3 +80,103 @@ def test_each_name_of_another_project_that_has_a_link_exists():
 def test_every_folder_of_examples_is_in_the_gallery():
     folders = {path.parent for path in DOC.parent.glob("examples/*/plot_*.py")}
     assert all((folder / "GALLERY_HEADER.rst").exists() for folder in folders)
+
+
+def code_of(source):
+    """Return the lines of an example that its page shows as code: not its cells of text."""
+    begins, is_text = ast.parse(source).body[0].end_lineno, False
+    for line in source.splitlines()[begins:]:
+        is_text = line.startswith("# %%") or (is_text and line.startswith("#"))
+        if not is_text:
+            yield line
+
+
+def test_code_of_examples_fits_a_laptops_page():
+    paths = {*EXAMPLES, *DOC.parent.glob("examples/federation/**/*.py")}
+    sources = {path: path.read_text(encoding="utf-8") for path in paths}
+    long = {
+        (path.name, line)
+        for path, source in sources.items()
+        if source
+        for line in code_of(source)
+        if len(line) > 79
+    }
+    assert not long
+
+
+def blocks_of(page):
+    """Yield the lines of a page's literal blocks, without their indentation."""
+    text = page.read_text(encoding="utf-8")
+    block = r"^( *)(?:\.\. code-block::.*|(?!\.\. ).*::)\n((?:\1 +.*\n|\n)+)"
+    for _, lines in re.findall(block, text, re.MULTILINE):
+        yield from textwrap.dedent(lines).splitlines()
+
+
+def test_code_of_pages_fits_a_laptops_page():
+    lines = {(page.name, line) for page in PAGES for line in blocks_of(page)}
+    assert any("pip install" in line for _, line in lines)
+    assert not [(name, line) for name, line in lines if len(line) > 79]
+
+
+def test_code_is_told_from_text():
+    source = '"""Title."""\n\nx = 1  # code\n# code\n\n# %%\n# Text.\ny = 2\n# code\n'
+    assert [line for line in code_of(source) if line] == [
+        "x = 1  # code",
+        "# code",
+        "y = 2",
+        "# code",
+    ]
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    """Return the module of the site's settings that says what its gallery runs."""
+    spec = importlib.util.spec_from_file_location("gallery", DOC / "_ext" / "gallery.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_examples_that_need_data_are_not_run_without_and_have_a_thumbnail(gallery, monkeypatch):
+    sources = {path: path.read_text(encoding="utf-8") for path in EXAMPLES}
+    loads = re.compile(r"load_(adult|wisdm|mnist|fashion_mnist|cifar10)\(")
+    needy = {path.stem for path, source in sources.items() if loads.search(source)}
+    assert needy == gallery.NEEDS_DATA
+    monkeypatch.delenv("SKFED_DATA", raising=False)
+    runs = re.compile(gallery.runs(gallery.lacking()))
+    assert not [path for path in EXAMPLES if path.stem in needy and runs.search(path.as_posix())]
+    for path in (path for path in EXAMPLES if path.stem in needy):
+        (picture,) = re.findall(r"^# sphinx_gallery_thumbnail_path = '(.*)'", sources[path], re.M)
+        assert 0 < (DOC / picture).stat().st_size < 200_000
+
+
+def test_all_other_examples_are_run(gallery):
+    names = [path.as_posix() for path in EXAMPLES]
+    assert all(re.search(gallery.runs({}), name) for name in names)
+    absent = {"plot_ray": "the package ``ray``"}
+    run = [name for name in names if re.search(gallery.runs(absent), name)]
+    assert {Path(name).stem for name in {*names} - {*run}} == {"plot_ray"}
+
+
+@pytest.mark.parametrize(
+    ("plot_gallery", "has_data", "said"),
+    [(True, True, None), (True, False, "it needs the data sets"), (False, True, "were left out")],
+)
+def test_a_page_says_that_its_code_was_not_run(gallery, monkeypatch, plot_gallery, has_data, said):
+    monkeypatch.setenv("SKFED_DATA", "data")
+    if not has_data:
+        monkeypatch.delenv("SKFED_DATA")
+    config = SimpleNamespace(sphinx_gallery_conf={"plot_gallery": plot_gallery})
+    page = ["Adult\n=====\n\nText.\n\n=====\n"]
+    name = "auto_examples/preprocessing/plot_adult"
+    gallery.say_what_is_not_run(SimpleNamespace(config=config), name, page)
+    title, _, rest = page[0].partition("=====\n")
+    assert (title, rest[-13:]) == ("Adult\n", "Text.\n\n=====\n")
+    assert (said in rest) if said else (rest == "\nText.\n\n=====\n")
+
+
+def test_the_gallery_orders_examples_that_there_are(gallery):
+    assert {*gallery.ORDER} == {path.stem for path in EXAMPLES}
+    names = ["plot_wisdm_pipeline.py", "plot_skorch_net.py", "plot_new.py", "plot_quickstart.py"]
+    first = ["plot_quickstart.py", "plot_skorch_net.py", "plot_wisdm_pipeline.py", "plot_new.py"]
+    assert sorted(names, key=gallery.rank) == first

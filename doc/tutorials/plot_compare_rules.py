@@ -80,7 +80,7 @@ rules = {
 
 def make_model(selector, seed, **settings):
     """Return the estimator that is compared."""
-    # Rows, bytes down and bytes up a second, and seconds before anything is sent.
+    # Rows, bytes down and bytes up a second, and seconds before a message.
     devices = LognormalDevices(200.0, 1e5, 5e4, latency=0.1)
     given = {"n_rounds": 50, "local_steps": 5, "random_state": seed} | settings
     return FederatedClassifier(
@@ -154,7 +154,8 @@ stopped = make_model(rules["rpow-d"], 0, n_rounds=100)
 stopped.fit(X, y, clients=clients, X_val=X_test, y_val=y_test)
 net.set_params(callbacks=None)
 print(
-    f"stopped after {stopped.n_rounds_} of 100 rounds: {stopped.score(X_test, y_test):.3f}"
+    f"stopped after {stopped.n_rounds_} of 100 rounds: "
+    f"{stopped.score(X_test, y_test):.3f}"
 )
 
 # %%

@@ -29,7 +29,7 @@ from skfed.selection import BaseSelector, Cohort
 
 
 class FirstMedian(BaseSelector):
-    """Train the m of d candidates whose loss is closest to their median: a first version."""
+    """Train the m of d candidates of middling loss: a first version."""
 
     def __init__(self, d=8, m=3):
         self.d = d
@@ -63,7 +63,7 @@ except AssertionError as error:
 
 
 class NearMedian(BaseSelector):
-    """Train the m of d candidates whose loss is closest to the median of the d."""
+    """Train the m of d candidates whose loss is closest to their median."""
 
     uses_priority = False  # a fit with priority= warns that it plays no part
 
@@ -170,7 +170,7 @@ from skfed.aggregation import BaseAggregator
 
 
 class WithoutTheFarthest(BaseAggregator):
-    """The mean of the cohort's models, but for the one farthest from the global model."""
+    """The mean of the clients' models without the farthest one."""
 
     def _aggregate(self, model, updates, cohort, parameters):
         steps = [

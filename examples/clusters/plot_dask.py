@@ -30,7 +30,7 @@ def federation(**params):
         selector=PowerOfChoice(d=20, clients_per_round=8),
         n_rounds=20,
         lr_schedule=0.1,
-        engine="loop",  # one job a client; with the stacked engine all clients would be one job
+        engine="loop",  # one job a client; the stacked engine has one in all
         random_state=0,
         **params,
     )
@@ -40,15 +40,19 @@ def main():
     X, y = load_digits(return_X_y=True)
     X, users = X / 16, partition_dirichlet(y, 20, alpha=0.5, random_state=0)
     here = federation().fit(X, y, clients=users)
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
+    cluster = LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=":0"
+    )
     with cluster, Client(cluster), joblib.parallel_config(backend="dask"):
         there = federation().fit(X, y, clients=users)
-        # The candidates run in parallel: n_jobs=1 keeps each fit in one worker.
-        search = GridSearchCV(federation(n_jobs=1), {"selector__d": [8, 14, 20]}, cv=2)
+        # The candidates run in parallel, each fit in one worker (n_jobs=1).
+        search = GridSearchCV(
+            federation(n_jobs=1), {"selector__d": [8, 14, 20]}, cv=2
+        )
         search.fit(X, y, clients=users)
     assert np.array_equal(here.predict_proba(X), there.predict_proba(X))
     print("best d:", search.best_params_["selector__d"])
-    # The first round takes longest: workers import skfed and receive the users' rows.
+    # The first round takes longest: workers import skfed and receive the rows.
     fits = {"one process": here, "Dask, two workers": there}
     display = ConvergenceDisplay.from_estimators(fits, y="round_seconds")
     title = "Messages take longer than the training of a small net"

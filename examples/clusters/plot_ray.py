@@ -24,7 +24,7 @@ federation = {
     "priority": [0, 1, 2],
     "n_rounds": 20,
     "lr_schedule": 0.1,
-    "engine": "loop",  # one job a client; with the stacked engine all clients would be one job
+    "engine": "loop",  # one job a client; the stacked engine has one in all
     "random_state": 0,
 }
 here = FederatedClassifier(**federation).fit(X, y, clients=users)

@@ -40,15 +40,16 @@ model = FederatedClassifier(
     checkpoint_every=10,
     verbose=1,
 )
-model.fit(X / 16, y, clients=y * 2 + np.arange(len(y)) % 2)  # each user writes one digit
+users = y * 2 + np.arange(len(y)) % 2  # each user writes one digit
+model.fit(X / 16, y, clients=users)
 model.save("model.safetensors")
 """
 
 folder = Path(tempfile.mkdtemp())
 command = [sys.executable, "-c", SCRIPT]
 victim = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
-while not list(folder.glob("runs/*/state.safetensors")):  # its first checkpoint
-    time.sleep(0.05)
+while not list(folder.glob("runs/*/state.safetensors")):
+    time.sleep(0.05)  # until its first checkpoint
 time.sleep(0.2)
 victim.kill()
 print("killed with exit code", victim.wait())
@@ -56,7 +57,9 @@ print("killed with exit code", victim.wait())
 # %%
 # Run it again:
 
-again = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+again = subprocess.run(
+    command, cwd=folder, check=True, capture_output=True, text=True
+)
 print(again.stdout)
 n_before = int(again.stdout.split("after round ")[1].split()[0])
 
@@ -83,7 +86,9 @@ assert list(resumed.history_["cohort"]) == list(whole.history_["cohort"])
 fits = {"never killed": whole, "killed and run again": resumed}
 display = ConvergenceDisplay.from_estimators(fits)
 display.lines_[0].set(linewidth=4, alpha=0.4)  # the other line lies on it
-display.ax_.axvline(n_before, color="grey", linestyle=":", label="the last checkpoint")
+display.ax_.axvline(
+    n_before, color="grey", linestyle=":", label="the last checkpoint"
+)
 display.ax_.set_title("The run goes on as if nothing had happened")
 display.ax_.legend(frameon=False)
 plt.show()

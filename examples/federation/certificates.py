@@ -29,40 +29,68 @@ class Certificates:
     folder : path
         Folder for the files. Give private keys in it to their holders only.
     hosts : sequence of str, default=()
-        Names and addresses at which nodes reach the SuperLink. localhost and 127.0.0.1 are added,
-        at which the SuperLink's own processes reach it.
+        Names and addresses at which nodes reach the SuperLink. localhost and
+        127.0.0.1 are added, at which the SuperLink's own processes reach it.
     """
 
     def __init__(self, folder, hosts=()):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.ca, self.server = self.folder / "ca.pem", self.folder / "superlink.pem"
+        self.ca = self.folder / "ca.pem"
+        self.server = self.folder / "superlink.pem"
         self.server_key = self.folder / "superlink.key"
         authority = ec.generate_private_key(ec.SECP384R1())
-        _write(self.ca, _certificate("skfed example CA", authority, authority, None))
+        _write(
+            self.ca,
+            _certificate("skfed example CA", authority, authority, None),
+        )
         key = ec.generate_private_key(ec.SECP384R1())
-        _write(self.server, _certificate("SuperLink", key, authority, [*_LOCAL, *hosts]))
+        _write(
+            self.server,
+            _certificate("SuperLink", key, authority, [*_LOCAL, *hosts]),
+        )
         _write(self.server_key, _private(key))
 
     def of_superlink(self) -> list[str]:
         """Return the SuperLink's command-line options."""
-        files = {"ca-certfile": self.ca, "certfile": self.server, "keyfile": self.server_key}
-        options = [text for name, path in files.items() for text in (f"--ssl-{name}", str(path))]
+        files = {
+            "ca-certfile": self.ca,
+            "certfile": self.server,
+            "keyfile": self.server_key,
+        }
+        options = [
+            text
+            for name, path in files.items()
+            for text in (f"--ssl-{name}", str(path))
+        ]
         return [*options, "--enable-supernode-auth"]
 
     def make_key(self, name: str) -> tuple[Path, Path]:
         """Make a node's key; return its private and its public file."""
         key = ec.generate_private_key(ec.SECP384R1())
-        private, public = self.folder / f"{name}.key", self.folder / f"{name}.pub"
-        _write(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-        _write(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+        private = self.folder / f"{name}.key"
+        public = self.folder / f"{name}.pub"
+        _write(
+            private,
+            key.private_bytes(
+                Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+            ),
+        )
+        _write(
+            public,
+            key.public_key().public_bytes(
+                Encoding.OpenSSH, PublicFormat.OpenSSH
+            ),
+        )
         return private, public
 
 
 def _certificate(name, key, authority, hosts) -> bytes:
-    """Return a key's certificate, signed by the authority; without hosts, the authority's own."""
+    """Return a certificate by the authority; without hosts, its own."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "skfed example CA")])
+    issuer = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, "skfed example CA")]
+    )
     now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
@@ -72,11 +100,16 @@ def _certificate(name, key, authority, hosts) -> bytes:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
         .not_valid_after(now + _VALID)
-        .add_extension(x509.BasicConstraints(ca=hosts is None, path_length=None), critical=True)
+        .add_extension(
+            x509.BasicConstraints(ca=hosts is None, path_length=None),
+            critical=True,
+        )
     )
     if hosts is not None:
         names = [_host(host) for host in dict.fromkeys(hosts)]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName(names), critical=False
+        )
     return builder.sign(authority, SHA256()).public_bytes(Encoding.PEM)
 
 
@@ -88,7 +121,9 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _private(key) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    return key.private_bytes(
+        Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+    )
 
 
 def _write(path: Path, content: bytes):

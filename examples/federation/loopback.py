@@ -12,19 +12,23 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-_ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+_ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}
 _BIN = Path(sys.executable).parent
 
 
 class Loopback:
-    """A federation of processes, as a context manager that stops them at its end.
+    """A federation of processes, which end with the context.
 
     Parameters
     ----------
     folder : path
         Folder for logs and Flower's files.
     certificates : Certificates, default=None
-        Encrypt all traffic, and admit registered nodes only; None is safe on loopback alone.
+        Encrypt all traffic, and admit registered nodes only; None is safe on
+        loopback alone.
     """
 
     def __init__(self, folder, certificates=None):
@@ -44,22 +48,28 @@ class Loopback:
             options += self.certificates.of_superlink()
         self.superlink = self._start("superlink", "flower-superlink", *options)
         try:
-            wait_until(lambda: _listens(self.port), 60, "SuperLink does not start")
-        except BaseException as error:  # Ctrl-C too; __exit__ is not called then
+            wait_until(
+                lambda: _listens(self.port), 60, "SuperLink does not start"
+            )
+        except (
+            BaseException
+        ) as error:  # Ctrl-C too; __exit__ is not called then
             error.add_note(self.log("superlink"))
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_):
-        with ExitStack() as ends:  # every process is ended, even if one end fails
+        with (
+            ExitStack() as ends
+        ):  # every process is ended, even if one end fails
             if self.superlink is not None:
                 ends.callback(_end, self.superlink)
             for name in list(self.nodes):
                 ends.callback(self.stop, name)
 
     def node(self, name: str, data, key=None, insecure=None):
-        """Start a SuperNode with a client's data; it replaces a node of the same name."""
+        """Start a SuperNode with a client's data, or start it again."""
         insecure = self.certificates is None if insecure is None else insecure
         options = ["--superlink", self.address, "--port", str(_free_port())]
         options += ["--node-config", f'client-name="{name}" data="{data}"']
@@ -84,52 +94,74 @@ class Loopback:
 
     def submit(self, app, **settings) -> str:
         """Submit a Flower project; return the id of its run."""
-        text = " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
-        return str(self._json("run", str(app), "loop", "--run-config", text)["run-id"])
+        text = " ".join(
+            f"{name}={json.dumps(value)}" for name, value in settings.items()
+        )
+        return str(
+            self._json("run", str(app), "loop", "--run-config", text)["run-id"]
+        )
 
     def status(self, run: str) -> str:
-        """Return the status of a run: pending, starting, running or finished:..."""
+        """Return a run's status: pending, starting, running or finished:..."""
         return self._json("list", "loop", "--run-id", run)["runs"][0]["status"]
 
-    def wait(self, run: str, timeout: float, show: Callable[[str], None] | None = None) -> str:
+    def wait(
+        self,
+        run: str,
+        timeout: float,
+        show: Callable[[str], None] | None = None,
+    ) -> str:
         """Wait for the end of a run; return its log.
 
         Raises
         ------
         RuntimeError
-            If the ServerApp raised, which Flower's own command does not report.
+            If the ServerApp raised: Flower's own command does not report it.
         TimeoutError
             If it takes longer.
         """
         log = self.folder / f"run-{run}.log"
         with log.open("w") as file:
-            stream = self._popen("flwr", "log", run, "loop", "--stream", stdout=file)
+            stream = self._popen(
+                "flwr", "log", run, "loop", "--stream", stdout=file
+            )
         end, shown = time.monotonic() + timeout, 0
         try:
             while stream.poll() is None:  # it ends with the run
                 shown = _show(log, shown, show)
                 if time.monotonic() > end:
-                    raise TimeoutError(f"the run takes over {timeout} s: {log.read_text()[-2000:]}")
+                    raise TimeoutError(
+                        f"the run takes over {timeout} s: "
+                        f"{log.read_text()[-2000:]}"
+                    )
                 time.sleep(0.5)
         finally:
             _end(stream)
         _show(log, shown, show)
         status = self.status(run)
         if status != "finished:completed":
-            raise RuntimeError(f"the run ended as {status}: {log.read_text()[-4000:]}")
+            raise RuntimeError(
+                f"the run ended as {status}: {log.read_text()[-4000:]}"
+            )
         return log.read_text()
 
     def _json(self, *arguments: str) -> dict:
         """Run Flower's command line; return its parsed output."""
         output = json.loads(self.flwr(*arguments, "--format", "json"))
         if not output["success"]:  # its exit status is 0 all the same
-            raise RuntimeError(f"flwr {' '.join(arguments)}: {output['error-message']}")
+            raise RuntimeError(
+                f"flwr {' '.join(arguments)}: {output['error-message']}"
+            )
         return output
 
     def flwr(self, *arguments: str) -> str:
         """Run Flower's command line; return its output."""
         done = self._popen(
-            "flwr", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            "flwr",
+            *arguments,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         out, err = done.communicate(timeout=120)
         if done.returncode:
@@ -152,15 +184,36 @@ class Loopback:
             lines += [f'root-certificates = "{self.certificates.ca}"']
         (home / "config.toml").write_text("\n".join(lines) + "\n")
 
-    def _start(self, name: str, command: str, *options: str) -> subprocess.Popen:
+    def _start(
+        self, name: str, command: str, *options: str
+    ) -> subprocess.Popen:
         with (self.folder / f"{name}.log").open("a") as log:
-            return self._popen(command, *options, stdout=log, stderr=subprocess.STDOUT, home=name)
+            return self._popen(
+                command,
+                *options,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                home=name,
+            )
 
-    def _popen(self, command: str, *options: str, home="flower", **streams) -> subprocess.Popen:
-        path = f"{_BIN}{os.pathsep}{os.environ['PATH']}"  # for what Flower starts itself
-        flower_home = str(self.folder / home if home == "flower" else self.folder / f"home-{home}")
-        environment = os.environ | _ENVIRONMENT | {"FLWR_HOME": flower_home, "PATH": path}
-        return subprocess.Popen([_BIN / command, *options], env=environment, **streams)
+    def _popen(
+        self, command: str, *options: str, home="flower", **streams
+    ) -> subprocess.Popen:
+        # For what Flower starts itself.
+        path = f"{_BIN}{os.pathsep}{os.environ['PATH']}"
+        flower_home = str(
+            self.folder / home
+            if home == "flower"
+            else self.folder / f"home-{home}"
+        )
+        environment = (
+            os.environ
+            | _ENVIRONMENT
+            | {"FLWR_HOME": flower_home, "PATH": path}
+        )
+        return subprocess.Popen(
+            [_BIN / command, *options], env=environment, **streams
+        )
 
 
 def _free_port() -> int:
@@ -192,14 +245,21 @@ def _family(pid: int) -> list[int]:
 
 
 def _parents() -> list[tuple[int, int]]:
-    """Return each process with its parent, from /proc or, where there is none, from ps."""
+    """Return each process with its parent, from /proc or else from ps."""
     if not Path("/proc/self/stat").exists():
         command = ["ps", "-eo", "pid=,ppid="]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return [(int(pid), int(parent)) for pid, parent in map(str.split, output.splitlines())]
+        output = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout
+        return [
+            (int(pid), int(parent))
+            for pid, parent in map(str.split, output.splitlines())
+        ]
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        with suppress(
+            FileNotFoundError, ProcessLookupError
+        ):  # it has ended meanwhile
             after_name = stat.read_text().rpartition(")")[2].split()
             found.append((int(stat.parent.name), int(after_name[1])))
     return found
@@ -220,7 +280,7 @@ def _end(process: subprocess.Popen):
 
 
 def _show(log: Path, start: int, show: Callable[[str], None] | None) -> int:
-    """Pass new lines of a log to ``show``; return the end of the last whole line."""
+    """Pass new lines of a log to ``show``; return where they end."""
     text = log.read_text()
     whole = text.rfind("\n") + 1
     if show is not None:

@@ -28,11 +28,18 @@ from skfed.datasets import load_wisdm
 from skfed.pipeline import FederatedPipeline
 
 HERE = Path(__file__).resolve().parent
-COLUMNS = ["round", "objective", "models_down", "models_up", "scalars_up", "cohort"]
+COLUMNS = [
+    "round",
+    "objective",
+    "models_down",
+    "models_up",
+    "scalars_up",
+    "cohort",
+]
 
 
 def write_sites(folder: Path) -> dict[str, Path]:
-    """Write each user's rows to a file, in the folder of one of five sites; return the folders."""
+    """Write a file for each user, in folders of five sites; return these."""
     wisdm = load_wisdm()
     for i, user in enumerate(np.unique(wisdm.clients)):
         site = folder / SITES[i % len(SITES)]
@@ -43,7 +50,9 @@ def write_sites(folder: Path) -> dict[str, Path]:
     return {site: folder / site for site in SITES}
 
 
-def run_federation(folder: Path, sites: dict[str, Path], rounds: int) -> FederatedPipeline:
+def run_federation(
+    folder: Path, sites: dict[str, Path], rounds: int
+) -> FederatedPipeline:
     """Fit the Pipeline over processes; return what the server has written."""
     out = folder / "model.safetensors"
     with Loopback(folder) as federation:
@@ -54,7 +63,9 @@ def run_federation(folder: Path, sites: dict[str, Path], rounds: int) -> Federat
     return skfed.load(make_estimator(rounds), out)
 
 
-def read_all(sites: dict[str, Path]) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+def read_all(
+    sites: dict[str, Path],
+) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """Return the raw rows of all sites, their labels, and the site of each."""
     rows = {site: read_site(data) for site, data in sites.items()}
     X = pd.concat([X for X, _ in rows.values()], ignore_index=True)
@@ -63,7 +74,9 @@ def read_all(sites: dict[str, Path]) -> tuple[pd.DataFrame, np.ndarray, np.ndarr
     return X, y, np.repeat(list(rows), [len(y) for _, y in rows.values()])
 
 
-def show(title: str, pipeline: FederatedPipeline, X: pd.DataFrame, y: np.ndarray):
+def show(
+    title: str, pipeline: FederatedPipeline, X: pd.DataFrame, y: np.ndarray
+):
     """Print the history, and the accuracy on raw rows."""
     print(f"\n{title}")
     print(pipeline[-1].history_[COLUMNS].round(4).to_string(index=False))
@@ -73,7 +86,11 @@ def show(title: str, pipeline: FederatedPipeline, X: pd.DataFrame, y: np.ndarray
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--sites", type=Path, help="a folder for each site; default: WISDM's users")
+    parser.add_argument(
+        "--sites",
+        type=Path,
+        help="a folder for each site; default: WISDM's users",
+    )
     arguments = parser.parse_args()
     rounds = arguments.rounds
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +101,9 @@ def main():
         federation = run_federation(Path(folder), sites, rounds)
         X, y, clients = read_all(sites)
     show("five processes", federation, X, y)
-    show("one process", make_estimator(rounds).fit(X, y, clients=clients), X, y)
+    show(
+        "one process", make_estimator(rounds).fit(X, y, clients=clients), X, y
+    )
 
 
 if __name__ == "__main__":

@@ -32,18 +32,23 @@ OTHER = [f"free, other digits {i}" for i in range(12)]
 SELECTORS = {
     # In the warm-up, here all rounds, only priority clients train.
     "paying users only": FedAlignSelector(warmup=1.0),
-    # Random selection ignores priority; ignore_priority=True turns off the warning.
+    # Random selection ignores priority; ignore_priority=True: no warning.
     "all users": RandomSelector(
-        clients_per_round=1.0, probability="uniform", replace=False, ignore_priority=True
+        clients_per_round=1.0,
+        probability="uniform",
+        replace=False,
+        ignore_priority=True,
     ),
     "FedALIGN": FedAlignSelector(eps=0.2, warmup=0.2),
 }
 
 
 def split_digits(seed):
-    """Split the digits over the users; return test data with the paying users' digits."""
+    """Return the users' digits, and test data with those of paying users."""
     X, y = load_digits(return_X_y=True)
-    X, X_test, y, y_test = train_test_split(X / 16, y, test_size=0.3, stratify=y, random_state=seed)
+    X, X_test, y, y_test = train_test_split(
+        X / 16, y, test_size=0.3, stratify=y, random_state=seed
+    )
     rng = np.random.default_rng(seed)
     clients = np.where(
         y < 5,
@@ -58,7 +63,7 @@ def split_digits(seed):
 def train(selector, seed):
     """Return a model fitted on one split of the digits."""
     X, y, clients, X_test, y_test = split_digits(seed)
-    # The module is a class, not an instance, so that random_state sets its initial weights.
+    # A class, not an instance, so that random_state sets the initial weights.
     net = NeuralNetClassifier(
         nn.Linear,
         module__in_features=64,
@@ -68,30 +73,44 @@ def train(selector, seed):
         batch_size=10,
     )
     model = FederatedClassifier(
-        net, selector=selector, priority=PAYING, n_rounds=N_ROUNDS, random_state=seed
+        net,
+        selector=selector,
+        priority=PAYING,
+        n_rounds=N_ROUNDS,
+        random_state=seed,
     )
     return model.fit(X, y, clients=clients, X_val=X_test, y_val=y_test)
 
 
 def summarise(models):
     """Return a row of the table: means over the seeds."""
-    histories = [model.history_ for model in models]
-    final = [history["val_score"].iloc[-1] for history in histories]
+    rounds = pd.concat([model.history_ for model in models])
+    final = rounds.groupby("round")["val_score"].agg(["mean", "std"]).iloc[-1]
+    sent = rounds[["bytes_down", "bytes_up"]].sum() / 1e6 / len(models)
     return {
-        "accuracy (paying)": f"{np.mean(final):.3f} ± {np.std(final):.3f}",
-        "MB down": np.mean([history["bytes_down"].sum() for history in histories]) / 1e6,
-        "MB up": np.mean([history["bytes_up"].sum() for history in histories]) / 1e6,
-        "clients a round": np.mean([history["n_aggregated"].mean() for history in histories]),
-        "rounds": models[0].n_rounds_,
+        "accuracy (paying)": f"{final['mean']:.3f} ± {final['std']:.3f}",
+        "MB down": sent["bytes_down"],
+        "MB up": sent["bytes_up"],
+        "clients a round": rounds["n_aggregated"].mean(),
     }
 
 
+def tabulate(fits):
+    """Return the table of the fits as text."""
+    rows = {name: summarise(models) for name, models in fits.items()}
+    return pd.DataFrame(rows).T.to_string(float_format="{:.2f}".format)
+
+
 def plot(fits):
-    """Draw accuracy by round: the mean over the seeds, and their standard deviation."""
+    """Draw accuracy by round: the mean over the seeds, and a band."""
     figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
     ConvergenceDisplay.from_estimators(fits, ax=ax)
-    label = f"test accuracy for the paying users\nmean ± standard deviation of {N_SEEDS} seeds"
-    ax.set(ylabel=label, title="FedALIGN is best for the paying users", ylim=(0.65, 1))
+    ax.set(
+        ylabel="test accuracy for the paying users\n"
+        f"mean ± standard deviation of {N_SEEDS} seeds",
+        title="FedALIGN is best for the paying users",
+        ylim=(0.65, 1),
+    )
     ax.legend(loc=(0.3, 0.4), frameon=False)
     return figure
 
@@ -101,8 +120,7 @@ if __name__ == "__main__":
     for name, selector in SELECTORS.items():
         print(f"training: {name}, {N_SEEDS} seeds", flush=True)
         fits[name] = [train(selector, seed) for seed in range(N_SEEDS)]
-    table = pd.DataFrame({name: summarise(models) for name, models in fits.items()}).T
-    print(table.to_string(float_format="{:.2f}".format))
+    print(tabulate(fits))
     figure = plot(fits)
     figure.savefig("quickstart.png", dpi=110)
     print("picture: quickstart.png")

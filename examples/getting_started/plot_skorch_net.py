@@ -43,7 +43,9 @@ class SmallConvNet(nn.Module):
 
 X, y = load_digits(return_X_y=True)
 images = (X / 16).reshape(-1, 1, 8, 8)
-images, images_val, y, y_val = train_test_split(images, y, test_size=0.25, random_state=0)
+images, images_val, y, y_val = train_test_split(
+    images, y, test_size=0.25, random_state=0
+)
 phones = partition_dirichlet(y, 20, alpha=5.0, random_state=0)
 
 net = NeuralNetClassifier(
@@ -55,9 +57,14 @@ net = NeuralNetClassifier(
     device="cuda" if torch.cuda.is_available() else "cpu",
     callbacks=[EarlyStopping(patience=5)],  # counts rounds, and stops the fit
 )
-model = FederatedClassifier(net, selector=RandomSelector(5), n_rounds=10, random_state=0)
+model = FederatedClassifier(
+    net, selector=RandomSelector(5), n_rounds=10, random_state=0
+)
 model.fit(images, y, clients=phones, X_val=images_val, y_val=y_val)
-print(f"{model.n_rounds_} rounds by the {model.engine_} engine on {model.net_.device}")
+print(
+    f"{model.n_rounds_} rounds by the {model.engine_} engine "
+    f"on {model.net_.device}"
+)
 print(f"accuracy: {model.score(images_val, y_val):.3f}")
 
 # %%
@@ -65,5 +72,7 @@ print(f"accuracy: {model.score(images_val, y_val):.3f}")
 columns = ["epoch", "train_loss", "valid_loss", "valid_acc"]
 print(pd.DataFrame(model.net_.history)[columns].tail(3).to_string(index=False))
 display = ConvergenceDisplay.from_estimator(model)
-display.ax_.set(title="Ten rounds with five phones each", ylabel="validation accuracy")
+display.ax_.set(
+    title="Ten rounds with five phones each", ylabel="validation accuracy"
+)
 plt.show()

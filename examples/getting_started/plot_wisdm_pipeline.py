@@ -33,7 +33,9 @@ display.ax_.set_title("Not everybody did every activity")
 
 # %%
 # A quarter of each user's rows are test rows.
-train, test = next(WithinClientKFold(4, random_state=0).split(wisdm.X, groups=wisdm.clients))
+train, test = next(
+    WithinClientKFold(4, random_state=0).split(wisdm.X, groups=wisdm.clients)
+)
 net = NeuralNetClassifier(
     MLP,
     module__n_features=wisdm.X.shape[1],
@@ -50,7 +52,9 @@ federation = FederatedClassifier(
     local_epochs=2,
     random_state=0,
 )
-model = make_pipeline(FederatedSimpleImputer(), FederatedStandardScaler(), federation)
+model = make_pipeline(
+    FederatedSimpleImputer(), FederatedStandardScaler(), federation
+)
 model.fit(
     wisdm.X.iloc[train],
     wisdm.y[train],

@@ -40,13 +40,20 @@ display.ax_.set_title("Each hospital holds other digits")
 # A grid of two selectors, each with a parameter of its own. Power-of-choice ignores priority;
 # ``ignore_priority=True`` turns off the warning.
 federation = FederatedClassifier(
-    priority=PRIORITY, n_rounds=40, local_epochs=2, lr_schedule=0.2, random_state=0
+    priority=PRIORITY,
+    n_rounds=40,
+    local_epochs=2,
+    lr_schedule=0.2,
+    random_state=0,
 )
 step = "federatedclassifier__selector"
 search = GridSearchCV(
     make_pipeline(MinMaxScaler(), federation),
     [
-        {step: [FedAlignSelector()], f"{step}__eps": [0, 0.5, 1.0, 1.5, 2.0, 4.0]},
+        {
+            step: [FedAlignSelector()],
+            f"{step}__eps": [0, 0.5, 1.0, 1.5, 2.0, 4.0],
+        },
         {
             step: [PowerOfChoice(clients_per_round=2, ignore_priority=True)],
             f"{step}__d": [2, 4, 6, 8, 10],
@@ -59,13 +66,21 @@ search = GridSearchCV(
 results = pd.DataFrame(search.cv_results_)
 for name in ("eps", "d"):  # a candidate has one of them
     candidates = results.dropna(subset=f"param_{step}__{name}")
-    shown = candidates[[f"param_{step}__{name}", "mean_test_score", "std_test_score"]]
-    print(shown.set_axis([name, "accuracy", "deviation"], axis=1).round(3).to_string(index=False))
+    shown = candidates[
+        [f"param_{step}__{name}", "mean_test_score", "std_test_score"]
+    ]
+    print(
+        shown.set_axis([name, "accuracy", "deviation"], axis=1)
+        .round(3)
+        .to_string(index=False)
+    )
 print("best:", search.best_params_)
 
 # %%
 # The score by each parameter.
-figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained", sharey=True)
+figure, axes = plt.subplots(
+    1, 2, figsize=(9.5, 3.8), layout="constrained", sharey=True
+)
 TradeoffDisplay.from_search(search, "eps", ax=axes[0])
 TradeoffDisplay.from_search(search, "d", ax=axes[1])
 axes[0].set_title("FedALIGN: free hospitals help")

@@ -23,11 +23,17 @@ from skfed.model_selection import WithinClientKFold
 X, y = load_digits(return_X_y=True)
 X = X / 16
 clinics = partition_dirichlet(y, 20, alpha=0.3, random_state=1)
-train, test = next(WithinClientKFold(3, random_state=0).split(X, groups=clinics))
+train, test = next(
+    WithinClientKFold(3, random_state=0).split(X, groups=clinics)
+)
 
 models = {
     name: FederatedClassifier(
-        selector=selector, n_rounds=25, local_epochs=2, lr_schedule=0.2, random_state=0
+        selector=selector,
+        n_rounds=25,
+        local_epochs=2,
+        lr_schedule=0.2,
+        random_state=0,
     ).fit(X[train], y[train], clients=clinics[train])
     for name, selector in {
         "random": RandomSelector(3),
@@ -45,9 +51,13 @@ print(pd.DataFrame(spread).T.to_string(float_format="{:.3f}".format))
 
 # %%
 # The accuracy of each clinic. Both pictures have the clinics in the same order.
-figure, axes = plt.subplots(2, 1, figsize=(7.5, 5), layout="constrained", sharex=True)
+figure, axes = plt.subplots(
+    2, 1, figsize=(7.5, 5), layout="constrained", sharex=True
+)
 for ax, (name, model) in zip(axes, models.items(), strict=True):
-    drawn = ClientsDisplay.from_estimator(model, X[test], y[test], clinics[test], ax=ax)
+    drawn = ClientsDisplay.from_estimator(
+        model, X[test], y[test], clinics[test], ax=ax
+    )
     lowest = drawn.table["accuracy"].min()
     ax.axhline(lowest, color="black", linestyle=":")
     ax.set(title=f"{name}: the lowest accuracy is {lowest:.2f}", ylim=(0.8, 1))
@@ -56,7 +66,13 @@ axes[0].set_xlabel("")
 # %%
 # The share of clinics for which the common model is better than the best they could train alone.
 alone = usefulness(
-    models["power-of-choice"], X[train], y[train], clinics[train], X[test], y[test], clinics[test]
+    models["power-of-choice"],
+    X[train],
+    y[train],
+    clinics[train],
+    X[test],
+    y[test],
+    clinics[test],
 )
 print(f"useful to {alone['useful'].mean():.0%} of the clinics")
 plt.show()

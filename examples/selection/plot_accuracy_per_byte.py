@@ -28,7 +28,9 @@ SMOOTH = 5  # rounds of the running mean
 
 X, y = load_digits(return_X_y=True)
 X = StandardScaler().fit_transform(X)
-X, X_val, y, y_val = train_test_split(X, y, test_size=0.25, stratify=y, random_state=0)
+X, X_val, y, y_val = train_test_split(
+    X, y, test_size=0.25, stratify=y, random_state=0
+)
 
 SELECTORS = {
     "random": RandomSelector(3),
@@ -48,16 +50,25 @@ net = NeuralNetClassifier(
 
 def fit(selector, seed):
     """Return a model of fifty clients, whose digits the seed deals out."""
-    clients = partition_dirichlet(y, 50, alpha=0.2, min_size=1, random_state=seed)
-    model = FederatedClassifier(net, selector=selector, n_rounds=30, random_state=seed)
+    clients = partition_dirichlet(
+        y, 50, alpha=0.2, min_size=1, random_state=seed
+    )
+    model = FederatedClassifier(
+        net, selector=selector, n_rounds=30, random_state=seed
+    )
     return model.fit(X, y, clients=clients, X_val=X_val, y_val=y_val)
 
 
-fits = {name: [fit(rule, seed) for seed in range(N_SEEDS)] for name, rule in SELECTORS.items()}
+fits = {
+    name: [fit(rule, seed) for seed in range(N_SEEDS)]
+    for name, rule in SELECTORS.items()
+}
 
 # %%
 # The same curves by round and by megabyte. The grey line is an accuracy of 85%.
-figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained", sharey=True)
+figure, axes = plt.subplots(
+    1, 2, figsize=(9.5, 3.8), layout="constrained", sharey=True
+)
 titles = {"round": "By rounds, pow-d is first", "bytes": "By bytes, rpow-d is"}
 for ax, (x, title) in zip(axes, titles.items(), strict=True):
     ConvergenceDisplay.from_estimators(fits, x=x, smooth=SMOOTH, ax=ax)
@@ -83,7 +94,8 @@ def costs(model):
 
 
 table = {
-    name: pd.DataFrame([costs(model) for model in models]).mean() for name, models in fits.items()
+    name: pd.DataFrame([costs(model) for model in models]).mean()
+    for name, models in fits.items()
 }
 print(pd.DataFrame(table).T.to_string(float_format="{:.2f}".format))
 plt.show()

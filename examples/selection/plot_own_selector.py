@@ -23,14 +23,16 @@ from skfed.utils.selector_checks import check_selector
 
 
 class AboveAverage(BaseSelector):
-    """Train those of d random clients whose loss is not below the mean of the d."""
+    """Train those of d clients whose loss is not below the mean of the d."""
 
     def __init__(self, d=6):
         self.d = d
 
     def _select(self, round):
         available = np.flatnonzero(round.available)
-        candidates = round.rng.choice(available, min(self.d, len(available)), replace=False)
+        candidates = round.rng.choice(
+            available, min(self.d, len(available)), replace=False
+        )
         losses = round.poll(candidates)
         known = np.isfinite(losses)  # NaN where a client failed
         if not known.any():
@@ -51,17 +53,25 @@ if __name__ == "__main__":
     }
     models = {
         name: FederatedClassifier(
-            selector=selector, n_rounds=100, local_epochs=5, lr_schedule=0.2, random_state=0
+            selector=selector,
+            n_rounds=100,
+            local_epochs=5,
+            lr_schedule=0.2,
+            random_state=0,
         ).fit(X / 16, y, clients=clients, X_val=X / 16, y_val=y)
         for name, selector in selectors.items()
     }
     for name, model in models.items():
         history = model.history_
+        sent = history[["bytes_down", "bytes_up"]].to_numpy().sum() / 1e6
+        accuracy = history["val_score"].tail(10).mean()
         print(
-            f"{name}: accuracy {history['val_score'].tail(10).mean():.3f} (last 10 rounds), "
-            f"{(history['bytes_down'] + history['bytes_up']).sum() / 1e6:.1f} MB, "
+            f"{name}: accuracy {accuracy:.3f} (last 10 rounds), "
+            f"{sent:.1f} MB, "
             f"{history['n_trained'].mean():.1f} clients a round"
         )
     display = ConvergenceDisplay.from_estimators(models, x="bytes", smooth=10)
-    display.ax_.set(title="Polls cost bytes: random selection is first", ylim=(0.8, 1.0))
+    display.ax_.set(
+        title="Polls cost bytes: random selection is first", ylim=(0.8, 1.0)
+    )
     plt.show()

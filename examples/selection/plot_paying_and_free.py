@@ -24,11 +24,14 @@ from skfed.inspection import STYLE, ConvergenceDisplay, SelectionDisplay
 plt.style.use(STYLE)
 
 PAYING = [f"paying {i}" for i in range(2)]
-WRONG = {f"free {i:02d}": i / 13 for i in range(14)}  # the share of wrong labels
+# The share of wrong labels.
+WRONG = {f"free {i:02d}": i / 13 for i in range(14)}
 TRIAL = [f"trial {i}" for i in range(4)]
 
 X, y = load_digits(return_X_y=True)
-X, X_test, y, y_test = train_test_split(X / 16, y, test_size=0.5, stratify=y, random_state=0)
+X, X_test, y, y_test = train_test_split(
+    X / 16, y, test_size=0.5, stratify=y, random_state=0
+)
 rng = np.random.default_rng(0)
 users = np.where(
     y < 5,
@@ -43,7 +46,7 @@ of_paying = y_test < 5
 
 
 def train(selector, priority=PAYING):
-    """Return a fitted model, validated on the digits that paying users write."""
+    """Return a model, validated on the digits that paying users write."""
     model = FederatedClassifier(
         selector=selector,
         priority=priority,
@@ -52,7 +55,9 @@ def train(selector, priority=PAYING):
         lr_schedule=0.3,
         random_state=0,
     )
-    return model.fit(X, y, clients=users, X_val=X_test[of_paying], y_val=y_test[of_paying])
+    return model.fit(
+        X, y, clients=users, X_val=X_test[of_paying], y_val=y_test[of_paying]
+    )
 
 
 # %%
@@ -62,10 +67,16 @@ def train(selector, priority=PAYING):
 # the mean, the paying users' loss stays high, and users with wrong labels match in later rounds
 # too. After a warm-up, in which only paying users train, the model fits the paying users, and the
 # same eps includes users whose labels agree with it.
-warmups = {f"warmup={share}": train(FedAlignSelector(eps=0.4, warmup=share)) for share in (0, 0.2)}
+warmups = {
+    f"warmup={share}": train(FedAlignSelector(eps=0.4, warmup=share))
+    for share in (0, 0.2)
+}
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 ConvergenceDisplay.from_estimators(warmups, ax=axes[0])
-axes[0].set(ylabel="accuracy for paying users", title="With a warm-up the model is better")
+axes[0].set(
+    ylabel="accuracy for paying users",
+    title="With a warm-up the model is better",
+)
 axes[0].get_legend().remove()
 ConvergenceDisplay.from_estimators(warmups, y="n_aggregated", ax=axes[1])
 axes[1].set(ylabel="users that train, of 20", yticks=range(0, 21, 5))
@@ -82,25 +93,31 @@ by_eps = {eps: train(FedAlignSelector(eps=eps, warmup=0.2)) for eps in EPS}
 
 def included(model):
     """Return the users in the last round's cohort that do not pay."""
-    return [user for user in model.history_["cohort"].iloc[-1] if user not in PAYING]
+    cohort = model.history_["cohort"].iloc[-1]
+    return [user for user in cohort if user not in PAYING]
 
 
 def summarise(model):
     """Return a row of the table."""
     shares = [WRONG[user] for user in included(model) if user in WRONG]
+    largest = f"{max(shares):.2f}" if shares else "-"
     return {
         "accuracy for paying": model.history_["val_score"].iloc[-1],
         "included in the last round": len(included(model)),
-        "largest share of wrong labels": f"{max(shares):.2f}" if shares else "-",
+        "largest share of wrong labels": largest,
     }
 
 
-table = pd.DataFrame({f"eps={eps}": summarise(model) for eps, model in by_eps.items()}).T
+table = pd.DataFrame(
+    {f"eps={eps}": summarise(model) for eps, model in by_eps.items()}
+).T
 print(table.to_string(float_format="{:.2g}".format))
 
 # %%
 # A user is black in the rounds in which it trained. Free users are sorted by their wrong labels.
-figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained", sharey=True)
+figure, axes = plt.subplots(
+    1, 2, figsize=(10, 4.6), layout="constrained", sharey=True
+)
 for ax, eps in zip(axes, (0.4, 2.0), strict=True):
     SelectionDisplay.from_estimator(by_eps[eps], kind="rounds", ax=ax)
 axes[0].set_title("eps=0.4: wrong labels stay out")
@@ -116,7 +133,9 @@ axes[0].get_legend().remove()
 both = {
     "paying users only": by_eps[0],
     "loss, eps=0.4": by_eps[0.4],
-    "accuracy, eps=0.2": train(FedAlignSelector(eps=0.2, warmup=0.2, match="accuracy")),
+    "accuracy, eps=0.2": train(
+        FedAlignSelector(eps=0.2, warmup=0.2, match="accuracy")
+    ),
     "all users": by_eps[np.inf],
 }
 for name, model in both.items():
@@ -138,13 +157,21 @@ scores = []
 for weight in weights:
     priority = dict.fromkeys(PAYING, 1.0) | dict.fromkeys(TRIAL, weight)
     model = train(FedAlignSelector(eps=0, warmup=0.2), priority)
-    scores.append([model.score(X_test[rows], y_test[rows]) for rows in (of_paying, ~of_paying)])
+    groups = of_paying, ~of_paying
+    scores.append([model.score(X_test[who], y_test[who]) for who in groups])
 
 figure, ax = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 for column, who in enumerate(("paying", "trial")):
-    ax.plot([row[column] for row in scores], "o-", label=f"digits of the {who} users")
+    ax.plot(
+        [row[column] for row in scores],
+        "o-",
+        label=f"digits of the {who} users",
+    )
 ax.set_xticks(range(len(weights)), weights)
-ax.set(xlabel="weight of the trial users (a paying user has 1)", ylabel="test accuracy")
+ax.set(
+    xlabel="weight of the trial users (a paying user has 1)",
+    ylabel="test accuracy",
+)
 ax.set_title("A small weight is enough to learn the trial users' digits")
 ax.legend()
 plt.show()

@@ -31,7 +31,9 @@ from skfed.modules import SoftmaxRegression
 from skfed.privacy import GaussianMechanism, privacy_spent
 
 X, y = load_digits(return_X_y=True)
-X, X_test, y, y_test = train_test_split(X / 16, y, test_size=0.3, stratify=y, random_state=0)
+X, X_test, y, y_test = train_test_split(
+    X / 16, y, test_size=0.3, stratify=y, random_state=0
+)
 users = np.random.default_rng(0).integers(0, 20, len(y))
 
 # %%
@@ -50,7 +52,8 @@ class Attacked(BaseAggregator):
         hostile = torch.from_numpy(cohort.clients < self.n_hostile)
         sent = {name: tensor.clone() for name, tensor in updates.items()}
         for name in parameters:
-            sent[name][hostile] = model[name] - 10 * (updates[name][hostile] - model[name])
+            step = updates[name][hostile] - model[name]
+            sent[name][hostile] = model[name] - 10 * step
         return self.rule._aggregate(model, sent, cohort, parameters)
 
 
@@ -98,17 +101,35 @@ private = [
     for noise in noises
 ]
 scores = [score for _, score in private]
-spent = [privacy_spent(model, delta=1e-3)["epsilon"].max() for model, _ in private]
-print(pd.DataFrame({"noise multiplier": noises, "epsilon": spent, "accuracy": scores}).round(2))
+spent = [
+    privacy_spent(model, delta=1e-3)["epsilon"].max() for model, _ in private
+]
+print(
+    pd.DataFrame(
+        {"noise multiplier": noises, "epsilon": spent, "accuracy": scores}
+    ).round(2)
+)
 
 # %%
 plt.style.use(STYLE)
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
-for (name, column), style in zip(table.items(), ["o-", "s--", "^-.", "v:"], strict=True):
+figure, axes = plt.subplots(
+    1, 2, figsize=(9, 3.6), layout="constrained", sharey=True
+)
+for (name, column), style in zip(
+    table.items(), ["o-", "s--", "^-.", "v:"], strict=True
+):
     axes[0].plot(column, style, label=name)
-axes[0].set(xlabel="hostile clients of 20", ylabel="accuracy", xticks=n_hostile, ylim=(0, 1))
+axes[0].set(
+    xlabel="hostile clients of 20",
+    ylabel="accuracy",
+    xticks=n_hostile,
+    ylim=(0, 1),
+)
 axes[0].set_title("Two ruin a mean, not a median")
 axes[0].legend()
 axes[1].plot(noises, scores, "o-")
-axes[1].set(xlabel="noise multiplier of update_privacy", title="Noise for privacy costs accuracy")
+axes[1].set(
+    xlabel="noise multiplier of update_privacy",
+    title="Noise for privacy costs accuracy",
+)
 plt.show()

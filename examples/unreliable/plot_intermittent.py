@@ -26,18 +26,27 @@ N_SEEDS = 5
 TARGET = 0.85
 
 X, y = load_digits(return_X_y=True)
-X, X_val, y, y_val = train_test_split(X / 16, y, test_size=0.25, stratify=y, random_state=0)
+X, X_val, y, y_val = train_test_split(
+    X / 16, y, test_size=0.25, stratify=y, random_state=0
+)
 
-SELECTORS = {"random": RandomSelector(2), "power-of-choice": PowerOfChoice(10, 2)}
+SELECTORS = {
+    "random": RandomSelector(2),
+    "power-of-choice": PowerOfChoice(10, 2),
+}
 AVAILABILITIES = {
     "always there": None,
-    "in turns, 1 of 5 silent": Dropout(0.2, availability=AlternatingHalves(removed=0.1)),
+    "in turns, 1 of 5 silent": Dropout(
+        0.2, availability=AlternatingHalves(removed=0.1)
+    ),
 }
 
 
 def fit(selector, availability, seed):
     """Return a model of forty phones, whose digits the seed deals out."""
-    phones = partition_dirichlet(y, 40, alpha=0.1, min_size=1, random_state=seed)
+    phones = partition_dirichlet(
+        y, 40, alpha=0.1, min_size=1, random_state=seed
+    )
     model = FederatedClassifier(
         selector=selector,
         availability=availability,
@@ -50,14 +59,18 @@ def fit(selector, availability, seed):
 
 
 fits = {
-    f"{rule}, {name}": [fit(selector, availability, seed) for seed in range(N_SEEDS)]
+    f"{rule}, {name}": [
+        fit(selector, availability, seed) for seed in range(N_SEEDS)
+    ]
     for rule, selector in SELECTORS.items()
     for name, availability in AVAILABILITIES.items()
 }
 
 # %%
 # The grey line is an accuracy of 85%.
-figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained", sharey=True)
+figure, axes = plt.subplots(
+    1, 2, figsize=(9.5, 3.6), layout="constrained", sharey=True
+)
 titles = {
     "random": "Random: about three rounds later",
     "power-of-choice": "Power-of-choice: about one",
@@ -75,15 +88,22 @@ axes[1].set_ylabel("")
 # The rounds to an accuracy of 85%, and the chosen phones that did not reply.
 def rounds_to_target(model):
     """Return the first round whose running mean reaches the target."""
-    reached = model.history_["val_score"].rolling(5, min_periods=1).mean() >= TARGET
+    score = model.history_["val_score"].rolling(5, min_periods=1).mean()
+    reached = score >= TARGET
     return reached.idxmax() + 1 if reached.any() else model.n_rounds_
 
 
 table = {
     name: {
-        "rounds to 85%": np.mean([rounds_to_target(model) for model in models]),
-        "accuracy at the end": np.mean([model.score(X_val, y_val) for model in models]),
-        "silent a round": np.mean([model.history_["n_failed"].mean() for model in models]),
+        "rounds to 85%": np.mean(
+            [rounds_to_target(model) for model in models]
+        ),
+        "accuracy at the end": np.mean(
+            [model.score(X_val, y_val) for model in models]
+        ),
+        "silent a round": np.mean(
+            [model.history_["n_failed"].mean() for model in models]
+        ),
     }
     for name, models in fits.items()
 }

@@ -9,15 +9,24 @@ from skfed import FedAlignSelector, FederatedClassifier, make_pipeline
 from skfed.pipeline import FederatedPipeline
 from skfed.preprocessing import FederatedSimpleImputer, FederatedStandardScaler
 
-ACTIVITIES = ["Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking"]
+ACTIVITIES = [
+    "Downstairs",
+    "Jogging",
+    "Sitting",
+    "Standing",
+    "Upstairs",
+    "Walking",
+]
 SITES = ["site 1", "site 2", "site 3", "site 4", "site 5"]
 
 
-def make_estimator(rounds: int, checkpoint: str | None = None) -> FederatedPipeline:
-    """Return a Pipeline that is fitted on raw rows, none of which leaves its site.
+def make_estimator(
+    rounds: int, checkpoint: str | None = None
+) -> FederatedPipeline:
+    """Return a Pipeline that is fitted on raw rows, none of which is sent.
 
-    Missing values become means, and columns are scaled, over all sites. In FedALIGN the first two
-    sites have priority; the others train when they match.
+    Missing values become means, and columns are scaled, over all sites. In
+    FedALIGN the first two sites have priority; others train when they match.
     """
     model = FederatedClassifier(
         selector=FedAlignSelector(eps=0.2, warmup=1),
@@ -27,11 +36,13 @@ def make_estimator(rounds: int, checkpoint: str | None = None) -> FederatedPipel
         checkpoint=checkpoint,
         random_state=0,
     )
-    return make_pipeline(FederatedSimpleImputer(), FederatedStandardScaler(), model)
+    return make_pipeline(
+        FederatedSimpleImputer(), FederatedStandardScaler(), model
+    )
 
 
 def read_site(folder: str | Path) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return the raw rows and labels of a site: those of all users' files in its folder."""
+    """Return the raw rows and labels of all files in a site's folder."""
     frames = [pd.read_csv(path) for path in sorted(Path(folder).glob("*.csv"))]
     rows = pd.concat(frames, ignore_index=True)
     return rows.drop(columns="activity"), rows["activity"].to_numpy()

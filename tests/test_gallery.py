@@ -1,0 +1,161 @@
+"""What the pages of a built gallery show: output and pictures, nothing that a reader stumbles over.
+
+SKFED_SITE names the folder of a site that was built with its gallery. What is a fault, and that it
+is found, is tested without one.
+"""
+
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+OUTPUT = {"sphx-glr-script-out", "output_html"}  # classes
+FAULTS = {
+    "NaN": re.compile(r"\bnan\b", re.IGNORECASE),
+    "repr": re.compile(r"\bat 0x[0-9a-fA-F]+"),
+    "warning": re.compile(r"Warning\b"),
+    "path": re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+|\b[A-Z]:\\"),
+}
+NOT_RUN = "Shown without its output"
+
+
+class Outputs(HTMLParser):
+    """The text of the elements of a page that are output of its code."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts, self.depth = [], 0
+
+    def handle_starttag(self, tag, attrs):
+        """Enter an output, or go deeper into one."""
+        is_output = OUTPUT & set((dict(attrs).get("class") or "").split())
+        if tag == "div" and (self.depth or is_output):
+            if not self.depth:
+                self.texts.append("")
+            self.depth += 1
+        elif self.depth:
+            self.texts[-1] += " "  # between cells of a table
+
+    def handle_endtag(self, tag):
+        """Leave a division."""
+        if tag == "div" and self.depth:
+            self.depth -= 1
+
+    def handle_data(self, data):
+        """Keep the text of outputs."""
+        if self.depth:
+            self.texts[-1] += data
+
+
+def outputs_of(page):
+    """Return the texts of a page's outputs."""
+    parser = Outputs()
+    parser.feed(page)
+    return parser.texts
+
+
+def faults_of(page):
+    """Return the faults of a page's outputs, and where they are."""
+    return {
+        (name, text[max(found.start() - 30, 0) : found.end() + 30])
+        for text in outputs_of(page)
+        for name, pattern in FAULTS.items()
+        for found in pattern.finditer(text)
+    }
+
+
+def is_finished(page):
+    """Tell whether a page has what its code printed or drew, or says that it was not run."""
+    return NOT_RUN in page or "_images/sphx_glr_plot_" in page or bool(outputs_of(page))
+
+
+def placeholders(thumbnails, folder):
+    """Return the thumbnails that stand for a picture that is missing."""
+    glr = pytest.importorskip("sphinx_gallery", reason="the extra docs is not installed")
+    from sphinx_gallery.utils import scale_image
+
+    static, blank = Path(glr.__file__).parent / "_static", set()
+    for name in ("no_image.png", "broken_example.png"):
+        scale_image(static / name, folder / name, 400, 280)
+        blank.add((folder / name).read_bytes())
+    return [path.name for path in thumbnails if path.read_bytes() in blank]
+
+
+@pytest.fixture(scope="module")
+def site():
+    """Return the folder of a site with its gallery, or skip."""
+    if "SKFED_SITE" not in os.environ:
+        pytest.skip("SKFED_SITE is unset: no gallery is looked at")
+    return Path(os.environ["SKFED_SITE"]).resolve()
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    """Return the pages of examples and tutorials, or skip."""
+    found = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("auto_*/**/plot_*")}
+    if all(NOT_RUN in page for page in found.values()):
+        pytest.skip("the site was built without running the examples")
+    return found
+
+
+def test_each_page_of_the_gallery_has_output_without_faults(pages):
+    assert len(pages) > 20
+    assert not [name for name, page in pages.items() if not is_finished(page)]
+    found = {name: faults_of(page) for name, page in pages.items()}
+    assert not {name: faults for name, faults in found.items() if faults}
+
+
+def test_each_example_has_a_picture_of_its_own_as_thumbnail(pages, site, tmp_path):
+    thumbnails = sorted(site.glob("_images/sphx_glr_plot_*_thumb.*"))
+    assert len({path.read_bytes() for path in thumbnails}) == len(thumbnails) == len(pages)
+    assert not placeholders(thumbnails, tmp_path)
+
+
+SCRIPT = '<div class="sphx-glr-script-out highlight-none"><div><pre>{}</pre></div></div>'
+TABLE = (
+    '<div class="output_subarea output_html"><div><table><td>a</td><td>{}</td></table></div></div>'
+)
+
+
+@pytest.mark.parametrize("output", [SCRIPT, TABLE], ids=["printed", "table"])
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("0.93   NaN  12", "NaN"),
+        ("accuracy: nan", "NaN"),
+        ("&lt;skfed.inspection.ClientsDisplay object at 0x7f01&gt;", "repr"),
+        ("&lt;function f at 0x7f01&gt;", "repr"),
+        ("UserWarning: it did not converge", "warning"),
+        ("/tmp/runs/state.json", "path"),
+        ("read from /home/me/data/", "path"),
+        (r"C:\Users\me", "path"),
+    ],
+)
+def test_a_bad_page_is_found(output, text, fault):
+    page = f"<p>/usr/lib/ NaN</p>{output.format(text)}<p>NaN</p>"
+    assert {name for name, _ in faults_of(page)} == {fault}
+
+
+@pytest.mark.parametrize("text", ["banana", "2 MB/s", "1/2", "see https://example.org/a/b", "-"])
+def test_a_good_page_has_no_faults(text):
+    assert not faults_of(SCRIPT.format(text))
+
+
+def test_a_page_without_output_is_not_finished():
+    assert not is_finished("<p>code</p>")
+    assert is_finished(f"<p>code</p><p>{NOT_RUN}</p>")
+    assert is_finished(SCRIPT.format("0.9"))
+
+
+def test_placeholders_are_found(tmp_path):
+    glr = pytest.importorskip("sphinx_gallery", reason="the extra docs is not installed")
+    from sphinx_gallery.utils import scale_image
+
+    blank, drawn = tmp_path / "blank_thumb.png", tmp_path / "drawn_thumb.png"
+    scale_image(Path(glr.__file__).parent / "_static" / "no_image.png", blank, 400, 280)
+    drawn.write_bytes(b"picture")
+    folder = tmp_path / "scaled"
+    folder.mkdir()
+    assert placeholders([blank, drawn], folder) == ["blank_thumb.png"]
