@@ -30,6 +30,6 @@ def refreshed(readme: str, results: str) -> str:
         cells for paper in (FEDALIGN, POWER_OF_CHOICE) for cells in first_lines(paper, rows, 2)
     ]
     table = "\n".join(
-        markdown(["claim of the paper", "verdict: rows that hold", "for example"], lines)
+        markdown(["claim of the paper", "in these experiments: comparisons that hold"], lines)
     )
     return f"{before}{begin}{table}{end}{after}"

@@ -110,13 +110,14 @@ def screen(paper: Paper, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def first_lines(paper: Paper, rows: Sequence[Row], n: int) -> Iterator[list[str]]:
-    """Yield a paper's first claims: in words, with its verdicts in one cell, and an example."""
+    """Yield a paper's first claims: in words, and its verdicts where it has been run."""
+    texts = ("at the paper's learning rate, {}, ", "at a calibrated one, {}, ")
+    rates = zip(texts, paper.rates, strict=True)
+    names = [text.format(rate) for text, rate in rates] if paper.rates else [""]
     for headline, groups in list(paper.judged(rows))[:n]:
-        verdict, *others = _verdicts(groups)
-        if paper.rates:
-            rates = zip(paper.rates, (verdict, *others), strict=True)
-            verdict = "; ".join(f"at {rate} {text}" for rate, text in rates)
-        yield [f"{paper.name}: {headline.words}", verdict, _figure(headline, groups)]
+        run = [(name, group) for name, group in zip(names, groups, strict=True) if group]
+        cells = [f"{name}*{overall(group)}*: {_held(group)}" for name, group in run]
+        yield [f"{paper.name}: {headline.words}", "; ".join(cells) or "not run yet"]
 
 
 def mark_rates(section: str, paper: Paper, rows: Iterable[Row]) -> str:
