@@ -19,6 +19,7 @@ from skfed import (
 )
 from skfed.aggregation import CoordinateMedian, Scaffold, ServerOptimizer
 from skfed.availability import AlternatingHalves
+from skfed.callbacks import RoundCallback
 from skfed.flower import FederatedStrategy
 from skfed.schedules import ExponentialDecay, LinearDecay
 
@@ -97,6 +98,30 @@ def test_rounds_are_the_same(name, blobs, federate, same_model):
     np.testing.assert_array_equal(model.predict(X), simulated.predict(X))
     for name, tensor in model.net_.module_.state_dict().items():
         np.testing.assert_array_equal(result.arrays[f"module.{name}"].numpy(), tensor)
+
+
+class Records(RoundCallback):
+    """Keeps the records, and raises after one round."""
+
+    def __init__(self, fail_after=None):
+        self.records, self.fail_after = [], fail_after
+
+    def on_round_end(self, estimator, record):
+        self.records.append(record)
+        if record["round"] == self.fail_after:
+            raise OSError("the disk is full")
+
+
+def test_round_callbacks_get_each_round_once(federate, tmp_path):
+    records = Records(fail_after=1)
+    estimator = FederatedClassifier(n_rounds=3, checkpoint=tmp_path, random_state=0)
+    strategy, grid = federate(estimator.set_callbacks(records))
+    with pytest.raises(OSError, match="the disk is full"):
+        strategy.start(grid)
+    assert strategy.model_.n_rounds_ == 2
+    again, grid = federate(estimator)
+    again.start(grid)
+    pd.testing.assert_frame_equal(pd.DataFrame(records.records), again.model_.history_)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
