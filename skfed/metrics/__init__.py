@@ -3,7 +3,8 @@
 Classifiers are measured by accuracy, regressors by R^2.
 
 A fair federation, in the sense of FedALIGN (its introduction and Figure 3), is one whose model is
-useful to many of all clients: better than what each could train alone.
+useful to many of all clients: better than what each could train alone. Personalisation is the
+other way out: :func:`personalised_scores` are those of models that each client has fine-tuned.
 
 The scorers for ``scoring=`` in a search or a cross-validation are, for accuracy and for R^2,
 that of the priority clients' rows (``priority_accuracy``, ``priority_r2``), that of the other
@@ -14,6 +15,7 @@ clients; ``priority_neg_log_loss`` is minus the objective. To add a scorer, defi
 
 from skfed.metrics._clients import client_scores, summarise_clients, usefulness
 from skfed.metrics._costs import client_exchanges, cost_to
+from skfed.metrics._personalised import personalised_scores
 from skfed.metrics._scorers import (
     free_accuracy,
     free_r2,
@@ -34,6 +36,7 @@ __all__ = [
     "free_r2",
     "mean_client_accuracy",
     "mean_client_r2",
+    "personalised_scores",
     "priority_accuracy",
     "priority_neg_log_loss",
     "priority_r2",

@@ -184,6 +184,10 @@ def usefulness(
     ------
     TypeError, ValueError
         As :func:`client_scores`.
+
+    See Also
+    --------
+    skfed.metrics.personalised_scores : Compares the global model with fine-tuned copies of it.
     """
     step = federated_step(model)
     with naming("X_test", "y_test", "clients_test"):

@@ -54,6 +54,10 @@ def usefulness(**given):
     return metrics.usefulness(FITTED, **given)
 
 
+def personalised_scores(**given):
+    return metrics.personalised_scores(FITTED, **given, local_steps=2)
+
+
 def priority_accuracy(X, y, clients):
     return metrics.priority_accuracy(FITTED, X, y, clients)
 
@@ -146,6 +150,7 @@ FUNCTIONS = {
     },
     client_scores: SOME,
     usefulness: SOME | {f"{name}_test": value for name, value in SOME.items()},
+    personalised_scores: SOME | {f"{name}_test": value for name, value in SOME.items()},
     metrics.summarise_clients: {"scores": client_scores(**SOME)},
     priority_accuracy: SOME,
     worst_client_accuracy: SOME,
@@ -185,6 +190,7 @@ def test_wrong_arguments(drawn):
 
 
 SCORES = [clients_from_data, clients_from_estimator, client_scores, usefulness, priority_accuracy]
+SCORES += [personalised_scores]
 SCORES += [worst_client_accuracy, priority_neg_log_loss, free_accuracy, mean_client_accuracy]
 SCORES += [regressor_scores, worst_client_r2, priority_r2]
 few = st.integers(0, 3)
