@@ -16,6 +16,10 @@ Estimator = TypeVar("Estimator", bound=BaseEstimator)
 def save(estimator: BaseEstimator, path: str | PathLike) -> None:
     """Write a fitted estimator or Pipeline to a file of safetensors and JSON, without pickle.
 
+    The file has the clients' ids: in ``clients_`` and ``history_`` of an estimator, and in
+    ``exchange_`` of a transformer. With ``scope="client"`` it also has the statistics of each
+    client's own rows (``by_client_``): who gets the file gets them.
+
     Parameters
     ----------
     estimator : estimator

@@ -62,7 +62,8 @@ def client_app(
     - the classes in its data, if the server requests them. It refuses if this ``estimator`` has
       ``update_privacy`` or ``loss_privacy``;
     - of a Pipeline, the statistics of its federated transformers, in exchanges before the first
-      round; not what their ``min_count`` in this Pipeline suppresses;
+      round; not the categories, most frequent values and extremes that their ``min_count`` in this
+      Pipeline suppresses. For medians and quantiles it sends counts of any size;
     - the mean and variance of each column, if it has priority and the net has a layer
       :class:`~skfed.modules.Standardize`, as the default net has. It refuses if this ``estimator``
       has ``update_privacy``;
@@ -102,7 +103,7 @@ def client_app(
         If ``estimator`` is something else, or a step of the Pipeline can only be fitted on the rows
         of all clients.
     ValueError
-        If it has ``class_weight="balanced"``, or a step has ``scope="client"``.
+        If it has ``class_weight="balanced"``, or a step has ``scope="client"`` or ``privacy``.
     """
     check_estimator(estimator)
     app = ClientApp()

@@ -11,15 +11,20 @@ from pandas.api.types import infer_dtype, is_numeric_dtype, pandas_dtype
 
 from skfed.flower._messages import Refusal, abbreviated
 
-NUMBERS, TEXT, TIMES, MIXED, MISSING = "numbers", "text", "times", "mixed values", "no values"
+NUMBERS, TEXT, TIMES, BYTES = "numbers", "text", "times", "bytes"
+MIXED, MISSING = "mixed values", "no values"
 _CONTENTS = {
     "string": TEXT,
+    "bytes": BYTES,
     "empty": MISSING,
     "mixed-integer-float": NUMBERS,
     **dict.fromkeys(["floating", "integer", "boolean", "decimal"], NUMBERS),
     **dict.fromkeys(["datetime64", "datetime", "date"], TIMES),
 }
-_EXAMPLES = {NUMBERS: 1, TEXT: "", TIMES: pd.Timestamp(0), MIXED: "", MISSING: np.nan}
+_EXAMPLES = {
+    **{NUMBERS: 1, TEXT: "", TIMES: pd.Timestamp(0), BYTES: b""},
+    **{MIXED: "", MISSING: np.nan},
+}
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,11 @@ def _check_part(name: str, part: BaseEstimator) -> None:
                 f"step {name!r}, a {kind}, has scope='client', which skfed.flower does not "
                 "support: use scope='all'."
             )
+        if getattr(part, "privacy", None) is not None:
+            raise ValueError(
+                f"step {name!r}, a {kind}, has privacy, which skfed.flower does not support: the "
+                "noise is that of a simulation, and protects no data. Leave privacy and bounds out."
+            )
         return
     if isinstance(part, _NO_VALUES) or not get_tags(part).requires_fit:
         return

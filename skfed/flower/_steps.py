@@ -25,13 +25,13 @@ from skfed.flower._columns import Columns
 from skfed.flower._messages import (
     STEPS,
     Refusal,
-    abbreviated,
     from_records,
     to_config,
     to_records,
 )
 from skfed.flower._nodes import Nodes
 from skfed.flower._pipeline import fitted_one_by_one
+from skfed.flower._statistics import read_statistics
 from skfed.flower._waiting import Replies
 from skfed.preprocessing import BaseFederatedTransformer
 from skfed.preprocessing._base import (
@@ -135,10 +135,13 @@ class _TransformerFit:
         names = dict(zip(self.members, self.federation.names(self.members), strict=True))
         contents = {str(name): self._content(str(name), request) for name in names.values()}
         replies = self.server.exchange(contents).contents
-        like = self.transformer.client_statistics(self.transformer.prepare(self.rows), request)
-        n_columns = self.transformer.n_features_in_
-        read = partial(_read, like=like, n_columns=n_columns, merge=self.transformer.merge)
-        sent = {k: read(replies[str(name)]) for k, name in names.items()}
+        rows = self.transformer.prepare(self.rows)
+        example = self.transformer.client_statistics(rows, request)
+        read = partial(read_statistics, transformer=self.transformer, example=example)
+        sizes = self.server.sizes
+        sent = {
+            k: read(replies[str(name)], n_samples=sizes[str(name)]) for k, name in names.items()
+        }
         known = {k: one for k, one in sent.items() if not isinstance(one, Exception)}
         self.ledger.append({k: charge(request, known.get(k)) for k in self.members})
         for k, one in sent.items():
@@ -271,55 +274,3 @@ def checksum_of(value: Any) -> str:
     tensors: _files.Tensors = {}
     text = json.dumps(_files.to_json(value, tensors))
     return _files.checksum(text, tensors)
-
-
-def _read(
-    reply: RecordDict | Exception,
-    like: Statistics,
-    n_columns: int,
-    merge: Callable[[list[Statistics]], Any],
-) -> Statistics | Exception:
-    """Return the statistics of a reply, or the exception that says why there are none."""
-    if isinstance(reply, Exception):
-        return reply
-    try:
-        sent = from_records(reply, "statistics")
-        _check_statistics(sent, like)
-        if np.shape(sent.get("suppressed", False)) not in [(), (n_columns,)]:
-            raise ValueError(f"its suppressed is not of {n_columns} columns.")
-        merge([sent])
-        return sent
-    except Exception as error:  # a reply may be anything
-        return error
-
-
-def _check_statistics(sent: Any, like: Statistics) -> None:
-    """Check that statistics are of the kind that the request asks for."""
-    if not isinstance(sent, dict) or _names(sent) != _names(like):
-        found = sorted(map(str, sent)) if isinstance(sent, dict) else sent
-        raise ValueError(f"it sends {abbreviated(found)} instead of {sorted(_names(like))}.")
-    for name in _names(like):
-        expected = like[name] if isinstance(like[name], list) else [like[name]]
-        found = sent[name] if isinstance(sent[name], list) else [sent[name]]
-        is_list = isinstance(like[name], list)
-        if isinstance(sent[name], list) != is_list or len(found) != len(expected):
-            raise ValueError(f"its {name} is not of {len(expected)} columns.")
-        for one, other in zip(found, expected, strict=True):
-            if not _is_like(np.asarray(one), np.asarray(other), is_list):
-                raise ValueError(f"its {name} is not valid.")
-
-
-def _names(statistics: dict) -> set:
-    return statistics.keys() - {"suppressed"}
-
-
-def _is_like(found: np.ndarray, expected: np.ndarray, any_length: bool) -> bool:
-    """Tell whether an array has the shape and dtype of another, and no infinity."""
-    shape = (found.shape[:1] if any_length else ()) + expected.shape[any_length:]
-    if found.shape != shape:
-        return False
-    if expected.dtype.kind not in "biuf":
-        return found.dtype.kind in "OUS"
-    finite = found.dtype.kind != "f" or not np.isinf(found).any()
-    counted = any_length or found.dtype.kind != "i" or not (found < 0).any()
-    return found.dtype == expected.dtype and finite and counted

@@ -89,8 +89,8 @@ class FederatedStrategy(Strategy):
         If ``estimator`` is something else, or a step of the Pipeline can only be fitted on the rows
         of all clients.
     ValueError
-        If a parameter is out of range, ``classes`` is None although ``estimator`` has privacy, or
-        ``estimator`` has ``devices``.
+        If a parameter is out of range, ``classes`` is None although ``estimator`` has privacy,
+        ``estimator`` has ``devices``, or a step has ``scope="client"`` or ``privacy``.
 
     Examples
     --------

@@ -157,6 +157,34 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
             The merged statistics.
         """
 
+    def check_statistics(self, statistics: Statistics, example: Statistics, n_samples: int) -> None:
+        """Raise a ValueError if no client of so many rows sends such statistics.
+
+        It is called for each client's reply over a network, before ``merge``. The names, shapes and
+        dtypes are those of ``example`` by then, and no number is infinite. By default an array with
+        NaN or a negative integer is refused; lists of arrays are not looked at.
+
+        Parameters
+        ----------
+        statistics : dict of str to ndarray or list of ndarray
+            What the client sent.
+        example : dict of str to ndarray or list of ndarray
+            What a client of one made-up row would send.
+        n_samples : int
+            The number of the client's rows.
+
+        Raises
+        ------
+        ValueError
+            If they are not valid; the message has no values.
+        """
+        for name, like in example.items():
+            if not isinstance(like, list):
+                sent = np.asarray(statistics[name])
+                is_negative = sent.dtype.kind == "i" and (sent < 0).any()
+                if is_negative or (sent.dtype.kind == "f" and np.isnan(sent).any()):
+                    raise ValueError(f"its {name} has NaN or a negative integer.")
+
     @abstractmethod
     def exchanges(self) -> Exchanges:
         """Yield requests, get merged statistics, and set the fitted attributes at the end.
@@ -219,9 +247,7 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
             where = self._place_of_error(X, clients)
             if where is None or type(error) not in (TypeError, ValueError):
                 raise
-            located = type(error)(with_place(error, where))
-            vars(located)["place"] = where  # it has no data, unlike the rest of the message
-            raise located from error
+            raise with_place(error, where) from error
 
     def _place_of_error(self, X: Any, clients: Any) -> str | None:
         """Return in which client's rows and column an error is, if it is in one."""
@@ -287,12 +313,16 @@ def place(column: Hashable, client: Hashable | None) -> str:
     return f"It is in column {column!r}" + ("." if client is None else f" of client {client!r}.")
 
 
-def with_place(error: Exception, where: str) -> str:
-    """Return an error's text and where it is, as two sentences."""
+def with_place(error: TypeError | ValueError, where: str) -> TypeError | ValueError:
+    """Return the error with a further sentence, also as ``place``: where it is."""
     text = str(error).rstrip()
     if "\n" in text:
-        return f"{text}\n{where}"
-    return f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {where}"
+        text = f"{text}\n{where}"
+    else:
+        text = f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {where}"
+    located = type(error)(text)
+    vars(located)["place"] = where  # it has no data, unlike the rest of the message
+    return located
 
 
 @contextmanager

@@ -16,16 +16,18 @@ from skfed.preprocessing._base import (
     rows_are_made_up,
     with_place,
 )
-from skfed.preprocessing._values import client_values, merge_values
+from skfed.preprocessing._values import check_values, client_values, kinds_of, merge_values
 from skfed.utils._sklearn import check_unknown, encoder_columns
+
+_NO_ONE_COLUMN = "It is in no one column."
 
 
 class _RefusedError(Exception):
     """scikit-learn's encoder refused the categories of all clients."""
 
-    def __init__(self, error: TypeError | ValueError):
+    def __init__(self, error: TypeError | ValueError, columns: list[np.ndarray]):
         super().__init__(str(error))
-        self.error = error
+        self.error, self.columns = error, columns
 
 
 class FederatedEncoder(SuppressingTransformer):
@@ -62,9 +64,10 @@ class FederatedEncoder(SuppressingTransformer):
             super().fit(X, y, clients=clients)
         except _RefusedError as refused:
             if rows_are_made_up():
-                raise refused.error from None
-            where = self._place_of_refusal(X, clients)
-            raise type(refused.error)(with_place(refused, where)) from refused.error
+                where = self._column_of_refusal(X, refused.columns)
+            else:
+                where = self._place_of_refusal(X, clients)
+            raise with_place(refused.error, where) from refused.error
         validate_data(self, X, reset=True, skip_check_array=True)  # the names of X's columns
         return self
 
@@ -88,6 +91,35 @@ class FederatedEncoder(SuppressingTransformer):
         self.fit(X, y, clients=clients)
         return self.transform(self._row_of_categories() if rows_are_made_up() else X)
 
+    def transform(self, X):
+        """Encode rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        array-like of shape (n_samples, n_features_out)
+            The encoded rows.
+
+        Raises
+        ------
+        ValueError
+            With ``handle_unknown="error"``, if a category was not in fit, or was suppressed there.
+        """
+        try:
+            return super(BaseFederatedTransformer, self).transform(X)
+        except ValueError as error:
+            if "Found unknown categories" not in str(error) or not self._has_suppressed():
+                raise
+            raise ValueError(
+                f"{error}. min_count={self.min_count} and min_holders={self.min_holders} suppress "
+                "rare categories, which are then unknown: lower them, or pass a handle_unknown "
+                "other than 'error'."
+            ) from error
+
     def validate_rows(self, X):
         """Return the columns, each of a dtype of its own."""
         return encoder_columns(self, X)
@@ -105,8 +137,24 @@ class FederatedEncoder(SuppressingTransformer):
             data = [self._known(column, j) for j, column in enumerate(data)]
             if not self._needs_counts():
                 return {"values": [column[:0] for column in data]}  # of each the dtype
-        sent = client_values(data, self.min_count, self.column_name)
+        least = 1 if rows_are_made_up() else self.min_count
+        sent = client_values(data, least, self.column_name)
         return sent if self._needs_counts() else {k: v for k, v in sent.items() if k != "counts"}
+
+    def check_statistics(self, statistics, example, n_samples):
+        """Raise a ValueError if they are not categories of so many rows, or of another kind."""
+        check_values(statistics, np.full(len(example["values"]), n_samples))
+        are_given = self._are_given(example["values"])
+        for j, pair in enumerate(zip(statistics["values"], example["values"], strict=True)):
+            if are_given:
+                valid = self._are_known(pair[0], j)
+            else:
+                valid = pair[0].dtype != object or len(kinds_of(*pair)) < 2
+            if not valid:
+                raise ValueError(
+                    f"its categories of column {self.column_name(j)!r} are of another kind, or not "
+                    "among the given ones."
+                )
 
     def merge(self, statistics):
         """Return the categories of all clients, column by column."""
@@ -157,13 +205,25 @@ class FederatedEncoder(SuppressingTransformer):
         others, is_given = check_unknown(column, given, return_mask=True)
         if not len(others):
             return column
-        if self.handle_unknown == "error":
+        if self.handle_unknown == "error" and not rows_are_made_up():
             message = f"Found unknown categories {others} in column {j} during fit"
-            raise _RefusedError(ValueError(message))
+            raise _RefusedError(ValueError(message), [])
         one = next(value for value in range(len(given) + 1) if value not in given)
         if column.dtype.kind in "USO":
             return np.where(is_given, column.astype(object), f"not among the categories: {one}")
         return np.where(is_given, column, column.dtype.type(one))
+
+    def _are_known(self, values: np.ndarray, j: int) -> bool:
+        """Tell whether values are given, but for one that stands for all others."""
+        others = check_unknown(values, self._given(j, values.dtype))
+        known = len(others) <= (self.handle_unknown != "error")
+        return known and (self._needs_counts() or not len(values))
+
+    def _has_suppressed(self) -> bool:
+        """Tell whether categories were left out in fit, or, without its table, may have been."""
+        if not hasattr(self, "exchange_"):  # clients of Flower do not get it
+            return self.min_count > 1 or self.min_holders > 1
+        return bool((self.exchange_["result"] == "suppressed").any())
 
     def _needs_counts(self) -> bool:
         return self.min_frequency is not None or self.max_categories is not None
@@ -173,7 +233,7 @@ class FederatedEncoder(SuppressingTransformer):
         try:
             super(BaseFederatedTransformer, self).fit(_table(columns))
         except (TypeError, ValueError) as error:
-            raise _RefusedError(error) from error
+            raise _RefusedError(error, columns) from error
 
     def _row_of_categories(self) -> Any:
         """Return a row that the encoder knows, which a made-up one need not be."""
@@ -192,7 +252,15 @@ class FederatedEncoder(SuppressingTransformer):
                 if self._refuses(column[so_far], j):
                     client = None if clients is None else federation.names([k])[0]
                     return place(self.column_name(j), client)
-        return "It is in no one column."
+        return _NO_ONE_COLUMN
+
+    def _column_of_refusal(self, X: Any, columns: list[np.ndarray]) -> str:
+        """Return the first of the columns that is refused alone; X has their names."""
+        encoder_columns(self, X)
+        for j, column in enumerate(columns):
+            if self._refuses(column, j):
+                return place(self.column_name(j), None)
+        return _NO_ONE_COLUMN
 
     def _refuses(self, column: np.ndarray, j: int) -> bool:
         """Tell whether scikit-learn's encoder refuses some rows of column ``j``."""

@@ -31,8 +31,10 @@ class FederatedMinMaxScaler(SuppressingTransformer, ScopedScaler, MinMaxScaler):
         Whose statistics transform a row: those of all clients (of the priority clients, if any are
         named), or those of the row's own client, as in :class:`FederatedStandardScaler`.
     min_count : int, default=1
-        A client sends the ``min_count``-th smallest and largest value of a column, so that at least
-        so many of its rows are at or beyond it; nothing of a column of fewer values.
+        Instead of its minimum and maximum, a client sends the ``min_count``-th smallest and the
+        ``min_count``-th largest of its values in a column: each is the value of one of its rows,
+        and at least ``min_count`` of them are at or beyond it. It sends neither of a column in
+        which it has fewer values, or so few that the first is above the second.
     min_holders : int, default=1
         The server takes the ``min_holders``-th smallest of the clients' minima, and largest of
         their maxima.
@@ -124,6 +126,18 @@ feature_names_in_
         return {"n": np.array([len(data)]), "min": sent[0], "max": sent[1]} | (
             {"suppressed": suppressed.any(axis=0)} if suppressed.any() else {}
         )
+
+    def check_statistics(self, statistics, example, n_samples):
+        """Raise a ValueError if extremes are not those of so many rows."""
+        if self.bounds is not None:
+            return
+        low, high = statistics["min"], statistics["max"]
+        if statistics["n"][0] != n_samples:
+            raise ValueError("its n is not the number of its rows.")
+        most = np.finfo(low.dtype).max / 4  # so that ranges are finite
+        known = (-most <= low) & (low <= high) & (high <= most)
+        if not (known | (np.isnan(low) & np.isnan(high))).all():
+            raise ValueError("a minimum is above the maximum, or one of them is too large.")
 
     def merge(self, statistics):
         """Return the ``min_holders``-th smallest minimum and largest maximum of the clients."""

@@ -6,6 +6,8 @@ the sum of the deviations from its rounded mean, and variances stay exact to rou
 are far larger than deviations.
 """
 
+from typing import Any
+
 import numpy as np
 
 from skfed.preprocessing._base import Statistics
@@ -50,6 +52,32 @@ def merge_products(statistics: list[Statistics]) -> Statistics:
     return {**merge_means([sums]), "products": around}
 
 
+def check_sums(sent: Statistics, n_samples: int) -> None:
+    """Raise a ValueError if ``means``, ``moments`` or ``products`` are not those of so many rows.
+
+    They have to be so small that sums of them over 2^40 clients are finite.
+    """
+    n, mean, rest = (sent[name] for name in ("n", "mean", "rest"))
+    check_counts("n", n, n_samples)
+    squares = sent.get("squares", sent.get("products"))
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.maximum(n, 1) * abs(mean) + abs(rest)
+        sizes = [size] if squares is None else [size**2, abs(squares)]
+        too_large = any(not np.isfinite(2.0**40 * one).all() for one in sizes)
+    if too_large:
+        raise ValueError("its means or sums are not finite, or too large to be added up.")
+    if squares is not None and ((squares if squares.ndim == 1 else squares.diagonal()) < 0).any():
+        raise ValueError("it has negative sums of squares.")
+    if n.shape == mean.shape and (abs(mean) + abs(rest))[n == 0].any():
+        raise ValueError("it has means of columns without values.")
+
+
+def check_counts(name: str, counts: np.ndarray, most: Any) -> None:
+    """Raise a ValueError if numbers of rows are negative, or more than there are."""
+    if (counts < 0).any() or (counts > most).any():
+        raise ValueError(f"its {name} is negative, or more than its rows.")
+
+
 def _combine(statistics: list[Statistics]) -> Statistics:
     """Return the statistics of several sets of rows as those of one, around a common centre."""
     if len(statistics) == 1:
@@ -62,7 +90,8 @@ def _combine(statistics: list[Statistics]) -> Statistics:
     combined = {"n": total, "mean": centre, "rest": rests.sum(axis=0)}
     if "squares" in statistics[0]:
         squares = np.stack([s["squares"] for s in statistics])
-        combined["squares"] = (squares + shifts * (2 * rests - n * shifts)).sum(axis=0)
+        around = (squares + shifts * (2 * rests - n * shifts)).sum(axis=0)
+        combined["squares"] = np.maximum(around, 0.0)  # rounding may leave less
     if "products" in statistics[0]:
         cross = shifts.T @ (rests - n * shifts / 2)
         combined["products"] = sum(s["products"] for s in statistics) + cross + cross.T

@@ -10,7 +10,7 @@ from sklearn.utils.validation import validate_data
 
 from skfed.preprocessing._base import Exchanges, Statistics
 from skfed.preprocessing._blocks import ClientRows
-from skfed.preprocessing._moments import merge_products, products
+from skfed.preprocessing._moments import check_sums, merge_products, products
 from skfed.preprocessing._private import PrivateTransformer, average_rows, merge_averages
 from skfed.utils._sklearn import Interval, StrOptions, infer_dimension
 
@@ -108,6 +108,12 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
         if self.privacy is not None:
             return average_rows([_sums(block) for block in self.scaled_blocks(data)], len(data))
         return products(data)
+
+    def check_statistics(self, statistics, example, n_samples):
+        """Raise a ValueError if products are not those of so many rows."""
+        check_sums(statistics, n_samples)
+        if statistics["n"][0] != n_samples:
+            raise ValueError("its n is not the number of its rows.")
 
     def merge(self, statistics):
         """Return number, mean and products of all clients' rows."""

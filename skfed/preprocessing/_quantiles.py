@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from skfed.preprocessing._base import Statistics, SuppressingTransformer
+from skfed.preprocessing._moments import check_counts
 
 _N_PARTS = 16
 _BITS = {
@@ -52,6 +53,14 @@ def client_counts(columns: np.ndarray, request: Statistics) -> Statistics:
         right=True,
     )
     return {"counts": found.numpy().reshape(edges.shape)}
+
+
+def check_client_counts(sent: Statistics, n_samples: int) -> None:
+    """Raise a ValueError if ``client_counts`` of so many rows are others."""
+    name = "n" if "n" in sent else "counts"
+    check_counts(name, sent[name], n_samples)
+    if name == "counts" and (np.diff(sent[name], axis=-1) < 0).any():
+        raise ValueError("its counts do not grow with the edges.")
 
 
 def merge_counts(statistics: list[Statistics], min_holders: int) -> Statistics:

@@ -6,6 +6,7 @@ from sklearn.preprocessing import RobustScaler
 
 from skfed.preprocessing._base import Exchanges, SuppressingTransformer
 from skfed.preprocessing._quantiles import (
+    check_client_counts,
     check_enough,
     client_counts,
     interpolate,
@@ -119,6 +120,10 @@ class FederatedRobustScaler(SuppressingTransformer, ScopedScaler, RobustScaler):
     def client_statistics(self, data, request):
         """Return numbers of values, in all or up to the edges asked for."""
         return client_counts(data, request)
+
+    def check_statistics(self, statistics, example, n_samples):
+        """Raise a ValueError if counts are not those of so many rows."""
+        check_client_counts(statistics, n_samples)
 
     def merge(self, statistics):
         """Return sums of counts and of clients that have values."""

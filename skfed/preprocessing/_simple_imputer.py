@@ -7,7 +7,7 @@ import pandas as pd
 from sklearn.impute import SimpleImputer
 
 from skfed.preprocessing._base import Exchanges, SuppressingTransformer
-from skfed.preprocessing._moments import means, merge_means
+from skfed.preprocessing._moments import check_counts, check_sums, means, merge_means
 from skfed.preprocessing._private import (
     PrivateTransformer,
     average_rows,
@@ -16,6 +16,7 @@ from skfed.preprocessing._private import (
     sums_of_powers,
 )
 from skfed.preprocessing._quantiles import (
+    check_client_counts,
     check_enough,
     client_counts,
     merge_counts,
@@ -23,7 +24,7 @@ from skfed.preprocessing._quantiles import (
     sorted_columns,
 )
 from skfed.preprocessing._scope import ScopedTransformer
-from skfed.preprocessing._values import client_values, merge_values
+from skfed.preprocessing._values import check_values, client_values, merge_values
 from skfed.utils._sklearn import StrOptions, get_mask, imputer_rows
 
 
@@ -177,6 +178,21 @@ class FederatedSimpleImputer(
         elif self.strategy == "most_frequent":
             sent |= client_values(present, self.min_count, self.column_name)
         return sent
+
+    def check_statistics(self, statistics, example, n_samples):
+        """Raise a ValueError if they are not those of so many rows."""
+        if "rows" in statistics:
+            rows, missing = statistics["rows"], statistics["missing"]
+            check_counts("missing", missing, n_samples)
+            present = n_samples - missing
+            if rows[0] != n_samples or (statistics.get("n", present) != present).any():
+                raise ValueError("its rows, or those without a value, are not as many.")
+        if "mean" in statistics:
+            check_sums(statistics, n_samples)
+        elif "values" in statistics:
+            check_values(statistics, present)
+        elif "n" in statistics or "counts" in statistics:
+            check_client_counts(statistics, n_samples)
 
     def merge(self, statistics):
         """Return numbers of missing values, and the statistics of all clients' rows."""

@@ -6,7 +6,7 @@ from sklearn.preprocessing import StandardScaler
 from skfed.callbacks._sklearn import as_one_task, with_callbacks
 from skfed.preprocessing._base import Exchanges, Statistics
 from skfed.preprocessing._blocks import ClientRows
-from skfed.preprocessing._moments import merge_moments, moments
+from skfed.preprocessing._moments import check_sums, merge_moments, moments
 from skfed.preprocessing._private import (
     PrivateTransformer,
     average_rows,
@@ -178,6 +178,10 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
             sums = [sums_of_powers(block, 2) for block in self.scaled_blocks(data)]
             return average_rows(sums, len(data))
         return moments(data)
+
+    def check_statistics(self, statistics, example, n_samples):
+        """Raise a ValueError if moments are not those of so many rows."""
+        check_sums(statistics, n_samples)
 
     def merge(self, statistics):
         """Return the moments of all clients' rows."""

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from skfed.preprocessing._base import Statistics
 
@@ -50,6 +52,24 @@ def _distinct_of(column: np.ndarray, name: Hashable) -> tuple[np.ndarray, np.nda
         raise TypeError(
             f"column {name!r}: an argument must be a string or a number: {error}."
         ) from error
+
+
+def check_values(sent: Statistics, n_values: np.ndarray) -> None:
+    """Raise a ValueError if ``client_values`` are not those of so many values of each column."""
+    for j, (values, most) in enumerate(zip(sent["values"], n_values.tolist(), strict=True)):
+        counts = sent["counts"][j] if "counts" in sent else np.ones(len(values), dtype=np.int64)
+        if len(counts) != len(values) or (counts < 1).any() or (counts > most).any():
+            raise ValueError("it has counts of values that are not those of its rows.")
+        if counts.sum() > most:
+            raise ValueError("it has more values than rows.")
+        if len(distinct(values)[0]) < len(values):
+            raise ValueError("it has the same value more than once.")
+
+
+def kinds_of(*columns: np.ndarray) -> set[str]:
+    """Return what the values are: numbers, or else names of types; without missing ones."""
+    values = [value for column in columns for value in column.tolist() if not pd.isna(value)]
+    return {"number" if isinstance(one, Number) else type(one).__name__ for one in values}
 
 
 def merge_values(statistics: list[Statistics]) -> list[Values]:

@@ -37,8 +37,10 @@ from skfed.preprocessing import (
     FederatedStandardScaler,
     pooled,
 )
+from skfed.privacy import GaussianMechanism
 from skfed.utils import _files
 
+NOISE = GaussianMechanism(clip=1.0, noise_multiplier=1.0)
 MODEL = FederatedClassifier(
     selector=FedAlignSelector(eps=0.3, warmup=1),
     priority=["a", "b"],
@@ -83,6 +85,7 @@ def only(*names):
     return ColumnTransformer([("kept", "passthrough", list(names))])
 
 
+GIVEN = [np.array(["Rome", "Graz", "Lyon", "Oslo", np.nan], dtype=object)]
 PIPELINES = {
     "scaler": [only("age"), FederatedStandardScaler()],
     "imputer": [only("age", "pay"), FederatedSimpleImputer(), FederatedStandardScaler()],
@@ -104,6 +107,15 @@ PIPELINES = {
         Normalizer(),
     ],
     "of priority clients": [only("age"), FederatedMinMaxScaler(priority=["b", "c"])],
+    "given categories": [
+        ColumnTransformer(
+            [
+                ("city", FederatedOneHotEncoder(categories=GIVEN, max_categories=3), ["city"]),
+                ("job", FederatedOrdinalEncoder(categories=[["nurse", "judge", "cook"]]), ["job"]),
+                ("age", FederatedOrdinalEncoder(categories=[np.arange(18, 80)]), ["age"]),
+            ]
+        )
+    ],
     "suppressing": [
         only("job"),
         FederatedOneHotEncoder(min_count=2, handle_unknown="ignore", sparse_output=False),
@@ -469,6 +481,30 @@ def test_a_client_s_own_min_count_holds(grid_of):
     assert not any("judge" in str(m.content) for m in grid.received)
 
 
+def test_a_category_beside_given_ones_is_named_by_column_and_client(grid_of, caplog):
+    encoder = FederatedOrdinalEncoder(categories=[["cook", "nurse"]])
+    pipeline = skfed.make_pipeline(ColumnTransformer([("job", encoder, ["job"])]), MODEL)
+    fitted = run(pipeline, grid_of(pipeline))[0].named_transformers_["job"]
+    assert fitted.exchange_["result"].tolist() == ["failed", "exact", "exact", "exact"]
+    where = "FederatedOrdinalEncoder raises ValueError. It is in column 'job'."
+    assert f"the client refuses: {where!r}" in caplog.text
+    assert not any("judge" in m for m in caplog.messages if "sends no statistics" in m)
+
+
+def test_categories_that_the_server_refuses_are_named_by_column(grid_of):
+    def change(name, X):
+        return X.assign(city=[1, "Graz"] * (len(X) // 2))
+
+    encoders = [("city", FederatedOrdinalEncoder(), ["city"])]
+    pipeline = skfed.make_pipeline(ColumnTransformer(encoders), MODEL)
+    with pytest.raises(ValueError, match="its categories of column 'city' are of another kind"):
+        run(pipeline, grid_of(pipeline, change, names="cba"), clients=3)
+    given = FederatedOrdinalEncoder(categories=[["nurse", np.nan, "cook", "judge"]])
+    pipeline = skfed.make_pipeline(ColumnTransformer([("job", given, ["job"])]), MODEL)
+    with pytest.raises(ValueError, match="It is in column 'job'"):
+        run(pipeline, grid_of(pipeline))
+
+
 @pytest.mark.parametrize("make", [FederatedStrategy, lambda one: client_app(one, print)])
 @pytest.mark.parametrize(
     ("steps", "error", "message"),
@@ -476,6 +512,11 @@ def test_a_client_s_own_min_count_holds(grid_of):
         ([StandardScaler()], TypeError, "step 'standardscaler', .* use FederatedStandardScaler of"),
         ([ColumnTransformer([("x", KBinsDiscretizer(), [0])])], TypeError, "step .*__x', a KBins"),
         ([pooled(PCA())], TypeError, "step 'pooledtransformer', a PooledTransformer, is fitted"),
+        (
+            [ColumnTransformer([("x", FederatedPCA(privacy=NOISE, bounds=(0, 1)), [0])])],
+            ValueError,
+            "step 'columntransformer__x', a FederatedPCA, has privacy, .* Leave privacy and bounds",
+        ),
         (
             [FeatureUnion([("a", PCA())])],
             TypeError,

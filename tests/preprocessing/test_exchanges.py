@@ -117,6 +117,11 @@ def test_rare_categories_stay_with_their_client_or_the_server(encoder):
     fitted = encoder(min_holders=2, **unknown).fit(X, clients=ids)
     assert fitted.categories_[0].tolist() == ["x", "y"]
     assert set(fitted.exchange_["result"]) == {"suppressed"}
+    fitted = encoder(min_count=2).fit(X, clients=ids)
+    with pytest.raises(ValueError, match="'y'.*column 0.*min_count=2 and min_holders=1 suppress"):
+        fitted.transform(X)
+    with pytest.raises(ValueError, match="'new'.*transform$"):
+        encoder(min_count=2).fit(X[:2], clients=ids[:2]).transform([["new"]])
     with pytest.raises(ValueError, match="column 0: min_count=1 and min_holders=3 suppress all"):
         encoder(min_holders=3).fit(X, clients=ids)
     with pytest.raises(ValueError, match="min_count.*max_categories"):

@@ -1,0 +1,232 @@
+"""Statistics that no client of the rows it has announced can send: it has failed, and is named."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Message, RecordDict
+from local_grid import LocalGrid, Node
+from mishaps import node_of
+
+import skfed
+from skfed import FederatedClassifier
+from skfed.flower import FederatedStrategy, client_app
+from skfed.flower._messages import from_records, to_records
+from skfed.flower._statistics import read_statistics
+from skfed.preprocessing import (
+    FederatedMinMaxScaler,
+    FederatedOneHotEncoder,
+    FederatedOrdinalEncoder,
+    FederatedPCA,
+    FederatedRobustScaler,
+    FederatedSimpleImputer,
+    FederatedStandardScaler,
+)
+from skfed.preprocessing._base import fitting_elsewhere
+
+N = 12  # rows of the client
+NAN = np.nan
+
+
+def floats(*values):
+    return np.array(values, dtype=float)
+
+
+def ints(*values):
+    return np.array(values, dtype=np.int64)
+
+
+def objects(*values):
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def numbers():
+    """Two columns; the second lacks three values."""
+    X = np.random.default_rng(0).normal(size=(N, 2)) + 5
+    X[:3, 1] = NAN
+    return X
+
+
+def words():
+    return pd.DataFrame({"job": ["cook", "nurse", "judge"] * 4}, dtype=object)
+
+
+EDGES = {"edges": np.sort(np.random.default_rng(1).normal(5, 1, (2, 1, 17)), axis=-1)}
+SUMS = [
+    {"n": ints(N, N + 1)},
+    {"n": ints(N, -1)},
+    {"n": ints(N, 2**62)},
+    {"n": floats(N, 9)},
+    {"n": [N, 9]},
+    {"n": (N, 9)},
+    {"n": None},
+    {"n": ints(N, 0)},  # with a mean
+    {"mean": floats(5, NAN)},
+    {"mean": floats(5, np.inf)},
+    {"mean": floats(5)},
+    {"mean": floats(5, 1e308)},
+    {"rest": floats(0, NAN)},
+    {"rest": floats(0, -1e308)},
+    {"suppressed": floats(0, 1)},
+    {"suppressed": "yes"},
+]
+VALUES = [
+    {"counts": [ints(4, 4, N)]},
+    {"counts": [ints(4, 4, 5)]},  # more than rows together
+    {"counts": [ints(4, 4, 0)]},
+    {"counts": [ints(4, 4, -4)]},
+    {"counts": [ints(4, 4)]},
+    {"counts": [floats(4, 4, 4)]},
+    {"counts": ints(4, 4, 4)},
+    {"values": [objects("cook", "nurse", "cook")]},  # counts as two holders
+    {"values": [objects("cook", "nurse", ["judge"])]},
+    {"values": [np.array(["cook", "nurse", "judge"])]},
+    {"values": [floats(1, 2, 3)]},
+    {"values": []},
+]
+ENCODED = [one for one in VALUES if "values" in one] + [
+    {"values": [objects("cook", "nurse", 7)]},
+    {"values": [objects(1, 2, 3)]},
+    {"values": [objects(*map(str, range(N + 1)))]},
+]
+COUNTS = [
+    {"counts": np.full((2, 1, 17), N + 1)},
+    {"counts": np.full((2, 1, 17), -1)},
+    {"counts": np.tile(np.arange(17)[::-1] // 4, (2, 1, 1))},
+    {"counts": np.zeros((2, 1, 16), dtype=np.int64)},
+]
+IMPUTED = [{"rows": ints(N + 1)}, {"missing": ints(0, N + 1)}, {"missing": ints(0, -1)}]
+GIVEN = [["cook", "nurse", "judge"]]
+ENCODER = FederatedOneHotEncoder
+CASES = [
+    (
+        FederatedStandardScaler(),
+        {},
+        [*SUMS, {"squares": floats(1, -1)}, {"squares": floats(1, NAN)}],
+    ),
+    (
+        FederatedPCA(),
+        {},
+        [
+            *SUMS[7:],
+            {"n": ints(N - 1)},
+            {"products": np.full((2, 2), NAN)},
+            {"products": -np.eye(2)},
+            {"products": np.full((2, 2), 1e307)},
+            {"products": floats(1, 2)},
+        ],
+    ),
+    (
+        FederatedMinMaxScaler(),
+        {},
+        [
+            {"n": ints(N - 1)},
+            {"n": ints(2**62)},
+            {"n": ints(-1)},
+            {"min": floats(4, NAN)},
+            {"min": floats(9, 9)},
+            {"max": floats(9, 1.7e308)},
+            {"max": "9"},
+        ],
+    ),
+    (FederatedRobustScaler(), {}, [{"n": ints(N, N + 1)}, {"n": ints(N, -1)}, {"n": floats(N, 9)}]),
+    (FederatedRobustScaler(), EDGES, COUNTS),
+    (FederatedSimpleImputer(), {}, [*SUMS, *IMPUTED]),
+    (
+        FederatedSimpleImputer(strategy="median"),
+        {},
+        [*IMPUTED, {"n": ints(N, N)}, {"n": ints(N, -9)}],
+    ),
+    (FederatedSimpleImputer(strategy="median"), EDGES, COUNTS),
+    (FederatedSimpleImputer(strategy="constant"), {}, IMPUTED),
+    (FederatedSimpleImputer(strategy="most_frequent"), {}, [*VALUES, {"rows": ints(N + 1)}]),
+    (ENCODER(), {}, ENCODED),
+    (ENCODER(max_categories=2), {}, [*VALUES, *ENCODED]),
+    (FederatedOrdinalEncoder(min_count=2), {}, ENCODED),
+    (ENCODER(categories=GIVEN), {}, [{"values": [objects("cook")]}]),
+    (
+        ENCODER(categories=GIVEN, max_categories=2),
+        {},
+        [*VALUES, {"values": [objects("a", "cook", "b")]}],
+    ),
+]
+
+
+def sent_and_example(transformer, X, request):
+    """Return what a client sends, and what one of a made-up row would."""
+
+    def statistics(rows):
+        rows = transformer.prepare(transformer.validate_rows(rows))
+        return transformer.client_statistics(rows, request)
+
+    made_up = X.assign(job="")[:1] if isinstance(X, pd.DataFrame) else np.ones((1, 2))
+    sent = statistics(X)
+    with fitting_elsewhere(lambda transformer, rows: None, made_up=True):
+        return sent, statistics(made_up)
+
+
+def read(transformer, statistics, example):
+    reply = RecordDict(to_records("statistics", statistics))
+    return read_statistics(reply, transformer, example, N)
+
+
+@pytest.mark.parametrize("i", range(len(CASES)), ids=[str(one[0]) for one in CASES])
+def test_what_no_client_sends_is_refused(i):
+    transformer, request, crafted = CASES[i]
+    X = words() if "values" in str(crafted) else numbers()
+    if isinstance(transformer, FederatedPCA):
+        X = np.nan_to_num(X)
+    right, example = sent_and_example(transformer, X, request)
+    assert not isinstance(read(transformer, right, example), Exception)
+    for change in crafted:
+        found = read(transformer, right | change, example)
+        assert isinstance(found, ValueError | TypeError), change
+
+
+def test_a_column_without_values_is_valid():
+    X = np.array([[1.0, NAN]] * N)
+    for transformer in (
+        *(FederatedStandardScaler(), FederatedMinMaxScaler(), FederatedRobustScaler()),
+        *(FederatedSimpleImputer(), FederatedSimpleImputer(strategy="median")),
+        *(FederatedSimpleImputer(strategy=s) for s in ("most_frequent", "constant")),
+    ):
+        sent, example = sent_and_example(transformer, X, {})
+        assert not isinstance(read(transformer, sent, example), Exception), transformer
+
+
+ROUGH = {
+    "scaler": (FederatedStandardScaler(), {"squares": floats(NAN)}),
+    "extremes": (FederatedMinMaxScaler(), {"suppressed": floats(1)}),
+    "quantiles": (FederatedRobustScaler(), {"n": ints(2**62)}),
+    "imputer": (FederatedSimpleImputer(), {"missing": ints(2**40)}),
+    "components": (FederatedPCA(), {"products": np.full((1, 1), 1e308)}),
+    "categories": (FederatedOneHotEncoder(sparse_output=False), {"values": [objects("cook", 7)]}),
+    "counts": (FederatedOrdinalEncoder(max_categories=2), {"counts": [ints(2**40)]}),
+}
+
+
+@pytest.mark.parametrize("name", ROUGH)
+def test_one_site_s_invalid_statistics_cost_only_its_own(name, grid_time, caplog):
+    """The others fit the transformer; it trains with them."""
+    transformer, change = ROUGH[name]
+    column = ["cook"] * 4 if "c" in name[:1] and name != "components" else [1.0, 2.0, 4.0, 7.0]
+    X = pd.DataFrame({"column": pd.Series(column, dtype=object if "cook" in column else float)})
+    pipeline = skfed.make_pipeline(transformer, FederatedClassifier(n_rounds=1, random_state=0))
+    app = client_app(pipeline, lambda context: (X, np.array([0, 1, 0, 1])))
+    grid = LocalGrid(grid_time, *(Node(app, {"client-name": name}) for name in "abc"))
+    node = node_of(grid, "b")
+
+    def answer(message):
+        reply = node.app(message, node.context)
+        if "statistics" not in reply.content:
+            return reply
+        crafted = from_records(reply.content, "statistics") | change
+        return Message(RecordDict(to_records("statistics", crafted)), reply_to=message)
+
+    node.answer = answer
+    strategy = FederatedStrategy(pipeline, clients=3, timeout=1)
+    strategy.start(grid)
+    fitted = strategy.model_[0]
+    assert set(fitted.exchange_.query("client == 'b'")["result"]) == {"failed"}
+    assert set(fitted.exchange_.query("client != 'b'")["result"]) == {"exact"}
+    assert f"client 'b' sends no statistics of {type(transformer).__name__}: it" in caplog.text
+    assert strategy.model_[-1].clients_.tolist() == list("abc")
