@@ -247,13 +247,19 @@ def test_a_site_killed_while_a_pipeline_is_fitted_costs_its_statistics(tmp_path)
 
     settings = {"rounds": 1, "selector": "everybody", "folder": str(tmp_path), "steps": True}
     with Loopback(tmp_path) as federation:
-        _, b, _ = add_sites(federation, tmp_path, "abc")
-        (b / "stall-steps").touch()
-        run = federation.submit(PROJECT, **settings, timeout=90.0)
-        wait_until((b / "stalled").exists, 240, "the imputer is not fitted")
+        a, b, _ = add_sites(federation, tmp_path, "abc")
+        for site in (a, b):
+            (site / "stall-steps").touch()
+        run = federation.submit(PROJECT, **settings, timeout=200.0)
+        for site in (a, b):
+            wait_until((site / "stalled").exists, 240, "the imputer is not fitted")
         federation.kill("b")
         (b / "stall-steps").unlink()
-        federation.node("b", b)  # it is back before the exchange ends by its timeout
+        n_connections = federation.log("b").count("SuperNode ID")
+        federation.node("b", b)
+        back = lambda: federation.log("b").count("SuperNode ID") > n_connections  # noqa: E731
+        wait_until(back, 150, "b does not come back")
+        (a / "stall-steps").unlink()  # so the exchange does not end before b is back
         log = federation.wait(run, timeout=400)
     assert "client 'b' sends no statistics of FederatedSimpleImputer: no answer" in log
     model = load_pipeline(tmp_path, 1)
