@@ -56,6 +56,8 @@ class ConvergenceDisplay:
         Where FedALIGN's warm-up ends, on the horizontal axis.
     smooth : int, default=1
         Values of a curve in its running mean.
+    x_label : str, default=None
+        Label of the horizontal axis; None names ``x``, and calls "elapsed" simulated.
 
     Attributes
     ----------
@@ -99,12 +101,14 @@ class ConvergenceDisplay:
         y: str = "objective",
         warmups: Mapping[str, float] | None = None,
         smooth: int = 1,
+        x_label: str | None = None,
     ):
         self.curves = curves
         self.x = x
         self.y = y
         self.warmups = warmups
         self.smooth = smooth
+        self.x_label = x_label
 
     @classmethod
     def from_estimator(
@@ -123,8 +127,8 @@ class ConvergenceDisplay:
         estimator : FederatedClassifier or FederatedRegressor
             A fitted model, or a Pipeline or a search that ends in one.
         x : {"round", "bytes", "seconds", "elapsed"}, default="round"
-            Rounds, megabytes sent up and down so far, seconds so far on this machine, or simulated
-            seconds so far, of a model with ``devices``.
+            Rounds, megabytes sent up and down so far, seconds so far on this machine, or the
+            federation's seconds so far: simulated with ``devices``, measured over Flower.
         y : str, default=None
             A column of ``history_``. None: "val_score" where there was validation data, else
             "objective" where it was polled, else "train_loss".
@@ -145,7 +149,7 @@ class ConvergenceDisplay:
             If the model has no federated step.
         ValueError
             If there is no such column, or it has no finite value; if ``x`` is "elapsed", and a
-            model has no devices; if ``smooth`` is no positive integer.
+            model has no such time; if ``smooth`` is no positive integer.
         """
         name = type(estimator).__name__
         return cls.from_estimators({name: estimator}, x=x, y=y, smooth=smooth, ax=ax)
@@ -203,7 +207,8 @@ class ConvergenceDisplay:
             ends = [_warmup_end(step, x) for step in steps[name]]
             if np.isfinite(ends).all():
                 warmups[name] = float(np.mean(ends))
-        return cls(curves, x=x, y=y, warmups=warmups, smooth=smooth).plot(ax)
+        label = _elapsed_label(steps) if x == "elapsed" else None
+        return cls(curves, x=x, y=y, warmups=warmups, smooth=smooth, x_label=label).plot(ax)
 
     @classmethod
     def from_search(
@@ -279,7 +284,7 @@ class ConvergenceDisplay:
             colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
             self._draw(name, self._fits(name), color=colour, ls=style)
         self._mark_warmups()
-        self.ax_.set_xlabel(_X[self.x])
+        self.ax_.set_xlabel(_X[self.x] if self.x_label is None else self.x_label)
         if self.x == "round":
             label_rounds(self.ax_)
         self.ax_.set_ylabel(self._ylabel())
@@ -333,6 +338,14 @@ class ConvergenceDisplay:
                 label = f"warm-up ends: {', '.join(names)}"
             colour = self.lines_[[*self.curves].index(names[0])].get_color()
             self.ax_.axvline(end, color=colour if len(names) == 1 else "grey", ls=":", label=label)
+
+
+def _elapsed_label(steps: Mapping[str, list[Any]]) -> str:
+    """Return whether elapsed time was simulated, or measured, as where there are no devices."""
+    measured = {step.devices is None for fits in steps.values() for step in fits}
+    if len(measured) == 2:
+        return "seconds, simulated or measured"
+    return "measured seconds" if measured == {True} else "simulated seconds"
 
 
 def _means_over_folds(rounds: pd.DataFrame, score: str, n_folds: int) -> pd.DataFrame:

@@ -26,8 +26,8 @@ def check_columns(histories: Histories, x: str, y: Any) -> None:
             _check_column(fit, history, y)
             if x == "elapsed" and x not in history:
                 raise ValueError(
-                    f"x='elapsed' is simulated time, which {fit} has none of: fit it with "
-                    "devices of skfed.devices, or draw by another x."
+                    f"x='elapsed' is simulated or, over Flower, measured time, which {fit} has "
+                    "none of: fit it with devices of skfed.devices, or draw by another x."
                 )
 
 

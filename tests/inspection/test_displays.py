@@ -81,8 +81,15 @@ def test_curves_by_simulated_seconds(data, others):
     display = ConvergenceDisplay.from_estimator(timed, x="elapsed")
     assert display.lines_[0].get_xdata().tolist() == timed.history_["elapsed"].tolist()
     assert display.ax_.get_xlabel() == "simulated seconds"
-    with pytest.raises(ValueError, match="x='elapsed' is simulated time, which 'random' has none"):
+    with pytest.raises(ValueError, match="x='elapsed' is .* time, which 'random' has none"):
         ConvergenceDisplay.from_estimators({"timed": timed, **others}, x="elapsed")
+    measured = clone(others["random"]).fit(X, y, clients=clients)
+    measured.history_ = measured.history_.assign(elapsed=1.0)  # as over Flower, without devices
+    display = ConvergenceDisplay.from_estimator(measured, x="elapsed")
+    assert display.ax_.get_xlabel() == "measured seconds"
+    both = {"timed": timed, "measured": measured}
+    display = ConvergenceDisplay.from_estimators(both, x="elapsed")
+    assert display.ax_.get_xlabel() == "seconds, simulated or measured"
 
 
 def test_the_objective_where_it_was_polled(model):
