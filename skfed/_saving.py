@@ -3,14 +3,22 @@
 from os import PathLike
 from typing import Any, TypeVar
 
+import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from skfed._estimator import BaseFederated
-from skfed.checkpoint._fitted import restore, state_of
+from skfed.checkpoint._fitted import parts_of, restore, state_of
 from skfed.checkpoint._save import read_fitted, write_fitted
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
+
+# Parameters that say how to fit, or how to compute, and do not change what a fitted one returns.
+_OF_FIT = {
+    *("priority", "min_count", "min_holders", "privacy", "bounds", "random_state", "categories"),
+    *("copy", "n_jobs", "verbose", "memory"),
+}
+_PLAIN = (type(None), bool, int, float, str)
 
 
 def save(estimator: BaseEstimator, path: str | PathLike) -> None:
@@ -32,7 +40,7 @@ def save(estimator: BaseEstimator, path: str | PathLike) -> None:
     Raises
     ------
     NotFittedError
-        If the estimator is not fitted.
+        If the estimator, or a step of it, is not fitted.
     OSError
         If the file cannot be written.
     TypeError
@@ -42,17 +50,20 @@ def save(estimator: BaseEstimator, path: str | PathLike) -> None:
     --------
     load : Reads the file.
     """
-    check_is_fitted(estimator)
+    _check_fitted(estimator)
     if isinstance(estimator, BaseFederated):
         estimator.save(path)
     else:
-        write_fitted(path, type(estimator).__name__, {"fitted": state_of(estimator)})
+        content = {"fitted": state_of(estimator), "parameters": _parameters_of(estimator)}
+        write_fitted(path, type(estimator).__name__, content)
 
 
 def load(like: Estimator, path: str | PathLike) -> Estimator:
     """Read a fitted estimator or Pipeline from a file that :func:`skfed.save` has written.
 
-    The file has neither parameters nor code, and nothing in it is executed.
+    The file has no code, and nothing in it is executed. Parameters come from ``like``: those of its
+    transformers that are numbers, strings, types or sequences of them are compared with the saved
+    ones, unless they matter in fit only (``priority``, ``min_count``, ``random_state``, ...).
 
     Parameters
     ----------
@@ -73,7 +84,8 @@ def load(like: Estimator, path: str | PathLike) -> Estimator:
     OSError
         If the file cannot be read.
     ValueError
-        If it was not written by ``save``, is damaged, or is of another estimator.
+        If the file was not written by ``save``, is damaged, or is of another estimator, or of one
+        with other parameters; the message names the step, the parameter and both values.
 
     Examples
     --------
@@ -97,6 +109,72 @@ def load(like: Estimator, path: str | PathLike) -> Estimator:
         return estimator.load(path)
 
     def use(content: dict[str, Any]) -> Estimator:
-        return restore(estimator, content.get("fitted"))
+        _check_parameters(estimator, content.get("parameters"))
+        _check_fitted(restore(estimator, content.get("fitted")))
+        return estimator
 
     return read_fitted(path, type(estimator).__name__, use)
+
+
+def _check_fitted(estimator: BaseEstimator) -> None:
+    """Raise a NotFittedError, a ValueError, if an estimator or a step of it is not fitted."""
+    check_is_fitted(estimator)
+    for _, part in parts_of(estimator):
+        if isinstance(part, BaseEstimator):
+            _check_fitted(part)
+
+
+def _parameters_of(estimator: BaseEstimator, step: str = "") -> dict[str, dict[str, Any]]:
+    """Return the class and plain parameters of each part, by its name as set_params takes it.
+
+    Parameters that matter in fit only, and all of federated estimators, are left out.
+    """
+    own: dict[str, Any] = {"class": type(estimator).__name__}
+    found = {step: own}
+    if isinstance(estimator, BaseFederated):
+        return found
+    for name, value in estimator.get_params().items():
+        if isinstance(value, BaseEstimator) and "__" not in name:
+            found |= _parameters_of(value, f"{step}__{name}" if step else name)
+        elif "__" not in name and name not in _OF_FIT and _is_plain(value):
+            own[name] = _plain(value)
+    return found
+
+
+def _check_parameters(estimator: BaseEstimator, saved: Any) -> None:
+    """Raise a ValueError if a parameter is another than in the file; ``saved`` may be anything."""
+    if not isinstance(saved, dict) or not all(isinstance(one, dict) for one in saved.values()):
+        raise ValueError("it is not valid: it has no parameters.")
+    for step, own in _parameters_of(estimator).items():
+        theirs = saved.get(step, {})
+        if theirs.get("class") != own["class"]:
+            continue  # ``restore`` tells it
+        for name in own.keys() & theirs.keys():
+            if not _is_same(own[name], theirs[name]):
+                where = f"step {step!r}, a {own['class']}," if step else f"the {own['class']}"
+                raise ValueError(
+                    f"{where} was saved with {name}={theirs[name]!r}, but like has "
+                    f"{name}={own[name]!r}: pass like with the parameters of the saved one."
+                )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple | np.ndarray):
+        return all(map(_is_plain, np.ravel(value) if isinstance(value, np.ndarray) else value))
+    return isinstance(value, (*_PLAIN, np.bool_, np.number, np.str_, type))
+
+
+def _plain(value: Any) -> Any:
+    """Return lists for sequences and names for types, so that equal parameters are equal."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.__name__ if isinstance(value, type) else value
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    both_nan = one != one and other != other
+    return both_nan or (type(other) in _PLAIN and bool(one == other))

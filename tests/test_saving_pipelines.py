@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+import torch
+from safetensors.torch import save
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.ensemble import RandomForestClassifier
@@ -155,6 +157,10 @@ def test_what_is_not_fitted_or_not_plain_is_refused(table, tmp_path):
     X, y, _ = table
     with pytest.raises(NotFittedError):
         skfed.save(skfed.make_pipeline(FederatedStandardScaler(), MODEL), tmp_path / "it")
+    part = skfed.make_pipeline(FederatedStandardScaler(), clone(MODEL))
+    part[-1].fit(X[["pay"]], y, clients=np.zeros(40))
+    with pytest.raises(NotFittedError, match="FederatedStandardScaler instance is not fitted"):
+        skfed.save(part, tmp_path / "it")
     forest = SelectFromModel(RandomForestClassifier(2)).fit(X[["pay"]], y)
     with pytest.raises(TypeError, match="SelectFromModel has estimator_, which cannot .* joblib"):
         skfed.save(forest, tmp_path / "it")
@@ -187,6 +193,97 @@ def test_another_pipeline_is_refused(other, message, table, tmp_path):
     assert str(tmp_path / "it") in str(raised.value)
 
 
+def encoded(**params):
+    return ColumnTransformer([("city", FederatedOneHotEncoder(**params), ["city"])])
+
+
+def filled(**params):
+    return skfed.make_pipeline(FederatedSimpleImputer(**params), FederatedPCA(1))
+
+
+@pytest.mark.parametrize(
+    ("saved", "other", "message"),
+    [
+        (
+            skfed.make_pipeline(FederatedPCA(1, whiten=True)),
+            skfed.make_pipeline(FederatedPCA(1)),
+            "step 'federatedpca', a FederatedPCA, was saved with whiten=True, .* whiten=False",
+        ),
+        (
+            encoded(drop="first", handle_unknown="ignore"),
+            encoded(handle_unknown="ignore"),
+            "step 'city', a FederatedOneHotEncoder, was saved with drop='first', .* drop=None",
+        ),
+        (
+            encoded(handle_unknown="ignore"),
+            encoded(),
+            "was saved with handle_unknown='ignore', .* handle_unknown='error'",
+        ),
+        (encoded(dtype=np.float32), encoded(), "with dtype='float32', .* dtype='float64'"),
+        (filled(add_indicator=True), filled(), "was saved with add_indicator=True"),
+        (filled(), filled(missing_values=-1), "was saved with missing_values=nan, .*=-1"),
+        (
+            FederatedMinMaxScaler((0, 1)),
+            FederatedMinMaxScaler((0, 2)),
+            r"the FederatedMinMaxScaler was saved with feature_range=\[0, 1\], .*=\[0, 2\]",
+        ),
+        (
+            skfed.make_pipeline(pooled(StandardScaler())),
+            skfed.make_pipeline(pooled(StandardScaler(with_mean=False))),
+            "step 'pooledtransformer__transformer', a StandardScaler, was saved with with_mean",
+        ),
+    ],
+)
+def test_another_parameter_is_named_with_its_step(saved, other, message, table, tmp_path):
+    X, _, clients = table
+    X = X if isinstance(saved, ColumnTransformer) else X[["age", "pay"]].fillna(0.0)
+    params = {} if "pooled" in str(saved) else {"clients": clients}
+    with sklearn.config_context(enable_metadata_routing=True):
+        skfed.save(saved.fit(X, **params), tmp_path / "it")
+    with pytest.raises(ValueError, match=message):
+        skfed.load(other, tmp_path / "it")
+    skfed.load(saved, tmp_path / "it")
+
+
+def test_parameters_of_fit_alone_may_differ(table, tmp_path):
+    X, _, clients = table
+    saved = FederatedMinMaxScaler(min_count=2, priority=[0, 1]).fit(X[["pay"]], clients=clients)
+    skfed.save(saved, tmp_path / "it")
+    loaded = skfed.load(FederatedMinMaxScaler(feature_range=[0.0, 1.0]), tmp_path / "it")
+    assert loaded.data_min_ == saved.data_min_
+    assert loaded.min_count == 1
+
+
+CRAFTED = [
+    {"parameters": None},
+    {"parameters": {}, "fitted": {"type": "FederatedMinMaxScaler", "fitted": {}}},
+    {"parameters": {"clip": np.zeros(2)}},
+    {"fitted": 7},
+    {"fitted": {"type": "FederatedMinMaxScaler"}},
+    {"kind": 7},
+]
+
+
+@pytest.mark.parametrize("content", CRAFTED, ids=str)
+def test_a_crafted_file_is_not_valid(content, table, tmp_path):
+    X, _, clients = table
+    path = tmp_path / "it"
+    skfed.save(FederatedMinMaxScaler().fit(X[["pay"]], clients=clients), path)
+    _files.write(path, _files.read(path) | content)
+    with pytest.raises(ValueError, match=f"^{path}"):
+        skfed.load(FederatedMinMaxScaler(), path)
+
+
+def test_json_that_is_not_of_its_tensors_is_not_valid(tmp_path):
+    path, tensors = tmp_path / "it", {"0": torch.zeros(3)}
+    for value in ({"complex": "0"}, {"tensor": "1"}, {"timestamp": ["9999999-01-01", "s", None]}):
+        text = json.dumps([_files.VERSION, value])
+        metadata = {"skfed": text, "sha256": _files.checksum(text, tensors)}
+        path.write_bytes(save(tensors, metadata))
+        with pytest.raises(ValueError, match="damaged"):
+            skfed.load(FederatedMinMaxScaler(), path)
+
+
 @pytest.mark.parametrize(
     "attributes",
     [{"min_count": 1}, {"transform": 1}, {"_metadata_request": 1}, {"__class__": 1}, 7, None],
@@ -194,6 +291,7 @@ def test_another_pipeline_is_refused(other, message, table, tmp_path):
 )
 def test_a_file_sets_nothing_but_fitted_attributes(attributes, tmp_path):
     state = {"type": "FederatedMinMaxScaler", "fitted": attributes}
-    _files.write(tmp_path / "it", {"kind": "FederatedMinMaxScaler", "fitted": state})
+    content = {"kind": "FederatedMinMaxScaler", "fitted": state, "parameters": {}}
+    _files.write(tmp_path / "it", content)
     with pytest.raises(ValueError, match="has no fitted attribute|has no valid"):
         skfed.load(FederatedMinMaxScaler(min_count=5), tmp_path / "it")

@@ -36,7 +36,7 @@ def state_of(estimator: Any) -> State:
         return estimator
     if hasattr(estimator, "_fitted_state"):
         fitted = estimator._fitted_state()
-    elif parts := _parts_of(estimator):
+    elif parts := parts_of(estimator):
         fitted = [[name, state_of(part)] for name, part in parts]
     elif isinstance(estimator, FrozenEstimator):
         fitted = None  # it has been fitted before, and belongs to the parameters
@@ -62,19 +62,19 @@ def restore(estimator: Any, state: Any) -> Any:
     try:
         if hasattr(estimator, "_restore_fitted"):
             estimator._restore_fitted(fitted)
-        elif parts := _parts_of(estimator):
+        elif parts := parts_of(estimator):
             names, found = ([name for name, _ in pairs] for pairs in (parts, fitted))
             _check(names == found, names, found)
             for (_, part), (_, own) in zip(parts, fitted, strict=True):
                 restore(part, own)
         elif not isinstance(estimator, FrozenEstimator):
             _restore_attributes(estimator, fitted)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise ValueError(f"it has no valid {type(estimator).__name__}: {error!r}.") from error
     return estimator
 
 
-def _parts_of(estimator: BaseEstimator) -> list[tuple[str, Any]]:
+def parts_of(estimator: BaseEstimator) -> list[tuple[str, Any]]:
     """Return the named parts of a Pipeline or FeatureUnion, which are fitted themselves."""
     for kind, name in _NAMES.items():
         if isinstance(estimator, kind):

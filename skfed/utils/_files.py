@@ -131,7 +131,7 @@ def from_json(value: Any, tensors: Tensors) -> Any:
     try:
         ((kind, content),) = value.items()
         return _from_kind(kind, content, tensors)
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"no value can be read from {str(value)[:80]}: {error}") from error
 
 

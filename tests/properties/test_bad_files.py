@@ -15,6 +15,8 @@ from safetensors.torch import save
 from sklearn.exceptions import NotFittedError
 from strategies import CLIENTS, REFUSED, X, Y, is_usable, junk, make, outcome, weights
 
+import skfed
+from skfed.preprocessing import FederatedOneHotEncoder, FederatedPCA, FederatedSimpleImputer
 from skfed.utils import _files
 
 
@@ -117,6 +119,30 @@ def test_files_changed_by_who_knows_the_checksum(draw, saved):
         with pytest.raises(NotFittedError):
             model.predict(X)
     assert is_usable(model)
+
+
+def steps():
+    return skfed.make_pipeline(
+        FederatedSimpleImputer(strategy="median", add_indicator=True),
+        *(FederatedOneHotEncoder(sparse_output=False, handle_unknown="ignore"), FederatedPCA(2)),
+    )
+
+
+@pytest.fixture(scope="module")
+def saved_steps(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "steps"
+    skfed.save(steps().fit(np.where(X > 1, np.nan, X), clients=CLIENTS), path)
+    return path
+
+
+@generated(80, drawn_once)
+def test_files_of_pipelines_changed_by_who_knows_the_checksum(draw, saved_steps):
+    content = _files.read(saved_steps)
+    where = draw.draw(st.sampled_from(list(leaves(content))))
+    path = saved_steps.with_name("changed")
+    _files.write(path, replaced(content, where, draw.draw(writable)))
+    loaded = outcome(lambda: skfed.load(steps(), path), "changed", kinds=(ValueError,))
+    assert loaded is REFUSED or isinstance(loaded, type(steps()))
 
 
 @generated(30, junk)
