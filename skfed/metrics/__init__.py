@@ -3,8 +3,8 @@
 Classifiers are measured by accuracy, regressors by R^2.
 
 A fair federation, in the sense of FedALIGN (its introduction and Figure 3), is one whose model is
-useful to many of all clients: better than what each could train alone. Personalisation is the
-other way out: :func:`personalised_scores` are those of models that each client has fine-tuned.
+useful to many of all clients: better than what each could train alone. Where clients differ,
+:func:`personalised_scores` scores a copy of the model for each, which it has fine-tuned.
 
 The scorers for ``scoring=`` in a search or a cross-validation are, for accuracy and for R^2,
 that of the priority clients' rows (``priority_accuracy``, ``priority_r2``), that of the other
