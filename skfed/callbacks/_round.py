@@ -1,12 +1,12 @@
 """The callback that gets the record of each round."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
-from skfed.callbacks._sklearn import FitCallback, callbacks_of
+from skfed.callbacks._sklearn import IdleFitCallback, callbacks_of
 
 
-class RoundCallback(FitCallback):
+class RoundCallback(IdleFitCallback, ABC):
     """Base class of callbacks that are called with a record of each round.
 
     A subclass implements ``on_round_end``. ``model.set_callbacks(callback)`` of a federated
@@ -61,14 +61,6 @@ class RoundCallback(FitCallback):
         record : dict
             The round's row of ``history_``, by column. It may be changed.
         """
-
-    # scikit-learn's hooks would ask for a fitted copy of the model in each round.
-
-    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
-        """Do nothing: for scikit-learn's tasks."""
-
-    def on_fit_task_end(self, estimator: Any, context: Any) -> None:
-        """Do nothing: for scikit-learn's tasks."""
 
 
 def call_on_round_end(estimator: Any, record: dict[str, Any]) -> None:

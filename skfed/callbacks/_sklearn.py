@@ -9,16 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
-from sklearn.callback import (
-    CallbackContext,
-    CallbackSupportMixin,
-    FitCallback,
-    with_callbacks,
-)
+from sklearn.callback import CallbackContext, CallbackSupportMixin, with_callbacks
 
 __all__ = [
     "CallbackSupportMixin",
-    "FitCallback",
+    "IdleFitCallback",
     "SklearnCallbacks",
     "as_one_task",
     "callback_attributes",
@@ -29,6 +24,25 @@ __all__ = [
 
 _N_TASK_COLUMNS = 6  # columns of a monitor's log before the scores
 _ATTRIBUTES = "_callback_fit_ctx", "_skl_callbacks_to_teardown"
+
+
+class IdleFitCallback:
+    """A callback that ``set_callbacks`` takes, and that does nothing.
+
+    Its hooks do not ask for ``fitted_estimator``, which would cost a copy of the model a round.
+    """
+
+    def setup(self, estimator: Any, context: CallbackContext) -> None:
+        """Do nothing."""
+
+    def teardown(self, estimator: Any, context: CallbackContext) -> None:
+        """Do nothing."""
+
+    def on_fit_task_begin(self, estimator: Any, context: CallbackContext) -> None:
+        """Do nothing."""
+
+    def on_fit_task_end(self, estimator: Any, context: CallbackContext) -> None:
+        """Do nothing."""
 
 
 def callbacks_of(estimator: Any) -> list[Any]:
