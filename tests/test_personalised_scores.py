@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier, NeuralNetRegressor
-from skorch.callbacks import Callback
+from skorch.callbacks import Callback, LRScheduler
 from torch import nn
 
 from skfed import FederatedClassifier, FederatedRegressor
@@ -34,8 +35,10 @@ def targets(rows):
     return tuple((X[:, :4], X[:, 4] + np.arange(len(X)) % 3, clients) for X, _, clients in rows)
 
 
-def regressor(targets, batch_size=-1, **params):
-    net = NeuralNetRegressor(nn.Linear(4, 1), lr=0.1, batch_size=batch_size)
+def regressor(targets, batch_size=-1, callbacks=(), **params):
+    net = NeuralNetRegressor(
+        nn.Linear(4, 1), lr=0.1, batch_size=batch_size, callbacks=list(callbacks)
+    )
     given = {"n_rounds": 2, "engine": "loop", "random_state": 0} | params
     return FederatedRegressor(net, **given).fit(*targets[0])
 
@@ -90,9 +93,10 @@ def alone(model, client, train, test, **params):
     [
         {},
         {"lr_schedule": LinearDecay(0.3, 0.05), "local_epochs": 2},
+        {"callbacks": [LRScheduler("StepLR", step_size=1, gamma=0.5)]},
         {"aggregator": Scaffold(), "proximal_mu": 0.5},
     ],
-    ids=["plain", "schedule", "SCAFFOLD, FedProx"],
+    ids=["plain", "schedule", "scheduler of skorch", "SCAFFOLD, FedProx"],
 )
 def test_a_client_trains_as_in_the_next_round(targets, params):
     """Bit for bit, so that its minibatches are drawn by seed, round and client."""
@@ -144,6 +148,14 @@ def test_nothing_changes(rows, same_model):
     for one in (model, other):
         one.set_params(n_rounds=4).fit(*train)
     assert same_model(model, other)
+
+
+def test_a_model_that_was_read_from_a_file(targets, tmp_path):
+    model = regressor(targets, batch_size=4)
+    expected = personalised_scores(model, *targets[0], *targets[1])
+    model.save(tmp_path / "model")
+    read = clone(model).load(tmp_path / "model")
+    pd.testing.assert_frame_equal(personalised_scores(read, *targets[0], *targets[1]), expected)
 
 
 def test_clients_that_differ_gain():

@@ -78,6 +78,8 @@ def personalised_scores(
     ValueError
         If arguments do not fit each other, no client has training and test rows, or a client's
         weights are not finite after its steps.
+    Exception
+        As raised by the training of a client, with a note that names it.
 
     See Also
     --------
