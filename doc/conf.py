@@ -32,6 +32,7 @@ extensions = [
 exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst", "tutorials"]
 templates_path = ["_templates"]
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"  # a browser asks for one
 html_css_files = ["pages.css"]
 
 # The docstrings have the types.

@@ -141,7 +141,12 @@ def pages(browser, site, address):
     )
     window, seen = browser.new_page(viewport=WIDE), {}
     errors: list[str] = []
-    window.on("console", lambda message: message.type == "error" and errors.append(message.text))
+
+    def note(message):
+        if message.type == "error":
+            errors.append(f"{message.location['url']}: {message.text}")
+
+    window.on("console", note)
     window.on("pageerror", lambda error: errors.append(str(error)))
     for name in names:
         if NOT_LOOKED_AT & set(name.split("/")):
