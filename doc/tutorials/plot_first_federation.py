@@ -38,9 +38,8 @@ sizes = {
 }
 hospital = np.repeat(list(sizes), [8 * size for size in sizes.values()])
 n = len(hospital)
-frailty = rng.normal(
-    size=n
-)  # what the columns have in common; nobody measures it
+# What the columns have in common; nobody measures it.
+frailty = rng.normal(size=n)
 table = pd.DataFrame(
     {
         "hospital": hospital,
@@ -149,7 +148,7 @@ for k, marker in markers.items():
     ax.plot(scores.index, scores[k], marker, label=k)
 ax.set(
     ylabel="accuracy",
-    title="The federated model is as good as one on all rows",
+    title="The federated model is about as good as one on all rows",
 )
 ax.legend()
 plt.show()

@@ -106,12 +106,25 @@ columns = [
     "scalars_up",
     "cohort",
 ]
-print(simulation[-1].history_[columns].round(4).to_string(index=False))
+history = simulation[-1].history_[columns].round(4)
+print(history.to_string(index=False, na_rep="-"))
 print(f"accuracy on all rows: {simulation.score(X, y):.3f}")
 
 # %%
-# The first two sites have priority, and site 5 trains in no round: the model's loss on its labels
-# is too high. That is worth knowing before anything is installed at a site.
+# Round 0 is the warm-up: the first two sites, which have priority, train, and nobody is polled. A
+# fifth of the rows are those of site 5, whose labels no model can predict.
+import matplotlib.pyplot as plt
+
+from skfed.inspection import SelectionDisplay
+
+figure, ax = plt.subplots(figsize=(6, 2.4), layout="constrained")
+SelectionDisplay.from_estimator(simulation, kind="rounds", ax=ax)
+ax.set_title("Site 5 trains in no round")
+plt.show()
+
+# %%
+# The model's loss on the labels of site 5 is too high. That is worth knowing before anything is
+# installed at a site.
 #
 # Over processes
 # --------------

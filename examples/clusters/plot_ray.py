@@ -7,6 +7,8 @@ here two processes on this machine. For another cluster, give ``ray.init`` its a
 needs ``pip install "ray>=2.49"``.
 """
 
+import logging
+
 import joblib
 import matplotlib.pyplot as plt
 import numpy as np
@@ -32,7 +34,13 @@ here = FederatedClassifier(**federation).fit(X, y, clients=users)
 # %%
 # Ray starts the processes once a fit; they cache the users' rows until it ends.
 
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+logging.getLogger("ray").setLevel(logging.ERROR)
+ray.init(
+    num_cpus=2,
+    include_dashboard=False,
+    log_to_driver=False,
+    logging_level=logging.ERROR,
+)
 with joblib.parallel_config(backend="ray", n_jobs=2):
     there = FederatedClassifier(**federation).fit(X, y, clients=users)
 ray.shutdown()
@@ -42,6 +50,7 @@ ray.shutdown()
 
 assert np.array_equal(here.predict_proba(X), there.predict_proba(X))
 assert list(here.history_["cohort"]) == list(there.history_["cohort"])
+print("the model and the cohorts are those of one process")
 display = SelectionDisplay.from_estimator(there, kind="rounds")
 display.ax_.set_title("The same users as in one process, in every round")
 plt.show()

@@ -47,7 +47,8 @@ model.save("model.safetensors")
 
 folder = Path(tempfile.mkdtemp())
 command = [sys.executable, "-c", SCRIPT]
-victim = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
+silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+victim = subprocess.Popen(command, cwd=folder, **silent)
 while not list(folder.glob("runs/*/state.safetensors")):
     time.sleep(0.05)  # until its first checkpoint
 time.sleep(0.2)

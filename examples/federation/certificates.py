@@ -1,4 +1,4 @@
-"""Makes a certificate authority, a certificate of the SuperLink, and keys of SuperNodes."""
+"""Makes an authority, the SuperLink's certificate, and keys of SuperNodes."""
 
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address

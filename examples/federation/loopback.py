@@ -1,4 +1,4 @@
-"""Starts and stops a Flower federation on this machine: a SuperLink and SuperNodes on loopback."""
+"""Starts and stops a SuperLink and SuperNodes of Flower on this machine."""
 
 import json
 import os

@@ -79,7 +79,8 @@ def show(
 ):
     """Print the history, and the accuracy on raw rows."""
     print(f"\n{title}")
-    print(pipeline[-1].history_[COLUMNS].round(4).to_string(index=False))
+    history = pipeline[-1].history_[COLUMNS].round(4)
+    print(history.to_string(index=False, na_rep="-"))
     print(f"accuracy on all rows: {pipeline.score(X, y):.3f}")
 
 

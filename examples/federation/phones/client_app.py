@@ -1,4 +1,4 @@
-"""The ClientApp of each site, which reads the folder in its node's configuration."""
+"""The ClientApp of each site: the folder is in its node's configuration."""
 
 from phones.task import make_estimator, read_site
 from skfed.flower import client_app

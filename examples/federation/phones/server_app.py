@@ -1,4 +1,4 @@
-"""The ServerApp, which waits for the sites, fits the Pipeline and writes it."""
+"""The ServerApp: waits for the sites, fits the Pipeline and writes it."""
 
 from flwr.serverapp import ServerApp
 

@@ -1,4 +1,4 @@
-"""The Pipeline and the format of rows, which the server and the sites share."""
+"""The Pipeline and the format of rows, which server and sites share."""
 
 from pathlib import Path
 
