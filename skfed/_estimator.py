@@ -349,8 +349,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Return scikit-learn's callbacks for the rounds that are left."""
         rounds = range(server.round, self.n_rounds)
         context = self._init_callback_context(max_subtasks=len(rounds), sequential_subtasks=False)
-        shape = self._problem.output_shape
-        snapshot = partial(snapshot_attributes, server, data.federation, shape, data.X)
+        snapshot = partial(snapshot_attributes, server, data.federation, self._problem, data.X)
         return SklearnCallbacks(context, task, rounds, snapshot)
 
     def _train(
@@ -395,7 +394,7 @@ class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
         """Set the fitted attributes from the finished rounds."""
         for name in LINEAR_ATTRIBUTES:  # of an earlier fit with a linear net
             self.__dict__.pop(name, None)
-        self.__dict__.update(fitted_attributes(server, federation, self._problem.output_shape))
+        self.__dict__.update(fitted_attributes(server, federation, self._problem))
 
     def _sk_visual_block_(self) -> Any:
         return visual_block(self)

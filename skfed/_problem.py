@@ -12,8 +12,17 @@ from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed.engines import row_weights
-from skfed.nets import CLASSIFIER, REGRESSOR, NetSpec, make_net, output_of
+from skfed.nets import (
+    CLASSIFIER,
+    LINEAR_ATTRIBUTES,
+    REGRESSOR,
+    NetSpec,
+    linear_attributes,
+    make_net,
+    output_of,
+)
 from skfed.server._exchange import Exchange, statistics_exchange
+from skfed.server._standardize import moments_exchange
 from skfed.utils._checks import naming, numbers
 
 
@@ -39,6 +48,10 @@ class Problem(ABC):
     @abstractmethod
     def score(self, outputs: np.ndarray, y: np.ndarray) -> float:
         """Score a net's outputs on encoded targets, as the estimator's ``score`` does."""
+
+    def linear_attributes(self, net: NeuralNet) -> dict[str, Any]:
+        """Return ``coef_`` and ``intercept_`` by name; empty if the net is not linear."""
+        return linear_attributes(net, self.output_shape)
 
     def make_net(self, estimator: Any, X: np.ndarray, seed: int) -> NeuralNet:
         """Initialise the net for the ``estimator`` parameter."""
@@ -159,6 +172,8 @@ class Regression(Problem):
     """Targets are numbers, encoded in shape (n_samples, n_targets)."""
 
     target_shape: tuple[int, ...]  # of one row
+    mean: np.ndarray | None = None  # of targets, and by what they are divided, where the net
+    scale: np.ndarray | None = None  # learns standardised ones
 
     net_spec = REGRESSOR
 
@@ -183,7 +198,27 @@ class Regression(Problem):
                 f"{name} has targets of shape {y.shape[1:]}, but those of fit have shape "
                 f"{self.target_shape}."
             )
-        return y.reshape(len(y), -1)
+        return self.standardize(y.reshape(len(y), -1))
+
+    def standardize(self, y: np.ndarray) -> np.ndarray:
+        """Return targets of shape (n_samples, n_targets) as the net learns them."""
+        return y if self.mean is None else (y - self.mean) / self.scale
+
+    def in_units(self, outputs: np.ndarray) -> np.ndarray:
+        """Return what the net predicts, of that shape, in units of y."""
+        return outputs if self.mean is None else outputs * self.scale + self.mean
+
+    def first_exchanges(self, federation):
+        return [] if self.mean is None else [moments_exchange(federation, len(self.mean))]
+
+    def linear_attributes(self, net):
+        found = super().linear_attributes(net)
+        if self.mean is None or self.scale is None or not found:
+            return found
+        scale, mean = (one.reshape(self.target_shape) for one in (self.scale, self.mean))
+        coef, intercept = (found[name] for name in LINEAR_ATTRIBUTES)
+        values = coef * scale[..., None], (intercept * scale + mean)[()]
+        return dict(zip(LINEAR_ATTRIBUTES, values, strict=True))
 
     def score(self, outputs, y):
         if not np.isfinite(outputs).all():  # of a net that has diverged

@@ -1,11 +1,15 @@
 """The federated regressor."""
 
+from dataclasses import replace
+
+import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skfed._estimator import BaseFederated
 from skfed._problem import Regression
 from skfed.nets import predict
+from skfed.server._standardize import client_moments, pooled_scale
 from skfed.server._validation import rows_to_score
 from skfed.utils._checks import naming
 
@@ -25,6 +29,13 @@ class FederatedRegressor(RegressorMixin, BaseFederated):
         copied. None: zero-initialised linear regression on columns standardised as
         in :class:`FederatedClassifier`, with learning rate 0.5 / (n_features + 1), at which
         gradient descent on such columns does not diverge, and batch size 16.
+    standardize_targets : bool, default=False
+        Whether the net learns standardised targets. Before the first round, each priority client
+        sends the mean and the variance of its targets, which are charged to that round; from then
+        on losses, ``val_loss`` and ``eps`` are in units of the pooled variance. ``predict`` and
+        ``coef_`` are in units of y, the outputs of ``net_`` are not. The default net needs it for
+        the selectors that compare losses (FedALIGN's ``eps``), others also to learn at usual rates.
+        Not with ``update_privacy``, which does not cover it.
     selector, priority, n_rounds, local_epochs, local_steps, lr_schedule, proximal_mu, aggregator, \
 server_optimizer, availability, on_client_error, min_clients, \
 update_privacy, loss_privacy, devices, deadline, report_goal, validate_every, engine, \
@@ -35,8 +46,11 @@ memory_budget, n_jobs, checkpoint, checkpoint_every, warm_start, random_state, v
     ----------
     net_ : skorch.NeuralNetRegressor
         The fitted net with the global model.
+    target_mean_, target_scale_ : ndarray of shape (n_targets,)
+        With ``standardize_targets`` only: what is subtracted from targets, and by what they are
+        divided.
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
-        Weights of the features, in units of X; only if the net is linear: the default, and a
+        Weights of the features, in units of X and y; only if the net is linear: the default, and a
         ``torch.nn.Linear``. Samples of more dimensions are flattened.
     intercept_ : float or ndarray of shape (n_targets,)
         Intercepts, under the same condition.
@@ -66,6 +80,83 @@ feature_names_in_
     0.5
     """
 
+    _parameter_constraints: dict = {
+        **BaseFederated._parameter_constraints,
+        "standardize_targets": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        estimator=None,
+        *,
+        standardize_targets=False,
+        selector=None,
+        priority=None,
+        n_rounds=100,
+        local_epochs=1,
+        local_steps=None,
+        lr_schedule=None,
+        proximal_mu=0.0,
+        aggregator=None,
+        server_optimizer=None,
+        availability=None,
+        on_client_error="drop",
+        min_clients=1,
+        update_privacy=None,
+        loss_privacy=None,
+        devices=None,
+        deadline=None,
+        report_goal=None,
+        validate_every=1,
+        engine="auto",
+        memory_budget=2**30,
+        n_jobs=None,
+        checkpoint=None,
+        checkpoint_every=1,
+        warm_start=False,
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            estimator,
+            selector=selector,
+            priority=priority,
+            n_rounds=n_rounds,
+            local_epochs=local_epochs,
+            local_steps=local_steps,
+            lr_schedule=lr_schedule,
+            proximal_mu=proximal_mu,
+            aggregator=aggregator,
+            server_optimizer=server_optimizer,
+            availability=availability,
+            on_client_error=on_client_error,
+            min_clients=min_clients,
+            update_privacy=update_privacy,
+            loss_privacy=loss_privacy,
+            devices=devices,
+            deadline=deadline,
+            report_goal=report_goal,
+            validate_every=validate_every,
+            engine=engine,
+            memory_budget=memory_budget,
+            n_jobs=n_jobs,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.standardize_targets = standardize_targets
+
+    def _validate_params(self):
+        super()._validate_params()
+        if self.standardize_targets and self.update_privacy is not None:
+            raise ValueError(
+                "standardize_targets asks clients for the mean and variance of their targets, "
+                "which update_privacy does not cover: scale y by bounds that are known without a "
+                "look at the data."
+            )
+
     def _check_training_data(self, X, y, *, reset, classes=None):
         X, y = validate_data(
             self,
@@ -79,12 +170,27 @@ feature_names_in_
         )
         if reset:
             self._sample_shape, self._target_shape = X.shape[1:], y.shape[1:]
+            for name in ("target_mean_", "target_scale_"):
+                self.__dict__.pop(name, None)
         self._check_sample_shape(X)
         return X, self._problem.encode(y)
 
     @property
     def _problem(self):
-        return Regression(self._target_shape)
+        mean, scale = (getattr(self, f"target_{name}_", None) for name in ("mean", "scale"))
+        return Regression(self._target_shape, mean, scale)
+
+    def _training_data(self, X, y, clients, sample_weight, reset, classes=None):
+        data = super()._training_data(X, y, clients, sample_weight, reset, classes)
+        if not (reset and self.standardize_targets):
+            return data
+        federation = data.federation
+        moments = [
+            client_moments(data.y, federation.rows(k))
+            for k in np.flatnonzero(federation.priority).tolist()
+        ]
+        self.target_mean_, self.target_scale_ = pooled_scale(federation, moments)
+        return replace(data, y=self._problem.standardize(data.y))
 
     def partial_fit(self, X, y, clients=None, sample_weight=None):
         """Train for one more round, from the current model.
@@ -127,7 +233,8 @@ feature_names_in_
         """
         X = self._check_X(X)
         predicted = predict(self.net_, X).astype(float)  # as scikit-learn's regressors do
-        return predicted.reshape(len(X), *self._target_shape)
+        predicted = predicted.reshape(len(X), -1)
+        return self._problem.in_units(predicted).reshape(len(X), *self._target_shape)
 
     def score(self, X, y, sample_weight=None, clients=None):
         """Return R^2, over the rows of the priority clients if ``clients`` is given.

@@ -37,6 +37,7 @@ _FIELDS = {
     "net_history": _Field(list, list),
     "net_rates": _Field(list | None, lambda: None),  # None: those of the new net
     "callbacks": _Field(dict | None, lambda: None),
+    "target_scale": _Field(tuple | None, lambda: None),
 }
 
 
@@ -69,6 +70,7 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
         "net_history": server.net.history.to_list(),
         "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
         "callbacks": server.current_callback_state(),
+        "target_scale": server.target_scale,
     }
 
 
@@ -93,7 +95,7 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         server.variate, server.logged = variate, logged
         server.private_rounds = state["private_rounds"]
         server.stopped, server.callback_state = state["stopped"], state["callbacks"]
-        server.last_finite = state["proven"]
+        server.last_finite, server.target_scale = state["proven"], state["target_scale"]
         server.succeeded = True  # only such a state is written
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"it holds no valid state: {error!r}") from error

@@ -67,6 +67,8 @@ def client_app(
     - the mean and variance of each column, if it has priority and the net has a layer
       :class:`~skfed.modules.Standardize`, as the default net has. It refuses if this ``estimator``
       has ``update_privacy``;
+    - the mean and variance of its targets, if it has priority, the server requests them, and this
+      ``estimator`` has ``standardize_targets``;
     - for a poll its loss or error and the seconds that it took, unless the loss is above the bound
       of the request (FedALIGN's F + eps) or not finite;
     - for a training its model, training loss and seconds;
@@ -192,11 +194,15 @@ class _Client:
         return client_statistics(self.steps, self.load_data(context)[0], content)
 
     def moments(self, content: RecordDict, context: Context) -> RecordDict:
-        """Return the mean and variance of each column, for a net that standardises X."""
+        """Return the mean and variance of each column, or target, where they are standardised."""
         local = self._set_up(content, context)
-        if local.estimator.update_privacy is not None or not layers_of(local.net):
-            raise Refusal("its net does not standardise X, or it has update_privacy.")
-        mean, variance = client_moments(local.X, np.arange(len(local.X)))
+        if content["request"].get("of") == "targets":
+            values, needed = local.y, getattr(local.estimator, "standardize_targets", False)
+        else:
+            values, needed = local.X, bool(layers_of(local.net))
+        if local.estimator.update_privacy is not None or not needed:
+            raise Refusal("its estimator does not standardise them, or it has update_privacy.")
+        mean, variance = client_moments(values, np.arange(len(values)))
         moments = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
         return RecordDict({"moments": to_arrays(moments)})
 

@@ -56,6 +56,7 @@ class MessageEngine:
     limits: Limits
     clients_add_noise: bool = field(default=True, init=False)
     measures_time: bool = field(default=True, init=False)
+    target_scale: str | None = field(default=None, init=False)  # as text
     validation_rows: int | None = field(default=None, init=False)
     _round: int = field(default=-1, init=False)
     _holders: set[str] = field(default_factory=set, init=False)  # clients with the round's state
@@ -79,24 +80,26 @@ class MessageEngine:
         n_evaluated = self.draws.n_polled(request.clients, request.max_samples)
         return Evaluation(np.array(known), n_evaluated, raised, silent, replies.times(names))
 
-    def moments(self, n_features: int, drop: bool) -> tuple[list[Moments | None], ReplyTimes]:
-        """Return the moments of each priority client, and its seconds.
+    def moments(
+        self, of: str, n_columns: int, drop: bool
+    ) -> tuple[list[Moments | None], ReplyTimes]:
+        """Return the moments of each priority client's "columns" or "targets", and its seconds.
 
         With ``drop``, the moments of a client that fails are None. All are waited for.
         """
         names = self._names(np.flatnonzero(self.federation.priority))
-        contents = {name: self._content(name, 0) for name in names}
+        contents = {name: self._content(name, 0, of=of) for name in names}
         replies = self.nodes.exchange(contents, MOMENTS)
         moments = {
-            name: _read(replies.contents[name], partial(get_moments, n_features=n_features))
+            name: _read(replies.contents[name], partial(get_moments, n_features=n_columns))
             for name in names
         }
         for name, found in moments.items():
             if isinstance(found, Exception):
                 if not drop:
-                    found.add_note(f"client {name!r}, asked for the moments of its columns")
+                    found.add_note(f"client {name!r}, asked for the moments of its {of}")
                     raise found
-                logger.warning("client %r sends no means and variances: %s", name, found)
+                logger.warning("client %r sends no moments of its %s: %s", name, of, found)
         found_or_none = [None if isinstance(m, Exception) else m for m in moments.values()]
         return found_or_none, replies.times(names)
 
@@ -143,6 +146,7 @@ class MessageEngine:
     ) -> RecordDict:
         """Return the content of a message; a client gets the state once in a round."""
         shared = {"fit_id": self.fit_id, "seed": self.draws.seed, "classes": self.classes}
+        shared["target_scale"] = self.target_scale
         records: dict[str, ConfigRecord | ArrayRecord]
         records = {"request": to_config(client=name, round=t, **shared, **options), **self.steps}
         if self._round != t:

@@ -9,6 +9,7 @@ from skorch import NeuralNet
 
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation
+from skfed._regressor import FederatedRegressor
 from skfed.aggregation import WeightedMean
 from skfed.engines import (
     Draws,
@@ -35,6 +36,7 @@ class LocalClient:
     estimator: BaseFederated  # its privacy is applied to updates and training losses
     net: NeuralNet  # initialised, untrained
     X: np.ndarray  # the rows, in the dtype of the net
+    y: np.ndarray  # their encoded targets
     engine: LoopEngine
     evaluator: Evaluator  # that of a simulation, so that equal losses are equal here too
 
@@ -43,6 +45,7 @@ class LocalClient:
         """Check the data, and make the net and engines with the request's seed and classes."""
         classes, seed = from_text(request["classes"]), request["seed"]
         X, y = estimator._check_training_data(X, y, reset=True, classes=classes)
+        y = _standardize(estimator, y, request.get("target_scale"))
         problem = estimator._problem
         net = problem.make_net(estimator.estimator, X, seed)
         # Checks this client's own parameters.
@@ -51,14 +54,14 @@ class LocalClient:
         net_pool = NetPool(net, X[:1])
         federation = make_federation([request["client"]] * len(X), len(X))
         draws = Draws(federation, seed, batch_size(net))
-        y = problem.for_criterion(net, X, y)
+        targets = problem.for_criterion(net, X, y)
         weights = problem.row_weights(None, X, y, federation)
-        data = ClientData(Dataset(X, y, weights=weights), federation, estimator.memory_budget)
+        data = ClientData(Dataset(X, targets, weights=weights), federation, estimator.memory_budget)
         engine = LoopEngine(net_pool, data, draws, Workers(n_jobs=1))
         evaluator, _ = make_engine(
-            estimator.engine, net_pool, X, y, draws, estimator.memory_budget, 1, weights
+            estimator.engine, net_pool, X, targets, draws, estimator.memory_budget, 1, weights
         )
-        return cls(estimator, net, X, engine, evaluator)
+        return cls(estimator, net, X, y, engine, evaluator)
 
     def train(self, content: RecordDict, state: State) -> RecordDict:
         """Train as a message requests; return the records of the reply."""
@@ -123,3 +126,11 @@ class LocalClient:
         if request.corrections is not None:
             records[f"variate-{copy}"] = to_arrays(trained.variate or {})
         return records
+
+
+def _standardize(estimator: BaseFederated, y: np.ndarray, scale: Any) -> np.ndarray:
+    """Return encoded targets, standardised by what the server sends, a text, if it does."""
+    if scale is None or not isinstance(estimator, FederatedRegressor):
+        return y
+    estimator.target_mean_, estimator.target_scale_ = map(np.array, from_text(scale))
+    return estimator._problem.standardize(y)

@@ -9,8 +9,9 @@ message type              contents of the request, and of the reply
 ``query.skfed_steps``     ``asked``: the columns of all clients, the transformers that are
                           fitted so far, and what the next one asks for. ``statistics``:
                           what it sends. Before the first round, for a Pipeline
-``query.skfed_moments``   nothing else. ``moments``: the mean and variance of each column.
-                          Before the first round, if the net standardises X
+``query.skfed_moments``   of what, "columns" or "targets". ``moments``: the mean and
+                          variance of each. Before the first round, if the net standardises
+                          X, or ``standardize_targets`` is set
 ``query.skfed_poll``      ``state``, metric and bound. ``metrics``: the loss or error;
                           nothing above the bound
 ``train``                 ``state``, unless the client was polled in this round, and how to

@@ -16,6 +16,7 @@ from sklearn.pipeline import Pipeline
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
+from skfed._regressor import FederatedRegressor
 from skfed.availability import BaseAvailability
 from skfed.checkpoint._run import open_run
 from skfed.checkpoint._steps import StepsFile
@@ -32,7 +33,7 @@ from skfed.nets import batch_size, get_state
 from skfed.server._config import RoundConfig
 from skfed.server._fitting import open_rounds
 from skfed.server._limits import Limits
-from skfed.server._standardize import layers_of, set_moments
+from skfed.server._standardize import layers_of, moments_exchange, pooled_scale, set_moments
 from skfed.server._state import ServerState
 from skfed.server._validation import is_due
 from skfed.server._warm_start import new_state
@@ -173,6 +174,7 @@ class FederatedStrategy(Strategy):
             limits = Limits(estimator.deadline, estimator.report_goal)
             self._engine = self._make_engine(server, federation, classes, sent, limits)
             self._standardize(estimator, server, federation, X.shape[1:])
+            self._standardize_targets(estimator, server, federation)
             until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
             config = RoundConfig.from_params(vars(estimator), server.net, simulated=False)
             rounds = open_rounds(
@@ -324,8 +326,25 @@ class FederatedStrategy(Strategy):
         if server.round or not layers_of(server.net) or estimator.update_privacy is not None:
             return
         drop = estimator.on_client_error == "drop"
-        moments, times = self._engine.moments(int(np.prod(shape)), drop)
+        moments, times = self._engine.moments("columns", int(np.prod(shape)), drop)
         set_moments(server, federation, shape, moments, times)
+
+    def _standardize_targets(
+        self, estimator: BaseFederated, server: ServerState, federation: Federation
+    ) -> None:
+        """Ask for moments of targets, once in a run, and let clients standardise theirs."""
+        if not isinstance(estimator, FederatedRegressor) or not estimator.standardize_targets:
+            return
+        if not server.round:
+            n_targets = int(np.prod(estimator._problem.output_shape))
+            drop = estimator.on_client_error == "drop"
+            moments, times = self._engine.moments("targets", n_targets, drop)
+            mean, scale = pooled_scale(federation, moments)
+            replied = np.array([one is not None for one in moments])
+            server.first_exchanges.append(moments_exchange(federation, n_targets, replied, times))
+            server.target_scale = mean.tolist(), scale.tolist()
+        estimator.target_mean_, estimator.target_scale_ = map(np.array, server.target_scale or ())
+        self._engine.target_scale = to_text(list(server.target_scale or ()))
 
 
 def _without_simulation(estimator: BaseFederated) -> BaseFederated:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from skfed._federation import Federation
+from skfed._problem import Problem
 from skfed.callbacks._progress import Progress
 from skfed.callbacks._round import call_on_round_end, is_of_callback
 from skfed.callbacks._sklearn import SklearnCallbacks, callback_attributes
@@ -16,7 +17,7 @@ from skfed.callbacks._skorch import RoundCallbacks, Rows
 from skfed.checkpoint._run import Run
 from skfed.engines import Engine
 from skfed.history import to_frame
-from skfed.nets import NetPool, cast, get_state, linear_attributes, set_state
+from skfed.nets import NetPool, cast, get_state, set_state
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
 from skfed.server._rounds import Rounds
 from skfed.server._state import ServerState
@@ -100,9 +101,9 @@ def reset_on_failure(attributes: dict[str, Any], resume: bool) -> Iterator[None]
 
 
 def fitted_attributes(
-    server: ServerState, federation: Federation, output_shape: tuple[int, ...]
+    server: ServerState, federation: Federation, problem: Problem
 ) -> dict[str, Any]:
-    """Return the fitted attributes by name; ``output_shape`` is that of the outputs for a row."""
+    """Return the fitted attributes by name."""
     return {
         "_server": server,
         "net_": server.net,
@@ -112,15 +113,15 @@ def fitted_attributes(
         "fractions_": federation.fractions,
         "history_": to_frame(server.rows),
         "n_rounds_": server.round,
-        **linear_attributes(server.net, output_shape),
+        **problem.linear_attributes(server.net),
     }
 
 
 def snapshot_attributes(
-    server: ServerState, federation: Federation, output_shape: tuple[int, ...], X: np.ndarray
+    server: ServerState, federation: Federation, problem: Problem, X: np.ndarray
 ) -> dict[str, Any]:
     """Return the fitted attributes with a copy of the model as it is now."""
     net = NetPool(server.net, cast(server.net, X[:1])).set_up()
     set_state(net, get_state(server.net))
     alone = replace(server, net=net, rows=list(server.rows))
-    return fitted_attributes(alone, federation, output_shape)
+    return fitted_attributes(alone, federation, problem)

@@ -10,7 +10,7 @@ from skfed._federation import Federation
 from skfed.engines import ReplyTimes
 from skfed.modules import Standardize
 from skfed.nets import cast, to_tensors
-from skfed.server._exchange import statistics_exchange
+from skfed.server._exchange import Exchange, statistics_exchange
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
 
@@ -53,8 +53,7 @@ def set_moments(
     their seconds, if measured. A net in which such a layer is not the first is refused.
     """
     _check_first(server.net, shape)
-    weights = (federation.priority_weights * federation.sizes)[federation.priority]
-    pooled, replied = _pool(moments, weights)
+    pooled, replied = _pool(moments, _weights(federation))
     if pooled is None:
         warn(
             "no priority client has sent the means and variances of its columns, so the net takes "
@@ -63,10 +62,35 @@ def set_moments(
         )
         return
     _set(server.net, pooled)
+    server.first_exchanges.append(moments_exchange(federation, len(pooled[0]), replied, times))
+
+
+def moments_exchange(
+    federation: Federation,
+    n_columns: int,
+    replied: np.ndarray | None = None,
+    times: ReplyTimes | None = None,
+) -> Exchange:
+    """Return the exchange in which priority clients send moments; None: all have replied."""
     clients = np.flatnonzero(federation.priority)
-    exchange = statistics_exchange(clients, replied, 2 * len(pooled[0]))
+    replied = np.ones(len(clients), dtype=bool) if replied is None else replied
+    exchange = statistics_exchange(clients, replied, 2 * n_columns)
     exchange.add_times(np.arange(len(clients)), times)
-    server.first_exchanges.append(exchange)
+    return exchange
+
+
+def pooled_scale(
+    federation: Federation, moments: Iterable[Moments | None]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and standard deviation (1 if it is 0) of targets over priority clients."""
+    pooled, _ = _pool(moments, _weights(federation))
+    if pooled is None:
+        raise RuntimeError(
+            "no priority client has sent the mean and variance of its targets, which "
+            "standardize_targets needs: see the clients' logs, and start again."
+        )
+    mean, variance = pooled
+    return mean, _deviation(mean, variance)
 
 
 def layers_of(net: NeuralNet) -> list[Standardize]:
@@ -128,12 +152,22 @@ def _check_first(net: NeuralNet, shape: tuple[int, ...]) -> None:
 def _set(net: NeuralNet, moments: Moments) -> None:
     """Set the mean and the standard deviation of each column in a net's layers."""
     mean, variance = moments
+    for layer in layers_of(net):
+        layer.mean.copy_(torch.from_numpy(mean))
+        layer.scale.copy_(torch.from_numpy(_deviation(mean, variance)))
+
+
+def _deviation(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Return the standard deviation of each column, 1 of constant ones."""
     deviation = np.sqrt(variance)
     # A column whose deviation float32 cannot represent is constant.
     constant = deviation <= np.finfo(np.float32).eps * np.abs(mean)
-    for layer in layers_of(net):
-        layer.mean.copy_(torch.from_numpy(mean))
-        layer.scale.copy_(torch.from_numpy(np.where(constant, 1.0, deviation)))
+    return np.where(constant, 1.0, deviation)
+
+
+def _weights(federation: Federation) -> np.ndarray:
+    """Return the weight of each priority client's moments."""
+    return (federation.priority_weights * federation.sizes)[federation.priority]
 
 
 def _flat(X: np.ndarray) -> np.ndarray:

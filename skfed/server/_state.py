@@ -38,6 +38,8 @@ class ServerState:
     logged: set[tuple[bytes, str]] = field(default_factory=set)
     private_rounds: tuple[int, ...] = ()  # rounds in which clients sent messages under noise
     first_exchanges: list[Exchange] = field(default_factory=list)  # before round 0, charged to it
+    # What Flower's clients subtract from targets, and by what they divide them.
+    target_scale: tuple[list[float], list[float]] | None = None
     # The last state from which a client has trained to a finite loss and update.
     last_finite: State | None = None
     stopped: int = 0  # the number of rounds that were planned when a callback stopped them

@@ -1,12 +1,13 @@
 """Servers that are restarted."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import MetricRecord
 from local_grid import requests
 from mishaps import PowerCut, at_round, estimator
 
-from skfed import PowerOfChoice
+from skfed import FederatedRegressor, PowerOfChoice
 
 
 @pytest.mark.parametrize("t", [1, 3])
@@ -31,6 +32,26 @@ def test_a_restarted_server_continues(t, federate, same_model, tmp_path):
     once_more.start(grid)  # all rounds are done
     assert not requests(grid.sent, "train")
     assert same_model(once_more.model_, whole.model_)
+
+
+def test_targets_are_asked_for_their_moments_once(federate, blobs, same_model, tmp_path):
+    X, y, clients = blobs
+    params = {"standardize_targets": True, "n_rounds": 3, "random_state": 0, "engine": "loop"}
+    strategy, grid = federate(FederatedRegressor(**params, checkpoint=tmp_path))
+
+    def cut(grid):
+        raise PowerCut
+
+    at_round(2, cut)(grid)
+    with pytest.raises(PowerCut):
+        strategy.start(grid)
+    again, grid = federate(FederatedRegressor(**params, checkpoint=tmp_path))
+    again.start(grid)
+    assert not requests(grid.sent, "moments")
+    whole = FederatedRegressor(**params).fit(X, y, clients=clients)
+    assert same_model(again.model_, whole)
+    np.testing.assert_array_equal(again.model_.predict(X), whole.predict(X))
+    assert again.model_.history_["scalars_up"].tolist() == whole.history_["scalars_up"].tolist()
 
 
 def test_the_checkpoint_of_other_clients_is_not_used(federate, tmp_path):

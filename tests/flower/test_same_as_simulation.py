@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import MetricRecord
-from local_grid import contents, requests
+from flwr.app import Error, Message, MetricRecord
+from local_grid import contents, is_kind, requests
+from mishaps import node_of
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
 from torch import nn
@@ -21,6 +22,7 @@ from skfed.aggregation import CoordinateMedian, Scaffold, ServerOptimizer
 from skfed.availability import AlternatingHalves
 from skfed.callbacks import RoundCallback
 from skfed.flower import FederatedStrategy
+from skfed.modules import LinearRegression
 from skfed.schedules import ExponentialDecay, LinearDecay
 
 
@@ -81,6 +83,9 @@ ESTIMATORS = {
     ),
     "class weights": FederatedClassifier(class_weight={0: 3.0, 2: 0.5}, selector=POWD),
     "regressor": FederatedRegressor(selector=POWD),
+    "standardised targets": FederatedRegressor(
+        standardize_targets=True, selector=FedAlignSelector(eps=0.3, warmup=1), priority=["a", "b"]
+    ),
 }
 
 
@@ -161,6 +166,33 @@ def test_the_server_may_be_given_the_labels(blobs, federate):
     strategy, grid = federate(estimator, load=load)
     strategy.start(grid)
     assert strategy.model_.classes_.tolist() == names.tolist()[:3]  # what the clients have
+
+
+def test_a_client_with_other_targets_refuses_their_moments(federate):
+    server = FederatedRegressor(standardize_targets=True, n_rounds=1, random_state=0)
+    strategy, grid = federate(server, at_client=FederatedRegressor())
+    with pytest.raises(RuntimeError, match="no priority client has sent the mean and variance of"):
+        strategy.start(grid)
+    assert not any("moments" in m.content for m in grid.received[12:])
+
+
+def test_a_failed_client_has_no_moments_of_targets(blobs, federate, caplog):
+    _, y, clients = blobs
+    server = FederatedRegressor(
+        LinearRegression(5), standardize_targets=True, n_rounds=1, random_state=0
+    )
+    strategy, grid = federate(server)
+    fails_in(grid, "b", "moments", lambda message: Message(Error(1, "x"), reply_to=message))
+    strategy.start(grid)
+    rest = y[clients != "b"]
+    np.testing.assert_allclose(strategy.model_.target_mean_, [rest.mean()])
+    assert strategy.model_.history_["scalars_up"].tolist() == [5 * 2]
+    assert "client 'b' sends no moments of its targets: no answer" in caplog.text
+
+
+def fails_in(grid, name, kind, answer):
+    node = node_of(grid, name)
+    node.answer = lambda m: answer(m) if is_kind(m, kind) else node.app(m, node.context)
 
 
 def test_a_client_with_other_parameter_groups_refuses(federate):
