@@ -286,7 +286,10 @@ class FederatedStrategy(Strategy):
         X = fit.fit(steps)
         state = fit.state(steps)
         described = _data_description(info) | {"steps": checksum_of(state)}
-        return X, to_records("steps", state), described
+        records = to_records("steps", state)
+        n_bytes = sum(record.count_bytes() for record in records.values())
+        logger.info("each request has the fitted steps, %d bytes that no table charges", n_bytes)
+        return X, records, described
 
     def _make_server(
         self, estimator: BaseFederated, X: Any, clients: dict[str, ClientInfo]

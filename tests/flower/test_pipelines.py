@@ -179,6 +179,22 @@ def test_the_fitted_pipeline_is_that_of_the_simulation(name, table, grid_of, sam
     assert not hasattr(pipeline[-1], "net_")
 
 
+def test_the_bytes_of_the_fitted_steps_are_logged(table, grid_of, caplog):
+    """They are in each request of a round, in neither the history nor ``exchange_``."""
+    pipeline = skfed.make_pipeline(*PIPELINES["imputer"], MODEL)
+    grid = grid_of(pipeline)
+    with caplog.at_level("INFO", "flwr"):
+        model = run(pipeline, grid)
+    names = "steps", "steps-arrays"
+    in_rounds = [m for m in grid.sent if is_kind(m, "train") or is_kind(m, "poll")]
+    (n_bytes,) = {sum(m.content[name].count_bytes() for name in names) for m in in_rounds}
+    assert f"each request has the fitted steps, {n_bytes} bytes that no" in caplog.text
+    simulated = simulate(pipeline, table)
+    for one, other in zip(model[1:3], simulated[1:3], strict=True):
+        pd.testing.assert_frame_equal(one.exchange_, other.exchange_)
+        assert not one.exchange_["bytes_down"].any()
+
+
 SCALED = skfed.make_pipeline(
     only("age", "pay"), FederatedSimpleImputer(strategy="median"), FederatedMinMaxScaler(), MODEL
 )
