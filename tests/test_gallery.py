@@ -96,7 +96,8 @@ def site():
 @pytest.fixture(scope="module")
 def pages(site):
     """Return the pages of examples and tutorials, or skip."""
-    found = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("auto_*/**/plot_*")}
+    paths = site.glob("auto_*/**/plot_*.html")
+    found = {path.stem: path.read_text(encoding="utf-8") for path in paths}
     if all(NOT_RUN in page for page in found.values()):
         pytest.skip("the site was built without running the examples")
     return found
@@ -113,6 +114,78 @@ def test_each_example_has_a_picture_of_its_own_as_thumbnail(pages, site, tmp_pat
     thumbnails = sorted(site.glob("_images/sphx_glr_plot_*_thumb.*"))
     assert len({path.read_bytes() for path in thumbnails}) == len(thumbnails) == len(pages)
     assert not placeholders(thumbnails, tmp_path)
+
+
+ROW = re.compile(r"^(.*?)((?: +(?:-?\d+\.?\d*|inf))+)$", re.MULTILINE)
+
+
+def rows_of(page):
+    """Return the numbers of each row of the tables that a page prints, by the row's first name."""
+    found: dict[str, list[float]] = {}
+    for name, cells in ROW.findall("\n".join(outputs_of(page))):
+        found.setdefault(name.strip(), [float(cell) for cell in cells.split()])
+    return found
+
+
+def conclude_accuracy_per_byte(rows):
+    rounds, megabytes, _ = zip(*(rows[k] for k in ("pow-d", "rpow-d", "random")), strict=True)
+    assert sorted(rounds) == list(rounds)  # pow-d is first, and random last
+    assert megabytes[0] > megabytes[2] > megabytes[1]
+
+
+def conclude_fairness(rows):
+    (mean, lowest, *_), (mean_random, lowest_random, *_) = rows["power-of-choice"], rows["random"]
+    assert lowest - lowest_random > mean_random - mean > 0
+
+
+def conclude_hostile(rows):
+    mean, _, trimmed, median = zip(*(rows[str(n)] for n in (0, 2, 4, 6)), strict=True)
+    assert mean[1] < 0.2
+    for robust in (trimmed, median):
+        assert min(robust[1:3]) >= robust[0]
+        assert robust[0] > robust[3] > robust[0] - 0.05
+
+
+def conclude_intermittent(rows):
+    away = "in turns, 1 of 5 silent"
+    random, power = (
+        [rows[f"{rule}, {name}"][0] for name in ("always there", away)]
+        for rule in ("random", "power-of-choice")
+    )
+    assert 0 < power[1] - power[0] < random[1] - random[0]
+    assert power[1] < random[0]
+
+
+def conclude_time_to_accuracy(rows):
+    late = ", deadline of 6 s"
+    for name in ("", late):
+        rounds, seconds, _ = zip(rows[f"pow-d{name}"], rows[f"random{name}"], strict=True)
+        assert rounds[0] < rounds[1]
+        assert seconds[0] < seconds[1]
+    for rule in ("pow-d", "random"):
+        _, seconds, trained = zip(rows[rule], rows[rule + late], strict=True)
+        assert seconds[1] < seconds[0]
+        assert trained[1] < trained[0]
+
+
+CONCLUSIONS = {
+    "plot_accuracy_per_byte": conclude_accuracy_per_byte,
+    "plot_fairness": conclude_fairness,
+    "plot_hostile": conclude_hostile,
+    "plot_intermittent": conclude_intermittent,
+    "plot_time_to_accuracy": conclude_time_to_accuracy,
+}
+
+
+@pytest.mark.parametrize("name", CONCLUSIONS)
+def test_examples_end_as_their_first_lines_say(pages, name):
+    CONCLUSIONS[name](rows_of(pages[name]))
+
+
+def test_rows_of_tables_are_read():
+    table = "        rounds  MB\nrandom, 1 of 5 away   13.8  0.21\n2   inf  -1\n2   0\n"
+    rows = {"random, 1 of 5 away": [13.8, 0.21], "2": [float("inf"), -1.0]}
+    assert rows_of(SCRIPT.format(table)) == rows
 
 
 SCRIPT = '<div class="sphx-glr-script-out highlight-none"><div><pre>{}</pre></div></div>'
