@@ -4,7 +4,8 @@ Phones: pandas and a Pipeline on WISDM
 
 A DataFrame with missing values goes through a Pipeline that imputes and scales it, by statistics
 that the clients send, into a federated estimator. Power-of-choice trains the people that the model
-is worst for, not those with the most data.
+is worst for, not those with the most data. Preprocessing by these statistics is compared with
+scikit-learn's on all rows, and with each user's own: accuracy and bytes.
 
 Thirty-six people carried a phone; the task is to predict their activity from its accelerometer.
 Each person is a client. The data are read from ``$SKFED_DATA``; the docstring of
@@ -15,6 +16,10 @@ Each person is a client. The data are read from ``$SKFED_DATA``; the docstring o
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
+from sklearn.base import clone
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -24,7 +29,11 @@ from skfed.inspection import ClientsDisplay, SelectionDisplay
 from skfed.metrics import worst_client_accuracy
 from skfed.model_selection import WithinClientKFold
 from skfed.modules import MLP
-from skfed.preprocessing import FederatedSimpleImputer, FederatedStandardScaler
+from skfed.preprocessing import (
+    FederatedSimpleImputer,
+    FederatedStandardScaler,
+    pooled,
+)
 
 wisdm = load_wisdm()
 print(wisdm.X.iloc[:3, :6].to_string())
@@ -64,6 +73,53 @@ print(f"accuracy: {model.score(wisdm.X.iloc[test], wisdm.y[test]):.3f}")
 held_out = wisdm.X.iloc[test], wisdm.y[test]
 worst = worst_client_accuracy(model, *held_out, clients=wisdm.clients[test])
 print(f"of the worst user: {worst:.3f}")
+
+# %%
+# What the imputer and the scaler cost, and what they are worth: fitted by scikit-learn on all rows
+# in one place, by what clients send, or with each user's own statistics, over five splits. In one
+# place the rows themselves are sent, at 8 bytes a value. Federated and in one place are equally
+# accurate. With this net, own statistics are better for users who were in fit; others have none.
+PREPROCESSING = {
+    "in one place": (pooled(SimpleImputer()), pooled(StandardScaler())),
+    "federated": (FederatedSimpleImputer(), FederatedStandardScaler()),
+    "each user's own": (
+        FederatedSimpleImputer(scope="client"),
+        FederatedStandardScaler(scope="client"),
+    ),
+}
+
+
+def compare(seed):
+    """Yield a row of the table for each way to preprocess."""
+    split = WithinClientKFold(4, random_state=seed).split(
+        wisdm.X, groups=wisdm.clients
+    )
+    train, test = next(split)
+    for name, steps in PREPROCESSING.items():
+        last = clone(federation).set_params(n_rounds=20, random_state=seed)
+        pipe = make_pipeline(*map(clone, steps), last)
+        pipe.fit(
+            wisdm.X.iloc[train], wisdm.y[train], clients=wisdm.clients[train]
+        )
+        ids = {"clients": wisdm.clients[test]} if "own" in name else {}
+        predicted = pipe.predict(wisdm.X.iloc[test], **ids)
+        n_bytes = 8 * wisdm.X.iloc[train].size
+        if name != "in one place":
+            n_bytes = sum(
+                step.exchange_["bytes_up"].sum() for step in pipe[:-1]
+            )
+        yield {
+            "preprocessing": name,
+            "accuracy": (predicted == wisdm.y[test]).mean(),
+            "kB for preprocessing": n_bytes / 1000,
+            "kB of training": pipe[-1].history_["bytes_up"].sum() / 1000,
+        }
+
+
+found = pd.DataFrame([row for seed in range(5) for row in compare(seed)])
+means = found.groupby("preprocessing", sort=False).mean()
+means.insert(1, "+-", found.groupby("preprocessing")["accuracy"].std())
+print(means.to_string(float_format="{:.3f}".format))
 
 # %%
 # Power-of-choice selected not the users with most data, but those with the highest loss.
