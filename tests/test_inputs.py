@@ -12,6 +12,17 @@ from skfed import FederatedClassifier, FederatedRegressor, PowerOfChoice, Random
 
 EVERYBODY = RandomSelector(1.0, "uniform", replace=False)
 
+
+def test_text_in_X_is_refused_with_the_way_out():
+    X = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "ward": ["a", "b", "b", "a"]})
+    with pytest.raises(
+        ValueError, match="string to float: 'a'. X is .* by .*FederatedOneHotEncoder"
+    ):
+        FederatedClassifier(n_rounds=1).fit(X, [0, 1, 0, 1], clients=[0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"^y: could not convert string to float: \S+$"):
+        FederatedRegressor(n_rounds=1).fit(X[["age"]], ["yes"] * 4, clients=[0, 0, 1, 1])
+
+
 VARIANTS = {
     "string labels": lambda X, y, c: (X, np.array(["red", "green", "blue"])[y], c),
     "string ids of objects": lambda X, y, c: (X, y, c.astype(object)),

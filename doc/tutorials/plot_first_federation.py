@@ -215,6 +215,26 @@ regressor.fit(X.iloc[train], days[train], clients=clients.iloc[train])
 print(f"R2: {regressor.score(X.iloc[test], days[test]):.3f}")
 
 # %%
+# Columns of text
+# ---------------
+# A ColumnTransformer treats each kind of column in its own way. It passes ``clients`` to its steps
+# with scikit-learn's metadata routing, which is off by default. Here the ward is text.
+import sklearn
+from sklearn.compose import ColumnTransformer
+
+from skfed.preprocessing import FederatedOneHotEncoder
+
+wards = X.assign(ward=rng.choice(["heart", "lungs", "bones"], n))
+columns = ColumnTransformer(
+    [("text", FederatedOneHotEncoder(sparse_output=False), ["ward"])],
+    remainder=FederatedSimpleImputer(),
+)
+pipe = make_pipeline(columns, sklearn.clone(federated[-1]))
+with sklearn.config_context(enable_metadata_routing=True):
+    pipe.fit(wards.iloc[train], y.iloc[train], clients=clients.iloc[train])
+print(f"accuracy: {pipe.score(wards.iloc[test], y.iloc[test]):.3f}")
+
+# %%
 # Save, load, predict
 # -------------------
 # The file of a Pipeline has numbers and names, and nothing in it is executed when it is loaded. A
@@ -236,7 +256,6 @@ print(loaded.predict(patient), loaded.predict_proba(patient).round(2))
 # %%
 # Next
 # ----
-# - Text columns: :class:`~skfed.preprocessing.FederatedOneHotEncoder` in a ColumnTransformer,
-#   :doc:`../user_guide/preprocessing`.
+# - More on preparing columns, and on what leaves a hospital: :doc:`../user_guide/preprocessing`.
 # - Which ``eps``, which rule: :doc:`../user_guide/searching`, :doc:`../user_guide/which_rule`.
 # - A warning, or a model that does not learn: :doc:`../user_guide/troubleshooting`.

@@ -74,8 +74,8 @@ print(
 # One module for both worlds
 # --------------------------
 # ``examples/federation/phones/task.py`` says what is trained, and how a site reads its rows. For
-# data of your own, change three things in it: the names of the sites, the labels, and
-# ``read_site``.
+# data of your own, copy the folder ``examples/federation``, and change three things in this file:
+# the names of the sites, the labels, and ``read_site``.
 #
 # .. literalinclude:: ../../examples/federation/phones/task.py
 #    :language: python
@@ -140,14 +140,15 @@ plt.show()
 #    :language: python
 #    :start-after: from skfed
 #
-# This command starts a server and five sites as processes on this machine, each with its folder of
-# ``FOLDER`` alone, and then the simulation in one process:
+# This command starts a server and five sites as processes on this machine, and then the simulation
+# in one process. A site reads one folder alone: that of ``FOLDER`` which has the site's name.
 #
 # .. code-block:: sh
 #
 #    python examples/federation/run.py --sites FOLDER --rounds 3
 #
-# ``FOLDER`` is that of the files that are written above. The run takes a minute, and ends with
+# ``FOLDER`` is that of the files that are written above. The run takes minutes, since each message
+# starts a process at its site, and ends with
 #
 # .. literalinclude:: ../tutorials/sites_output.txt
 #    :language: text

@@ -70,7 +70,11 @@ def read_all(
     rows = {site: read_site(data) for site, data in sites.items()}
     X = pd.concat([X for X, _ in rows.values()], ignore_index=True)
     y = np.concatenate([y for _, y in rows.values()])
-    assert set(ACTIVITIES) == set(y)
+    if set(ACTIVITIES) != set(y):
+        raise ValueError(
+            f"the labels of the sites are {sorted(set(y))}, those of task.py "
+            f"{ACTIVITIES}: the server has to know each label, and no other."
+        )
     return X, y, np.repeat(list(rows), [len(y) for _, y in rows.values()])
 
 
@@ -99,11 +103,14 @@ def main():
             sites = write_sites(Path(folder) / "sites")
         else:
             sites = {site: arguments.sites.resolve() / site for site in SITES}
-        federation = run_federation(Path(folder), sites, rounds)
         X, y, clients = read_all(sites)
-    show("five processes", federation, X, y)
+        federation = run_federation(Path(folder), sites, rounds)
+    show("over processes", federation, X, y)
     show(
-        "one process", make_estimator(rounds).fit(X, y, clients=clients), X, y
+        "in one process",
+        make_estimator(rounds).fit(X, y, clients=clients),
+        X,
+        y,
     )
 
 

@@ -45,6 +45,13 @@ def numbers(values: Any, name: str, shape: tuple[int, ...] | None = None) -> np.
     return array
 
 
+_TEXT_IN_NUMBERS = "could not convert string to float"
+_HINT = (
+    ". X is to be numbers: encode its columns of text by "
+    "skfed.preprocessing.FederatedOneHotEncoder, or leave them out."
+)
+
+
 @contextmanager
 def naming(*names: str) -> Iterator[None]:
     """Context manager that adds the names of parameters to errors that lack them."""
@@ -55,7 +62,8 @@ def naming(*names: str) -> Iterator[None]:
         if named and not isinstance(error, LookupError):
             raise
         error_type = TypeError if isinstance(error, TypeError) else ValueError
-        raise error_type(f"{', '.join(names)}: {error}") from error
+        hint = _HINT if _TEXT_IN_NUMBERS in str(error) and names[0].startswith("X") else ""
+        raise error_type(f"{', '.join(names)}: {error}{hint}") from error
 
 
 @contextmanager
