@@ -144,6 +144,10 @@ class FederatedEncoder(SuppressingTransformer):
     def check_statistics(self, statistics, example, n_samples):
         """Raise a ValueError if they are not categories of so many rows, or of another kind."""
         check_values(statistics, np.full(len(example["values"]), n_samples))
+        if self._needs_counts() and np.any(statistics.get("suppressed", False)):
+            raise ValueError(
+                "it has suppressed categories, whose counts min_frequency and max_categories need."
+            )
         are_given = self._are_given(example["values"])
         for j, pair in enumerate(zip(statistics["values"], example["values"], strict=True)):
             if are_given:

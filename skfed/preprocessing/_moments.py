@@ -66,8 +66,11 @@ def check_sums(sent: Statistics, n_samples: int) -> None:
         too_large = any(not np.isfinite(2.0**40 * one).all() for one in sizes)
     if too_large:
         raise ValueError("its means or sums are not finite, or too large to be added up.")
-    if squares is not None and ((squares if squares.ndim == 1 else squares.diagonal()) < 0).any():
-        raise ValueError("it has negative sums of squares.")
+    if squares is not None:
+        # By Cauchy and Schwarz, but for rounding.
+        most = n * (squares if squares.ndim == 1 else squares.diagonal()) * (1 + 1e-6)
+        if (most < 0).any() or (rest**2 > most + 1e-300).any():
+            raise ValueError("its sums of squares are negative, or too small for the others.")
     if n.shape == mean.shape and (abs(mean) + abs(rest))[n == 0].any():
         raise ValueError("it has means of columns without values.")
 

@@ -56,12 +56,13 @@ def _distinct_of(column: np.ndarray, name: Hashable) -> tuple[np.ndarray, np.nda
 
 def check_values(sent: Statistics, n_values: np.ndarray) -> None:
     """Raise a ValueError if ``client_values`` are not those of so many values of each column."""
+    is_whole = "counts" in sent and not np.any(sent.get("suppressed", False))
     for j, (values, most) in enumerate(zip(sent["values"], n_values.tolist(), strict=True)):
         counts = sent["counts"][j] if "counts" in sent else np.ones(len(values), dtype=np.int64)
         if len(counts) != len(values) or (counts < 1).any() or (counts > most).any():
             raise ValueError("it has counts of values that are not those of its rows.")
-        if counts.sum() > most:
-            raise ValueError("it has more values than rows.")
+        if counts.sum() > most or (is_whole and counts.sum() != most):
+            raise ValueError("its counts are not those of its rows together.")
         if len(distinct(values)[0]) < len(values):
             raise ValueError("it has the same value more than once.")
 

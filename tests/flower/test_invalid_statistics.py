@@ -72,6 +72,7 @@ SUMS = [
 VALUES = [
     {"counts": [ints(4, 4, N)]},
     {"counts": [ints(4, 4, 5)]},  # more than rows together
+    {"counts": [ints(4, 4, 3)]},
     {"counts": [ints(4, 4, 0)]},
     {"counts": [ints(4, 4, -4)]},
     {"counts": [ints(4, 4)]},
@@ -111,6 +112,7 @@ CASES = [
             {"n": ints(N - 1)},
             {"products": np.full((2, 2), NAN)},
             {"products": -np.eye(2)},
+            {"rest": floats(99, 99)},
             {"products": np.full((2, 2), 1e307)},
             {"products": floats(1, 2)},
         ],
@@ -140,7 +142,7 @@ CASES = [
     (FederatedSimpleImputer(strategy="constant"), {}, IMPUTED),
     (FederatedSimpleImputer(strategy="most_frequent"), {}, [*VALUES, {"rows": ints(N + 1)}]),
     (ENCODER(), {}, ENCODED),
-    (ENCODER(max_categories=2), {}, [*VALUES, *ENCODED]),
+    (ENCODER(max_categories=2), {}, [*VALUES, *ENCODED, {"suppressed": True}]),
     (FederatedOrdinalEncoder(min_count=2), {}, ENCODED),
     (ENCODER(categories=GIVEN), {}, [{"values": [objects("cook")]}]),
     (
