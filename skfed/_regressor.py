@@ -33,9 +33,9 @@ class FederatedRegressor(RegressorMixin, BaseFederated):
         Whether the net learns standardised targets. Before the first round, each priority client
         sends the mean and the variance of its targets, which are charged to that round; from then
         on losses, ``val_loss`` and ``eps`` are in units of the pooled variance. ``predict`` and
-        ``coef_`` are in units of y, the outputs of ``net_`` are not. The default net needs it for
-        the selectors that compare losses (FedALIGN's ``eps``), others also to learn at usual rates.
-        Not with ``update_privacy``, which does not cover it.
+        ``coef_`` are in units of y, the outputs of ``net_`` are not. Without it ``eps`` is in
+        squared units of y, and a net with hidden layers hardly learns targets far from 0. It is a
+        ``ValueError`` with ``update_privacy``, which does not cover what clients send.
     selector, priority, n_rounds, local_epochs, local_steps, lr_schedule, proximal_mu, aggregator, \
 server_optimizer, availability, on_client_error, min_clients, \
 update_privacy, loss_privacy, devices, deadline, report_goal, validate_every, engine, \
@@ -66,17 +66,13 @@ feature_names_in_
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from sklearn.preprocessing import scale
     >>> from skfed import FederatedRegressor
     >>> X, y = load_diabetes(return_X_y=True)
     >>> hospitals = [f"hospital {i % 5}" for i in range(len(X))]
-    >>> model = FederatedRegressor(n_rounds=200, random_state=0)
-    >>> round(
-    ...     model.fit(scale(X), scale(y), clients=hospitals).score(
-    ...         scale(X), scale(y)
-    ...     ),
-    ...     1,
+    >>> model = FederatedRegressor(
+    ...     n_rounds=50, standardize_targets=True, random_state=0
     ... )
+    >>> round(model.fit(X, y, clients=hospitals).score(X, y), 1)
     0.5
     """
 

@@ -95,8 +95,8 @@ class FedAlignSelector(BaseSelector):
         advice = "units of the error: raise it"
         if self.match == "loss":
             advice = (
-                "units of the loss: raise it, scale y, or (of a classifier) set match='accuracy', "
-                "where eps is a share"
+                "units of the loss: raise it, or (of a regressor) scale y, as standardize_targets "
+                "does, or (of a classifier) set match='accuracy', where eps is a share"
             )
         return (
             f"FedAlignSelector matched no free client in any of the {len(rows)} rounds in which it "
