@@ -310,7 +310,10 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
         if not (np.isfinite(weights).all() and (weights >= 0).all()):
             raise ValueError(f"{name} gave weights that are negative or not finite: {weights}.")
         if len(weights) and not cohort.unbiased and not isclose(weights.sum(), 1, rel_tol=1e-5):
-            raise ValueError(f"{name} gave weights that sum to {weights.sum()}, not to 1.")
+            raise ValueError(
+                f"{name} gave weights that sum to {weights.sum()}, not to 1: divide them by their "
+                "sum, or use Cohort.mean or Cohort.by_size."
+            )
         order = np.argsort(clients, kind="stable")
         return Cohort(clients[order], weights[order], cohort.unbiased, cohort.objective)
 

@@ -161,7 +161,10 @@ def check_no_state_is_kept(selector: BaseSelector) -> None:
         selector.select(_round(seed=seed, index=seed))
     after = _attributes(selector)
     changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-    assert not changed, f"its attributes changed: {sorted(changed)}"
+    assert not changed, (
+        f"its attributes changed: {sorted(changed)}; a selector keeps nothing from round to round, "
+        "so that a fit can be repeated and resumed: take what is known of clients from the round"
+    )
     cohorts = selector.select(_round(seed=9)), fresh.select(_round(seed=9))
     assert _same(*cohorts), "an earlier round changed the cohort of a later one"
 

@@ -36,7 +36,7 @@ class Fixed(BaseSelector):
         ([0, 2], [1.0], "2 clients with 1 weights"),
         ([0, 2], [1.5, -0.5], "negative or not finite"),
         ([0, 2], [np.nan, 1.0], "negative or not finite"),
-        ([0, 2], [0.5, 0.4], "sum to 0.9"),
+        ([0, 2], [0.5, 0.4], r"sum to 0\.9, not to 1: divide them by their sum"),
     ],
 )
 def test_an_invalid_cohort_is_refused(make_round, clients, weights, match):

@@ -310,6 +310,13 @@ def test_each_mistake_fails_its_check(selector, name):
     assert not isinstance(raised.value.__cause__, TypeError)  # a mistake of this test
 
 
+def test_a_selector_that_keeps_state_is_told_where_to_look_instead():
+    with pytest.raises(
+        AssertionError, match="its attributes changed: .* known of clients from the"
+    ):
+        check_selector(KeepsState())
+
+
 def test_check_selector_runs_the_last_check_too():
     selector, name = WRONG[0]
     assert CHECKS[-1].__name__ == name
