@@ -6,6 +6,7 @@ import pytest
 from flwr.app import Message, RecordDict
 from local_grid import LocalGrid, Node
 from mishaps import node_of
+from sklearn.base import clone
 
 import skfed
 from skfed import FederatedClassifier
@@ -193,6 +194,63 @@ def test_a_column_without_values_is_valid():
     ):
         sent, example = sent_and_example(transformer, X, {})
         assert not isinstance(read(transformer, sent, example), Exception), transformer
+
+
+NUMBERS = [NAN, np.inf, 1e308, -1e308, 1e150, -1.0, 0.0, 1.0, float(N), N + 1.0, 2.0**62]
+THINGS = ["cook", "new", None, NAN, 7, True, b"x", "", ("t",), ["t"]]
+
+
+def spoiled(statistics, rng):
+    """Return statistics of which one array has another value, or another length."""
+    name = list(statistics)[rng.integers(len(statistics))]
+    given = statistics[name]
+    array = np.array(given[0] if isinstance(given, list) else given)
+    if array.dtype == object:
+        thing = THINGS[rng.integers(len(THINGS))]
+        array = objects(*array[: rng.integers(len(array) + 1)], thing)
+    elif array.size:
+        number = NUMBERS[rng.integers(len(NUMBERS))]
+        if array.dtype.kind == "i":
+            number = int(np.nan_to_num(number, posinf=-1.0).clip(-(2**62), 2**62))
+        array.flat[rng.integers(array.size)] = number
+    changed = [array, *given[1:]] if isinstance(given, list) else array
+    return statistics | {name: changed}
+
+
+@pytest.mark.parametrize("i", range(len(CASES)), ids=[str(one[0]) for one in CASES])
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_not_refused_neither_ends_the_fit_nor_makes_it_infinite(i, seed):
+    transformer, request, crafted = CASES[i]
+    rng = np.random.default_rng([seed, i])
+    X = words() if "values" in str(crafted) else np.nan_to_num(numbers(), nan=4.0)
+    left, exchange = int(rng.integers(6 if request else 1)), 0
+
+    def fit(transformer, rows):
+        def ask(request):
+            nonlocal exchange
+            right, example = sent_and_example(clone(transformer), X, request)
+            reply = spoiled(right, rng) if exchange == left else right
+            exchange += 1
+            sent = read(transformer, reply, example)
+            if isinstance(sent, Exception):
+                raise _RefusedError
+            return [right, sent, right]
+
+        transformer.run_exchanges(ask)
+
+    fitted = clone(transformer)
+    try:
+        with fitting_elsewhere(fit, made_up=True):
+            fitted.fit(X)
+    except _RefusedError:
+        return
+    for name, value in vars(fitted).items():
+        if name.endswith("_") and isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            assert np.isfinite(value).all(), name
+
+
+class _RefusedError(Exception):
+    """A reply was refused."""
 
 
 ROUGH = {
