@@ -1,5 +1,6 @@
 """Checks of the statistics that a client sends, which may be anything."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,13 @@ def read_statistics(
     transformer: BaseFederatedTransformer,
     example: Statistics,
     n_samples: int,
+    exchanges: Sequence[tuple[Statistics, Statistics]],
+    request: Statistics,
 ) -> Statistics | Exception:
     """Return the statistics of a reply, or the exception that says why there are none.
 
-    ``example`` is what a client of one made-up row sends, ``n_samples`` the client's rows.
+    ``example`` is what a client of one made-up row sends, ``n_samples`` the client's rows, and
+    ``exchanges`` has the earlier requests of the fit and what it has sent.
     """
     if isinstance(reply, Exception):
         return reply
@@ -30,6 +34,7 @@ def read_statistics(
             _check_value(name, sent[name], like)
         _check_suppressed(sent, transformer.n_features_in_)
         transformer.check_statistics(sent, example, n_samples)
+        transformer.check_exchanges([*exchanges, (request, sent)])
         transformer.merge([sent])
         return sent
     except Exception as error:  # a reply may be anything

@@ -34,14 +34,8 @@ from skfed.flower._pipeline import fitted_one_by_one
 from skfed.flower._statistics import read_statistics
 from skfed.flower._waiting import Replies
 from skfed.preprocessing import BaseFederatedTransformer
-from skfed.preprocessing._base import (
-    Charges,
-    Statistics,
-    charge,
-    exchange_table,
-    fitting_elsewhere,
-    members_of,
-)
+from skfed.preprocessing._base import fitting_elsewhere, members_of
+from skfed.preprocessing._charges import Charges, Statistics, charge, exchange_table
 from skfed.utils import _files
 
 logger = logging.getLogger(__name__)
@@ -111,7 +105,8 @@ class _TransformerFit:
         self.federation = federation_of(server.sizes, transformer.priority)
         self.members = members_of(self.federation)
         self.ledger: list[Charges] = []
-        self._replies: dict[str, dict[int, Statistics]] = {}  # by request
+        # Requests and statistics by client, by the checksum of the request.
+        self._replies: dict[str, tuple[Statistics, dict[int, Statistics]]] = {}
 
     def run(self) -> None:
         """Fit; begin again without the clients that fail in the middle."""
@@ -127,8 +122,8 @@ class _TransformerFit:
         """Return the statistics of the members that reply; the others are members no more."""
         text = checksum_of(request)
         if text not in self._replies:  # or else asked before the fit began again
-            self._replies[text] = self._exchange(request)
-        found = self._replies[text]
+            self._replies[text] = request, self._exchange(request)
+        _, found = self._replies[text]
         return {k: found[k] for k in self.members}
 
     def _exchange(self, request: Statistics) -> dict[int, Statistics]:
@@ -137,11 +132,14 @@ class _TransformerFit:
         replies = self.server.exchange(contents).contents
         rows = self.transformer.prepare(self.rows)
         example = self.transformer.client_statistics(rows, request)
-        read = partial(read_statistics, transformer=self.transformer, example=example)
-        sizes = self.server.sizes
-        sent = {
-            k: read(replies[str(name)], n_samples=sizes[str(name)]) for k, name in names.items()
-        }
+        read = partial(
+            read_statistics, transformer=self.transformer, example=example, request=request
+        )
+        sent = {}
+        for k, name in names.items():
+            earlier = [(asked, found[k]) for asked, found in self._replies.values()]
+            n_samples = self.server.sizes[str(name)]
+            sent[k] = read(replies[str(name)], n_samples=n_samples, exchanges=earlier)
         known = {k: one for k, one in sent.items() if not isinstance(one, Exception)}
         self.ledger.append({k: charge(request, known.get(k)) for k in self.members})
         for k, one in sent.items():

@@ -13,19 +13,16 @@ from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import validate_data
 
 from skfed._federation import Federation, make_federation, one_client
+from skfed.preprocessing._charges import Charges, Statistics, charge, exchange_table
 from skfed.utils._checks import Count
 from skfed.utils._sklearn import safe_indexing
 
-Statistics = dict[str, Any]  # arrays, or lists of arrays, by name
 Exchanges = Generator[Statistics, Statistics, bool]
-Charges = dict[int, dict[str, Any]]  # of one exchange, by client
 
-_BYTES_PER_SCALAR = 8
 _fit_elsewhere: ContextVar[Callable[[Any, Any], None] | None] = ContextVar("fit", default=None)
 _rows_are_made_up: ContextVar[bool] = ContextVar("made up", default=False)
 
@@ -185,6 +182,22 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
                 if is_negative or (sent.dtype.kind == "f" and np.isnan(sent).any()):
                     raise ValueError(f"its {name} has NaN or a negative integer.")
 
+    def check_exchanges(self, exchanges: list[tuple[Statistics, Statistics]]) -> None:
+        """Raise a ValueError if what a client has sent contradicts itself.
+
+        It is called after ``check_statistics``. By default nothing is refused.
+
+        Parameters
+        ----------
+        exchanges : list of (dict, dict)
+            The requests of a fit so far, and the client's statistics.
+
+        Raises
+        ------
+        ValueError
+            If the statistics cannot all be of the same rows; the message has no values.
+        """
+
     @abstractmethod
     def exchanges(self) -> Exchanges:
         """Yield requests, get merged statistics, and set the fitted attributes at the end.
@@ -339,51 +352,3 @@ class SuppressingTransformer(BaseFederatedTransformer):
     """Base class of transformers whose statistics may be values of single rows."""
 
     _suppression_constraints: dict = {"min_count": [Count()], "min_holders": [Count()]}
-
-
-def n_bytes(value: Any) -> int:
-    """Return the bytes of a statistic: text as UTF-8, other objects as scalars."""
-    if isinstance(value, dict | list):
-        return sum(map(n_bytes, value.values() if isinstance(value, dict) else value))
-    array = np.asarray(value)
-    if array.dtype.kind not in "OUS":
-        return array.nbytes
-    return sum(map(_object_bytes, array.ravel().tolist()))
-
-
-def _is_told(name: str, statistic: Any) -> bool:
-    return name != "suppressed" and n_bytes(statistic) > 0
-
-
-def _object_bytes(value: Any) -> int:
-    if isinstance(value, bytes):
-        return len(value)
-    return len(value.encode()) if isinstance(value, str) else _BYTES_PER_SCALAR
-
-
-def charge(request: Statistics, sent: Statistics | None) -> dict[str, Any]:
-    """Return the charge of a client in an exchange; None stands for a client that failed."""
-    return {
-        "bytes_down": n_bytes(request),
-        "bytes_up": 0 if sent is None else n_bytes(sent),
-        "held": ", ".join(name for name, of in (sent or {}).items() if _is_told(name, of)),
-        "suppressed": bool(np.any((sent or {}).get("suppressed", False))),
-        "failed": sent is None,
-    }
-
-
-def exchange_table(
-    ledger: list[Charges], federation: Federation, server_suppressed: bool
-) -> pd.DataFrame:
-    """Return the table of exchanges, clients in index order within each."""
-    table = [
-        {"exchange": e, "client": federation.names([k])[0], **charges[k]}
-        for e, charges in enumerate(ledger)
-        for k in sorted(charges)
-    ]
-    frame = pd.DataFrame(table)
-    suppressed = frame.pop("suppressed") | (
-        server_suppressed & (frame["exchange"] == len(ledger) - 1)
-    )
-    result = np.where(suppressed, "suppressed", "exact")
-    return frame.assign(result=np.where(frame.pop("failed"), "failed", result))

@@ -63,6 +63,26 @@ def check_client_counts(sent: Statistics, n_samples: int) -> None:
         raise ValueError("its counts do not grow with the edges.")
 
 
+def check_agreement(exchanges: list[tuple[Statistics, Statistics]]) -> None:
+    """Raise a ValueError if the counts of several exchanges are not of the same values."""
+    n = exchanges[0][1]["n"][:, None]
+    pairs = [(asked["edges"], sent["counts"]) for asked, sent in exchanges[1:]]
+    if not pairs:
+        return
+    edges, counts = (
+        np.concatenate([one.reshape(len(n), -1) for one in ones], axis=1)
+        for ones in zip(*pairs, strict=True)
+    )
+    order = np.lexsort((counts, edges))
+    edges, counts = (np.take_along_axis(one, order, axis=1) for one in (edges, counts))
+    steps, is_same_edge = np.diff(counts, axis=1), edges[:, 1:] == edges[:, :-1]
+    is_last = edges == np.finfo(edges.dtype).max
+    if (steps < 0).any() or steps[is_same_edge].any() or (counts > n).any():
+        raise ValueError("its counts are not those of the same values in all exchanges.")
+    if (is_last & (counts != n)).any():
+        raise ValueError("its counts up to the largest number are not those of all values.")
+
+
 def merge_counts(statistics: list[Statistics], min_holders: int) -> Statistics:
     """Return the sums of counts, and how many clients have values in what they count.
 

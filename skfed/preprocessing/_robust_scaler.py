@@ -6,6 +6,7 @@ from sklearn.preprocessing import RobustScaler
 
 from skfed.preprocessing._base import Exchanges, SuppressingTransformer
 from skfed.preprocessing._quantiles import (
+    check_agreement,
     check_client_counts,
     check_enough,
     client_counts,
@@ -124,6 +125,10 @@ class FederatedRobustScaler(SuppressingTransformer, ScopedScaler, RobustScaler):
     def check_statistics(self, statistics, example, n_samples):
         """Raise a ValueError if counts are not those of so many rows."""
         check_client_counts(statistics, n_samples)
+
+    def check_exchanges(self, exchanges):
+        """Raise a ValueError if counts are not of the same values."""
+        check_agreement(exchanges)
 
     def merge(self, statistics):
         """Return sums of counts and of clients that have values."""

@@ -16,6 +16,7 @@ from skfed.preprocessing._private import (
     sums_of_powers,
 )
 from skfed.preprocessing._quantiles import (
+    check_agreement,
     check_client_counts,
     check_enough,
     client_counts,
@@ -193,6 +194,11 @@ class FederatedSimpleImputer(
             check_values(statistics, present)
         elif "n" in statistics or "counts" in statistics:
             check_client_counts(statistics, n_samples)
+
+    def check_exchanges(self, exchanges):
+        """Raise a ValueError if counts, for a median, are not of the same values."""
+        if self.strategy == "median":
+            check_agreement(exchanges)
 
     def merge(self, statistics):
         """Return numbers of missing values, and the statistics of all clients' rows."""

@@ -167,9 +167,9 @@ def sent_and_example(transformer, X, request):
         return sent, statistics(made_up)
 
 
-def read(transformer, statistics, example):
+def read(transformer, statistics, example, request, exchanges=()):
     reply = RecordDict(to_records("statistics", statistics))
-    return read_statistics(reply, transformer, example, N)
+    return read_statistics(reply, transformer, example, N, exchanges, request)
 
 
 @pytest.mark.parametrize("i", range(len(CASES)), ids=[str(one[0]) for one in CASES])
@@ -179,9 +179,10 @@ def test_what_no_client_sends_is_refused(i):
     if isinstance(transformer, FederatedPCA):
         X = np.nan_to_num(X)
     right, example = sent_and_example(transformer, X, request)
-    assert not isinstance(read(transformer, right, example), Exception)
+    earlier = [({}, sent_and_example(transformer, X, {})[0])] if request else []
+    assert not isinstance(read(transformer, right, example, request, earlier), Exception)
     for change in crafted:
-        found = read(transformer, right | change, example)
+        found = read(transformer, right | change, example, request, earlier)
         assert isinstance(found, ValueError | TypeError), change
 
 
@@ -193,7 +194,7 @@ def test_a_column_without_values_is_valid():
         *(FederatedSimpleImputer(strategy=s) for s in ("most_frequent", "constant")),
     ):
         sent, example = sent_and_example(transformer, X, {})
-        assert not isinstance(read(transformer, sent, example), Exception), transformer
+        assert not isinstance(read(transformer, sent, example, {}), Exception), transformer
 
 
 NUMBERS = [NAN, np.inf, 1e308, -1e308, 1e150, -1.0, 0.0, 1.0, float(N), N + 1.0, 2.0**62]
@@ -223,17 +224,16 @@ def test_what_is_not_refused_neither_ends_the_fit_nor_makes_it_infinite(i, seed)
     transformer, request, crafted = CASES[i]
     rng = np.random.default_rng([seed, i])
     X = words() if "values" in str(crafted) else np.nan_to_num(numbers(), nan=4.0)
-    left, exchange = int(rng.integers(6 if request else 1)), 0
+    left, earlier = int(rng.integers(6 if request else 1)), []
 
     def fit(transformer, rows):
         def ask(request):
-            nonlocal exchange
             right, example = sent_and_example(clone(transformer), X, request)
-            reply = spoiled(right, rng) if exchange == left else right
-            exchange += 1
-            sent = read(transformer, reply, example)
+            reply = spoiled(right, rng) if len(earlier) == left else right
+            sent = read(transformer, reply, example, request, earlier)
             if isinstance(sent, Exception):
                 raise _RefusedError
+            earlier.append((request, sent))
             return [right, sent, right]
 
         transformer.run_exchanges(ask)
@@ -251,6 +251,25 @@ def test_what_is_not_refused_neither_ends_the_fit_nor_makes_it_infinite(i, seed)
 
 class _RefusedError(Exception):
     """A reply was refused."""
+
+
+def test_counts_that_contradict_earlier_ones_are_refused():
+    scaler, X, earlier = FederatedRobustScaler(), numbers(), []
+    coarse, fine = (
+        {"edges": np.array([[[low, 3.0, 5.0, high]]] * 2)} for low, high in ((0.0, 9.0), (1.0, 8.0))
+    )
+    for request in ({}, coarse):
+        right, example = sent_and_example(scaler, X, request)
+        earlier.append((request, read(scaler, right, example, request, earlier)))
+    right, example = sent_and_example(scaler, X, fine)
+    assert not isinstance(read(scaler, right, example, fine, earlier), Exception)
+    other, _ = sent_and_example(scaler, X * 1.2, fine)
+    found = read(scaler, other, example, fine, earlier)
+    assert "not those of the same values" in str(found)
+    all_values = {"edges": np.full((2, 1, 4), np.finfo(float).max)}
+    right, example = sent_and_example(scaler, X, all_values)
+    found = read(scaler, {"counts": right["counts"] - 1}, example, all_values, earlier[:1])
+    assert "up to the largest number" in str(found)
 
 
 ROUGH = {
