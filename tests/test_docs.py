@@ -157,7 +157,7 @@ def test_all_other_examples_are_run(gallery):
 
 @pytest.mark.parametrize(
     ("plot_gallery", "has_data", "said"),
-    [(True, True, None), (True, False, "it needs the data sets"), (False, True, "were left out")],
+    [(True, True, None), (True, False, "it needs data sets"), (False, True, "were left out")],
 )
 def test_a_page_says_that_its_code_was_not_run(gallery, monkeypatch, plot_gallery, has_data, said):
     monkeypatch.setenv("SKFED_DATA", "data")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import sklearn
 
-DATA = "the data sets that ``$SKFED_DATA`` has"
+DATA = "data sets, from the folder that ``$SKFED_DATA`` names"
 NEEDS_DATA = {"plot_adult", "plot_whose_statistics", "plot_wisdm_pipeline"}
 NEEDS = {"plot_dask": "distributed", "plot_ray": "ray"}  # packages of extras
 

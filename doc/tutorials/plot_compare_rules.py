@@ -130,7 +130,7 @@ import matplotlib.pyplot as plt
 from skfed.inspection import ConvergenceDisplay
 
 figure, axes = plt.subplots(
-    1, 3, figsize=(12, 4), sharey=True, layout="constrained"
+    1, 3, figsize=(9.5, 3.5), sharey=True, layout="constrained"
 )
 for ax, x in zip(axes, ["round", "bytes", "elapsed"], strict=True):
     ConvergenceDisplay.from_estimators(fits, x=x, smooth=5, ax=ax)

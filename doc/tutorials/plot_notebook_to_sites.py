@@ -62,13 +62,8 @@ def write_sites(folder, n_users=3, n_rows=40):
 
 folder = Path(tempfile.mkdtemp())
 write_sites(folder)
-print(
-    *sorted(str(path.relative_to(folder)) for path in folder.rglob("*.csv"))[
-        :4
-    ],
-    "...",
-    sep="\n",
-)
+files = sorted(folder.rglob("*.csv"))
+print(*(path.relative_to(folder) for path in files[:4]), "...", sep="\n")
 
 # %%
 # One module for both worlds
@@ -101,7 +96,6 @@ simulation = make_estimator(rounds=3).fit(X, y, clients=clients)
 columns = [
     "round",
     "objective",
-    "models_down",
     "models_up",
     "scalars_up",
     "cohort",

@@ -31,7 +31,6 @@ HERE = Path(__file__).resolve().parent
 COLUMNS = [
     "round",
     "objective",
-    "models_down",
     "models_up",
     "scalars_up",
     "cohort",
