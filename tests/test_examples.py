@@ -49,8 +49,8 @@ def test_fedalign_ends_above_both_baselines_over_5_seeds(quickstart):
     quickstart.plot(fits).canvas.draw()
 
 
-NEEDS_DATA = {"plot_adult", "plot_whose_statistics", "plot_wisdm_pipeline"}
-NEEDS = {"plot_dask": "distributed", "plot_ray": "ray"}  # packages of extras
+GALLERY = runpy.run_path(str(ROOT / "doc" / "_ext" / "gallery.py"))
+NEEDS_DATA, NEEDS = GALLERY["NEEDS_DATA"], GALLERY["NEEDS"]
 EXAMPLES = sorted(p for p in ROOT.glob("examples/*/plot_*.py") if p.stem != "plot_quickstart")
 
 
