@@ -264,6 +264,18 @@ def frame(**columns):
             "frame: round has -2: rounds are 0, 1, 2 and so on",
         ),
         (TraceDevices(frame(round=[0, 1.5, 0])), "frame: round has 1.5: rounds are 0, 1, 2 and so"),
+        (
+            TraceDevices(frame(round=pd.date_range("2026-01-01", periods=3))),
+            "frame: round has 2026-01-01.*, a time: rounds are 0, 1, 2 and so on",
+        ),
+        (
+            TraceDevices(pd.concat([frame(), frame()[["client"]]], axis=1)),
+            "frame has more than one column 'client': keep one",
+        ),
+        (
+            TraceDevices(pd.concat([frame(), frame()[["rows_per_second"]]], axis=1)),
+            "frame has more than one column 'rows_per_second': keep one",
+        ),
         (TraceDevices(frame(round=[0, np.nan, 0])), "frame: round has values that are not finite"),
         (
             TraceDevices(frame(bytes_up_per_second=[1, 0, 1])),

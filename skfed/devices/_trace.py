@@ -64,6 +64,10 @@ class TraceDevices(BaseDevices):
         names = column_names(self.frame)
         if names is None:
             raise ValueError(f"frame must be a DataFrame, got {type(self.frame).__name__}.")
+        known = ("client", "round", *Speeds._fields, *MEASURED)
+        twice = [name for name in known if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"frame has more than one column {twice[0]!r}: keep one.")
         if set(MEASURED) <= set(names):
             return {name: np.asarray(self.frame[name]) for name in MEASURED}
         missing = [n for n in ("client", *Speeds._fields[:3]) if n not in names]
@@ -76,6 +80,8 @@ class TraceDevices(BaseDevices):
 
 def _checked_rounds(column: np.ndarray) -> np.ndarray:
     """Return the round of each row; raise if one is not a whole number from 0."""
+    if column.dtype.kind in "mM":  # numpy would take them for numbers
+        raise ValueError(f"frame: round has {column[0]}, a time: rounds are 0, 1, 2 and so on.")
     rounds = numbers(column, "frame: round")
     wrong = (rounds < 0) | (rounds % 1 > 0)
     if wrong.any():
