@@ -173,6 +173,8 @@ def test_rounds_without_a_clock_have_no_records():
         client_exchanges(model, round=2)
     with pytest.raises(ValueError, match=r"round=5 is none of the 5 rounds"):
         client_exchanges(model, round=5)
+    with pytest.raises(ValueError, match=r"'round' parameter of client_exchanges .* 4.0"):
+        client_exchanges(model, round=4.0)
 
 
 def test_of_a_pipeline():

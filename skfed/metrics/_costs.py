@@ -1,6 +1,6 @@
 """What a fit has cost: until it reached a target, and by client and exchange."""
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,7 @@ def cost_to(history: pd.DataFrame, column: str, target: float) -> pd.Series:
     return pd.Series({"rounds": float(len(rounds)), "bytes": n_bytes, "seconds": seconds})
 
 
+@validated(round=[Integral, None])
 def client_exchanges(model: Any, round: int | None = None) -> pd.DataFrame:
     """Return what each exchange of a fit has cost each client, with its seconds.
 
