@@ -109,6 +109,14 @@ def test_without_spread_each_device_is_the_median():
     assert [v.tolist() for v in speeds(devices)] == [[100] * 3, [200] * 3, [300] * 3, [0.5] * 3]
 
 
+@pytest.mark.parametrize("kind", [ConstantDevices, LognormalDevices])
+def test_bytes_may_take_no_time(kind):
+    devices = kind(100, np.inf, np.inf, 0.5)
+    found = speeds(devices.bound(ABC, 1.0))
+    assert np.isinf(found.bytes_down_per_second).all() and np.isinf(found.bytes_up_per_second).all()
+    assert np.isfinite(found.rows_per_second).all()
+
+
 def test_a_device_is_drawn_once_from_its_own_stream_and_jitter_in_each_round():
     first, later = (speeds(LOGNORMAL, t=t) for t in (0, 9))
     alone = speeds(LOGNORMAL, [1], t=3)

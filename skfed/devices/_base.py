@@ -18,6 +18,7 @@ Streams = Callable[[np.ndarray], Iterator[np.random.Generator]]
 ROWS_AS_ONE = {"statistics": 1, "poll": 3, "training": 1}
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
+POSITIVE_OR_INF = Interval(Real, 0, None, closed="right")
 NON_NEGATIVE = Interval(Real, 0, None, closed="left")
 
 

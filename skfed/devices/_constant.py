@@ -9,6 +9,7 @@ from skfed._federation import distinct_names
 from skfed.devices._base import (
     NON_NEGATIVE,
     POSITIVE,
+    POSITIVE_OR_INF,
     BaseDevices,
     Speeds,
     as_numbers,
@@ -25,7 +26,7 @@ class ConstantDevices(BaseDevices):
     rows_per_second : float or mapping of client id to float
         Rows that a client trains on in a second; a mapping has to name every client.
     bytes_down_per_second, bytes_up_per_second : float or mapping of client id to float
-        Bytes that it receives and sends in a second.
+        Bytes that it receives and sends in a second; if infinite, they take no time.
     latency : float or mapping of client id to float, default=0.0
         Seconds that it takes in each exchange, whatever it computes and sends.
     public : bool, default=False
@@ -48,8 +49,8 @@ class ConstantDevices(BaseDevices):
 
     _parameter_constraints = {
         "rows_per_second": [POSITIVE, Mapping],
-        "bytes_down_per_second": [POSITIVE, Mapping],
-        "bytes_up_per_second": [POSITIVE, Mapping],
+        "bytes_down_per_second": [POSITIVE_OR_INF, Mapping],
+        "bytes_up_per_second": [POSITIVE_OR_INF, Mapping],
         "latency": [NON_NEGATIVE, Mapping],
         "public": ["boolean"],
     }

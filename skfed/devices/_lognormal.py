@@ -4,7 +4,7 @@ from numbers import Real
 
 import numpy as np
 
-from skfed.devices._base import NON_NEGATIVE, POSITIVE, BaseDevices, Speeds
+from skfed.devices._base import NON_NEGATIVE, POSITIVE, POSITIVE_OR_INF, BaseDevices, Speeds
 from skfed.utils._sklearn import Interval
 
 
@@ -16,7 +16,8 @@ class LognormalDevices(BaseDevices):
     rows_per_second : float
         Median over the clients of the rows that one trains on in a second.
     bytes_down_per_second, bytes_up_per_second : float
-        Medians of the bytes that a client receives and sends in a second.
+        Medians of the bytes that a client receives and sends in a second; if infinite, they take
+        no time.
     latency : float, default=0.0
         Median of the seconds that a client takes in each exchange.
     rows_sigma, bytes_down_sigma, bytes_up_sigma : float, default=0.5
@@ -35,8 +36,8 @@ class LognormalDevices(BaseDevices):
 
     _parameter_constraints = {
         "rows_per_second": [POSITIVE],
-        "bytes_down_per_second": [POSITIVE],
-        "bytes_up_per_second": [POSITIVE],
+        "bytes_down_per_second": [POSITIVE_OR_INF],
+        "bytes_up_per_second": [POSITIVE_OR_INF],
         "latency": [NON_NEGATIVE],
         "rows_sigma": [NON_NEGATIVE],
         "bytes_down_sigma": [NON_NEGATIVE],
