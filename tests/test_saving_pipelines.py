@@ -73,9 +73,12 @@ PIPELINES = {
     "union": skfed.make_pipeline(
         ColumnTransformer([("pay", "passthrough", ["pay"])]),
         FeatureUnion(
-            [("a", FunctionTransformer(np.abs)), ("b", FederatedMinMaxScaler()), ("c", "drop")]
+            [
+                *(("a", FunctionTransformer(np.abs)), ("b", FederatedMinMaxScaler())),
+                *(("c", "drop"), ("d", "passthrough")),
+            ]
         ),
-        *(FrozenEstimator(StandardScaler().fit(np.eye(3)[:, :2])), Normalizer(), MODEL),
+        *(FrozenEstimator(StandardScaler().fit(np.eye(3))), Normalizer(), MODEL),
     ),
     "scikit-learn's": Pipeline(
         [

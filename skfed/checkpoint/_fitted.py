@@ -62,7 +62,8 @@ def restore(estimator: Any, state: Any) -> Any:
     try:
         if hasattr(estimator, "_restore_fitted"):
             estimator._restore_fitted(fitted)
-        elif parts := parts_of(estimator):
+        elif parts_of(estimator):
+            parts = _as_fitted(estimator)
             names, found = ([name for name, _ in pairs] for pairs in (parts, fitted))
             _check(names == found, names, found)
             for (_, part), (_, own) in zip(parts, fitted, strict=True):
@@ -80,6 +81,20 @@ def parts_of(estimator: BaseEstimator) -> list[tuple[str, Any]]:
         if isinstance(estimator, kind):
             return getattr(estimator, name)
     return []
+
+
+def _as_fitted(estimator: BaseEstimator) -> list[tuple[str, Any]]:
+    """Return the parts; of a FeatureUnion as fit leaves it, "passthrough" a transformer."""
+    if isinstance(estimator, FeatureUnion):
+        estimator.transformer_list = [
+            (name, FunctionTransformer(feature_names_out="one-to-one") if _passes(part) else part)
+            for name, part in estimator.transformer_list
+        ]
+    return parts_of(estimator)
+
+
+def _passes(part: Any) -> bool:
+    return isinstance(part, str) and part == "passthrough"
 
 
 def _attributes_of(estimator: BaseEstimator) -> dict[str, Any]:
@@ -148,7 +163,7 @@ def _restored_part(columns: ColumnTransformer, name: str, state: Any, selected: 
     """Return a fitted transformer of some columns, and what it takes."""
     prototypes = {one: part for one, part, _ in columns.transformers}
     part = prototypes.get(name, columns.remainder)
-    if part == "passthrough":  # scikit-learn fits such a transformer for it
+    if _passes(part):  # scikit-learn fits such a transformer for it
         part = FunctionTransformer(
             accept_sparse=True, check_inverse=False, feature_names_out="one-to-one"
         )

@@ -103,7 +103,9 @@ PIPELINES = {
         only("age", "pay"),
         FunctionTransformer(np.log1p),
         FederatedSimpleImputer(strategy="constant", fill_value=1.0),
-        FeatureUnion([("a", FederatedMinMaxScaler()), ("b", FederatedPCA(1)), ("c", "drop")]),
+        FeatureUnion(
+            [("a", FederatedMinMaxScaler()), ("b", FederatedPCA(1)), ("c", "passthrough")]
+        ),
         Normalizer(),
     ],
     "of priority clients": [only("age"), FederatedMinMaxScaler(priority=["b", "c"])],
