@@ -4,11 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 from torch import nn
 
-from skfed import FederatedClassifier, FederatedRegressor, PowerOfChoice, RandomSelector
+from skfed import (
+    FederatedClassifier,
+    FederatedRegressor,
+    PowerOfChoice,
+    RandomSelector,
+    make_pipeline,
+)
+from skfed.preprocessing import FederatedOneHotEncoder
 
 EVERYBODY = RandomSelector(1.0, "uniform", replace=False)
 
@@ -21,6 +29,17 @@ def test_text_in_X_is_refused_with_the_way_out():
         FederatedClassifier(n_rounds=1).fit(X, [0, 1, 0, 1], clients=[0, 0, 1, 1])
     with pytest.raises(ValueError, match=r"^y: could not convert string to float: \S+$"):
         FederatedRegressor(n_rounds=1).fit(X[["age"]], ["yes"] * 4, clients=[0, 0, 1, 1])
+
+
+def test_sparse_X_is_refused_with_the_way_out():
+    X, y, clients = [["a"], ["b"], ["b"], ["a"]], [0, 1, 0, 1], [0, 0, 1, 1]
+    model = FederatedClassifier(n_rounds=1)
+    with pytest.raises(TypeError, match="^Sparse .* array. Of an encoder .* sparse_output=False;"):
+        make_pipeline(FederatedOneHotEncoder(), model).fit(X, y, clients=clients)
+    X = FederatedOneHotEncoder(sparse_output=False).fit_transform(X, clients=clients)
+    model.fit(X, y, clients=clients)
+    with pytest.raises(TypeError, match="sparse_threshold=0"):
+        model.predict(csr_array(X))
 
 
 VARIANTS = {

@@ -45,11 +45,12 @@ def numbers(values: Any, name: str, shape: tuple[int, ...] | None = None) -> np.
     return array
 
 
-_TEXT_IN_NUMBERS = "could not convert string to float"
-_HINT = (
-    ". X is to be numbers: encode its columns of text by "
-    "skfed.preprocessing.FederatedOneHotEncoder, or leave them out."
-)
+_HINTS = {
+    "could not convert string to float": ". X is to be numbers: encode its columns of text by "
+    "skfed.preprocessing.FederatedOneHotEncoder, or leave them out.",
+    "Sparse data was passed": " Of an encoder before it, set sparse_output=False; of a "
+    "ColumnTransformer, sparse_threshold=0.",
+}
 
 
 @contextmanager
@@ -58,12 +59,14 @@ def naming(*names: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, LookupError) as error:
+        of_X = names[0].startswith("X")
+        hint = "".join(h for found, h in _HINTS.items() if of_X and found in str(error))
         named = any(re.search(rf"(?<!\w){name}(?!\w)", str(error)) for name in names)
-        if named and not isinstance(error, LookupError):
+        if named and not hint and not isinstance(error, LookupError):
             raise
         error_type = TypeError if isinstance(error, TypeError) else ValueError
-        hint = _HINT if _TEXT_IN_NUMBERS in str(error) and names[0].startswith("X") else ""
-        raise error_type(f"{', '.join(names)}: {error}{hint}") from error
+        prefix = "" if named and hint else f"{', '.join(names)}: "
+        raise error_type(f"{prefix}{error}{hint}") from error
 
 
 @contextmanager
