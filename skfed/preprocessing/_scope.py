@@ -143,6 +143,8 @@ class ScopedTransformer(BaseFederatedTransformer):
                 )
             return getattr(super(BaseFederatedTransformer, self), method)(X, **params)
         X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
+        if not len(X):  # refused as by scikit-learn
+            return getattr(super(BaseFederatedTransformer, self), method)(X, **params)
         federation = make_federation(clients, len(X))
         fitted = {n: v for n, v in vars(self).items() if n.endswith("_") or n.startswith("_")}
         fitted.pop("_sklearn_output_config", None)

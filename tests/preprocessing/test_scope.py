@@ -158,6 +158,13 @@ def test_each_clients_statistics_are_saved(sites, tmp_path):
     np.testing.assert_array_equal(found, scaler.transform(X, clients=ids))
 
 
+def test_no_rows_are_refused_as_by_scikit_learn(sites):
+    X, _, ids = sites
+    scaler = FederatedStandardScaler(scope="client").fit(X, clients=ids)
+    with pytest.raises(ValueError, match=r"Found array with 0 sample\(s\)"):
+        scaler.transform(X[:0], clients=[])
+
+
 def test_encoders_and_pca_have_no_scope():
     for transformer in (FederatedOneHotEncoder, FederatedPCA):
         with pytest.raises(TypeError, match="scope"):
