@@ -106,7 +106,7 @@ def to_json(value: Any, tensors: Tensors) -> Any:
         return {"bytes": value.hex()}
     if isinstance(value, torch.Tensor):
         return _tensor_to_json(value, tensors)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufUSO":
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufmMUSO":
         return _array_to_json(value, tensors)
     if isinstance(value, np.dtype) and value.fields is None:
         return {"dtype": value.str}
@@ -148,6 +148,11 @@ def _from_kind(kind: str, content: Any, tensors: Tensors) -> Any:
         return torch.view_as_complex(tensors[content])
     if kind == "array":
         return tensors[content].numpy()
+    if kind == "times":
+        dtype, name = np.dtype(content[0]), content[1]
+        if dtype.kind not in "mM":
+            raise ValueError(f"{dtype} is no dtype of times.")
+        return tensors[name].numpy().astype(dtype)
     if kind == "strings":
         return np.array(content, dtype=np.str_)
     if kind == "bytestrings":
@@ -193,6 +198,8 @@ def _array_to_json(value: np.ndarray, tensors: Tensors) -> dict[str, Any]:
         return {"bytestrings": np.char.decode(value, "latin-1").tolist()}
     if value.dtype.kind == "O":
         return {"objects": [to_json(one, tensors) for one in value]}
+    if value.dtype.kind in "mM":
+        return {"times": [value.dtype.str, _add(torch.from_numpy(value.astype(np.int64)), tensors)]}
     value = value if value.flags.writeable else value.copy()  # torch would warn
     return {"array": _add(torch.as_tensor(value), tensors)}
 

@@ -59,6 +59,7 @@ def table():
     X = pd.DataFrame({"age": rng.integers(18, 80, n), "pay": rng.lognormal(8, 1, n)})
     X["job"] = np.where(rng.random(n) < 0.5, "cook", "nurse")
     X["city"] = rng.choice(["Graz", "Lyon", "Rome"], n).astype(object)
+    X["since"] = pd.Timestamp("2026-01-01") + pd.to_timedelta(X["age"] % 3, unit="D")
     X.loc[3, "job"] = "judge"
     X.loc[clients == "b", "pay"] = np.nan
     X.loc[::5, "city"] = np.nan
@@ -117,6 +118,9 @@ PIPELINES = {
                 ("age", FederatedOrdinalEncoder(categories=[np.arange(18, 80)]), ["age"]),
             ]
         )
+    ],
+    "times": [
+        ColumnTransformer([("since", FederatedOrdinalEncoder(), ["since"])], remainder="drop")
     ],
     "suppressing": [
         only("job"),
