@@ -80,6 +80,16 @@ def test_a_regressor_and_a_pipeline(blobs):
     assert_history(records, model.history_)
 
 
+def test_what_has_no_rounds_refuses_it_with_the_way_out(blobs):
+    X, y, clients = blobs
+    pipeline = make_pipeline(StandardScaler(), model_with()).set_callbacks(Records())
+    with pytest.raises(TypeError, match=r"Records .*Pipeline has none: call set_callbacks of the"):
+        pipeline.fit(X, y, federatedclassifier__clients=clients)
+    search = GridSearchCV(model_with(), {"local_epochs": [1]}).set_callbacks(Records())
+    with pytest.raises(TypeError, match=r"GridSearchCV has none: call set_callbacks"):
+        search.fit(X, y, clients=clients)
+
+
 def test_a_record_may_be_changed(blobs):
     X, y, clients = blobs
 
