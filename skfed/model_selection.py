@@ -58,8 +58,8 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
         Raises
         ------
         ValueError
-            If ``groups`` is missing or does not fit X, there are too few clients, or the labels
-            that are used are missing, do not fit X, or are numbers that are not classes.
+            If ``groups`` is missing or does not fit X, a fold would have no test rows, or the
+            labels that are used are missing, do not fit X, or are numbers that are not classes.
         """
         check_scalar(self.n_splits, "n_splits", Integral, min_val=2)
         with naming("X"):
@@ -105,6 +105,14 @@ class _FederatedKFold(_FederatedSplitter):
     def _split(self, federation, y, n_samples):
         check_scalar(self.shuffle, "shuffle", (bool, np.bool_))
         folds = self._folds(federation, y, n_samples, check_random_state(self.random_state))
+        n_tested = np.bincount(folds[folds >= 0], minlength=self.n_splits)
+        if not n_tested.all():
+            raise ValueError(
+                f"n_splits={self.n_splits} leaves {np.sum(n_tested == 0)} fold(s) without test "
+                f"rows: groups has {len(federation)} client(s), the largest of which has "
+                f"{federation.sizes.max()} row(s). Lower n_splits, or hold out whole clients by "
+                "LeaveClientsOut."
+            )
         for fold in range(self.n_splits):
             yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
 

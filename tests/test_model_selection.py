@@ -161,6 +161,10 @@ def test_errors_say_what_to_do():
         next(LeaveClientsOut(priority=["a", "c"]).split(X, groups=CLIENTS))
     with pytest.raises(ValueError, match="n_splits"):
         next(WithinClientKFold(1).split(X, groups=CLIENTS))
+    with pytest.raises(ValueError, match=r"leaves 5 fold\(s\) without test rows.*has 1 row.*Lower"):
+        next(WithinClientKFold().split(X, groups=np.arange(len(X))))
+    with pytest.raises(ValueError, match=r"n_splits=5 leaves 3 fold\(s\) without test rows"):
+        next(WithinClientStratifiedKFold().split(X[:2], [0, 1], groups=["a", "a"]))
     with pytest.raises(ValueError, match=r"WithinClientStratifiedKFold splits by label: pass y"):
         next(WithinClientStratifiedKFold().split(X, groups=CLIENTS))
     with pytest.raises(ValueError, match=r"y has continuous targets.*use WithinClientKFold"):
