@@ -229,6 +229,19 @@ def test_the_csv_of_the_guide(blobs, tmp_path):
     pd.testing.assert_frame_equal(read[numbers.columns], numbers, check_dtype=False)
 
 
+def test_fits_with_other_columns_do_not_shift_the_csv_of_the_guide(blobs, tmp_path):
+    X, y, clients = blobs
+    path = tmp_path / "rounds.csv"
+    model = model_with(guide("ToCSV")(path), n_rounds=1)
+    model.fit(X, y, clients=clients, X_val=X, y_val=y).fit(X, y, clients=clients)
+    read = pd.read_csv(path)
+    assert read["val_score"].isna().tolist() == [False, True]
+    assert read["bytes_up"].iloc[1] == model.history_["bytes_up"].iloc[0]
+    model.set_params(selector=FedAlignSelector(), priority=["a"])
+    with pytest.raises(ValueError, match=r"fields not in fieldnames: 'eps'"), pytest.warns():
+        model.fit(X, y, clients=clients)
+
+
 class ToFolder(RoundCallback):
     """Writes a file a round, from any process."""
 
