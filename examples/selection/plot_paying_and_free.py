@@ -81,7 +81,7 @@ axes[0].get_legend().remove()
 ConvergenceDisplay.from_estimators(warmups, y="n_aggregated", ax=axes[1])
 axes[1].set(ylabel="users that train, of 20", yticks=range(0, 21, 5))
 axes[1].set_title("and fewer users with wrong labels train")
-axes[1].legend(loc="center right", frameon=False)
+axes[1].legend(loc="upper right", frameon=False)
 
 # %%
 # eps, and the included users
