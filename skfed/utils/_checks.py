@@ -99,7 +99,8 @@ def labels_of(y: Any, name: str) -> np.ndarray:
     """Return labels in one dimension, checked to be sortable and without missing ones."""
     with naming(name):
         labels = np.asarray(column_or_1d(y))
-        np.unique(labels)
     if n_missing := int(pd.isna(labels).sum()):
         raise ValueError(f"{name} lacks {n_missing} label(s): give these rows one or drop them.")
+    with naming(name):
+        np.unique(labels)
     return labels

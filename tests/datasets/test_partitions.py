@@ -108,6 +108,12 @@ def test_a_test_label_that_no_client_holds(partition, label):
         partition(Y, 10, y_test=[label], random_state=0)
 
 
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_missing_labels_are_counted(missing):
+    with pytest.raises(ValueError, match=r"y_test lacks 1 label\(s\): give these rows one"):
+        partition_dirichlet(["a", "b"] * 30, 2, y_test=np.array(["a", missing], dtype=object))
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [
