@@ -107,8 +107,12 @@ plt.show()
 names = ["pow-d", "pow-d, deadline of 6 s"]
 timed = fits[names[1]][0].history_
 late = int((timed["n_failed"] > 0).idxmax())
-figure, axes = plt.subplots(2, figsize=(7.5, 8.0), layout="constrained")
+figure, axes = plt.subplots(
+    2, figsize=(7.5, 8.0), layout="constrained", sharex=True
+)
 for ax, name in zip(axes, names, strict=True):
     TimelineDisplay.from_estimator(fits[name][0], round=late, ax=ax)
-    ax.set_title(name)
+    seconds = fits[name][0].history_["seconds"].iloc[late]
+    ax.set_title(f"{name}: the round takes {seconds:.1f} s")
+axes[0].set_xlabel("")
 plt.show()
