@@ -84,6 +84,14 @@ def distinct_names(federation: Federation, parameter: str) -> list:
     return names
 
 
+def _as_narrow_integers(keys: np.ndarray) -> np.ndarray:
+    """Return keys of the same order, of 16 bits where they fit: numpy sorts these in linear time."""
+    if keys.dtype.kind not in "iu" or keys.dtype.itemsize <= 2:
+        return keys
+    low, high = keys.min(), keys.max()
+    return (keys - low).astype(np.uint16) if int(high) - int(low) < 2**16 else keys
+
+
 def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Federation:
     """Group the rows of X by client, given the id of each row's client.
 
@@ -92,7 +100,7 @@ def make_federation(clients: Any, n_samples: int, priority: Any = None) -> Feder
     """
     values = _check_ids(clients, n_samples, "clients")
     ids, keys = (None, values) if values.dtype != object else _encode_objects(values, "clients")
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(_as_narrow_integers(keys), kind="stable")
     # np.unique's inverse would take three times the memory of the row indices.
     grouped = keys[order]
     starts = np.concatenate([[0], np.flatnonzero(grouped[1:] != grouped[:-1]) + 1])

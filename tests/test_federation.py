@@ -32,6 +32,24 @@ def test_ids_of_any_type_are_sorted_by_value(clients):
     assert [federation.rows(k).tolist() for k in range(3)] == [[1], [3], [0, 2]]
 
 
+@pytest.mark.parametrize(
+    "low, high, dtype",
+    [
+        (-128, 127, np.int8),
+        (-(2**31), -(2**31) + 2**16 - 1, np.int32),
+        (2**31 - 2**16, 2**31 - 1, np.int32),
+        (0, 2**16, np.int64),
+        (-(2**63), 2**63 - 1, np.int64),
+        (2**64 - 2**16, 2**64 - 1, np.uint64),
+    ],
+)
+def test_rows_keep_their_order_whatever_the_range_of_ids(low, high, dtype):
+    clients = np.array([high, low, high, low, low], dtype)
+    federation = make_federation(clients, 5)
+    assert federation.ids.tolist() == [low, high]
+    assert [federation.rows(k).tolist() for k in range(2)] == [[1, 3, 4], [0, 2]]
+
+
 def test_mixed_ids_differ_by_type_and_sorted_by_type_name():
     federation = make_federation([1, "1", 1.0, True, 1], 5)
     assert [type(i).__name__ for i in federation.ids] == ["bool", "float", "int", "str"]
