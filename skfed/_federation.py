@@ -85,7 +85,7 @@ def distinct_names(federation: Federation, parameter: str) -> list:
 
 
 def _as_narrow_integers(keys: np.ndarray) -> np.ndarray:
-    """Return keys of the same order, of 16 bits where they fit: numpy sorts these in linear time."""
+    """Return keys in the same order; of 16 bits if they fit, since numpy sorts these faster."""
     if keys.dtype.kind not in "iu" or keys.dtype.itemsize <= 2:
         return keys
     low, high = keys.min(), keys.max()
