@@ -49,12 +49,14 @@ class FirstMedian(BaseSelector):
 # --------
 # The checks call the selector on rounds with given losses. Nothing is trained, and they take a
 # second.
+import textwrap
+
 from skfed.utils.selector_checks import check_selector
 
 try:
     check_selector(FirstMedian())
 except AssertionError as error:
-    print(error)
+    print(textwrap.fill(str(error), 79))
 
 # %%
 # The candidates were sorted, so that of those at the same distance the one with the lowest number
