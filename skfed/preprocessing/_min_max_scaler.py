@@ -2,7 +2,7 @@
 
 import numpy as np
 from sklearn.preprocessing import MinMaxScaler
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import FLOAT_DTYPES, validate_data
 
 from skfed.preprocessing._base import Exchanges, Statistics, SuppressingTransformer
 from skfed.preprocessing._blocks import ClientRows, blocks
@@ -107,7 +107,7 @@ feature_names_in_
                 f"min_count={self.min_count} and min_holders={self.min_holders} suppress extremes "
                 "of rows, which are not sent with bounds: leave them out."
             )
-        return validate_data(self, X, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
+        return validate_data(self, X, dtype=FLOAT_DTYPES, ensure_all_finite="allow-nan")
 
     def take_rows(self, rows, indices):
         """Return some of the rows, copied only where they are read."""

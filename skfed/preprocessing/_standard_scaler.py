@@ -194,7 +194,8 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
         merged = yield {}
         n, mean = merged["n"].astype(np.float64), merged["mean"]
         var = np.where(n > 0, merged["squares"] / np.maximum(n, 1), np.nan)
-        self.n_samples_seen_ = n[0] if (n == n[0]).all() else n
+        seen = n if self.with_mean or self.with_std else merged["n"]
+        self.n_samples_seen_ = seen[0] if (n == n[0]).all() else seen
         self.mean_ = mean if self.with_mean or self.with_std else None
         self.var_ = var if self.with_std else None
         self.scale_ = None

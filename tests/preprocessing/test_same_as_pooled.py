@@ -318,6 +318,28 @@ def test_half_precision_has_medians():
     np.testing.assert_array_equal(imputer.statistics_, expected)
 
 
+def test_half_precision_has_extremes_of_its_own_dtype():
+    X = np.array([[1.0, 0.1], [np.nan, 7.0], [4.0, 0.3], [-3.3, 0.2]], dtype=np.float16)
+    own = preprocessing.FederatedMinMaxScaler().fit(X, clients=list("abba"))
+    pooled = MinMaxScaler().fit(X)
+    for name in ("data_min_", "data_max_", "data_range_", "scale_", "min_"):
+        found, expected = getattr(own, name), getattr(pooled, name)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("scales", [True, False])
+def test_rows_that_were_seen_are_counted_in_the_same_dtype(scales, missing):
+    X = np.arange(8.0).reshape(4, 2)
+    X[:1, :1] = np.nan if missing else 0.0
+    params = {"with_mean": False, "with_std": scales}
+    own = preprocessing.FederatedStandardScaler(**params).fit(X, clients=list("abba"))
+    pooled = StandardScaler(**params).fit(X)
+    np.testing.assert_array_equal(own.n_samples_seen_, pooled.n_samples_seen_)
+    assert np.asarray(own.n_samples_seen_).dtype == np.asarray(pooled.n_samples_seen_).dtype
+
+
 def test_missing_values_of_pandas():
     X = pd.DataFrame({"city": ["x", pd.NA, "x", "y"]}, dtype=object)
     params = {"missing_values": pd.NA, "strategy": "most_frequent"}
