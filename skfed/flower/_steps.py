@@ -71,9 +71,10 @@ class StepsServer:
         It ends by the deadline, and does not wait for those that did not reply to their last
         message: so a client that is gone costs one wait, not one in each exchange.
         """
-        awaited = np.array([name not in self.nodes.lost for name in contents], dtype=bool)
 
         def end(seconds: np.ndarray) -> float:
+            # Those that have come back were found when the messages were sent.
+            awaited = np.array([name not in self.nodes.lost for name in contents], dtype=bool)
             answered = awaited.any() and not np.isnan(seconds[awaited]).any()
             last = float(seconds[awaited].max()) if answered else inf
             return last if self.deadline is None else min(float(self.deadline), last)

@@ -269,9 +269,12 @@ def test_a_late_site_costs_one_wait(deadline, wait, table, grid_of, grid_time, c
     assert not model[-1].history_["n_failed"].any()
 
 
-def test_a_site_that_comes_back_is_waited_for(table, grid_of):
+@pytest.mark.parametrize("strategy", ["mean", "median"])
+def test_a_site_that_comes_back_is_waited_for(strategy, table, grid_of):
     """It loses the statistics of the one exchange in which it was away."""
-    grid = grid_of(SCALED)
+    name = f"{SCALED.steps[1][0]}__"
+    pipeline = clone(SCALED).set_params(**{f"{name}strategy": strategy})
+    grid = grid_of(pipeline)
     node = node_of(grid, "c")
     back = Node(node.app, node.config)
     back.delays["steps"] = 2.0  # the others reply at once
@@ -281,11 +284,11 @@ def test_a_site_that_comes_back_is_waited_for(table, grid_of):
         grid.add(back)
 
     fails_in(grid, "c", "steps", 0, stop)
-    model = run(SCALED, grid, timeout=9)
+    model = run(pipeline, grid, timeout=9)
     assert "failed" in model[1].exchange_["result"].tolist()
     assert "failed" not in model[2].exchange_["result"].tolist()
-    imputer = clone(SCALED).set_params(**{f"{SCALED.steps[1][0]}__priority": ["a", "b", "d"]})
-    assert model[2].data_max_.tolist() == simulate(imputer, table)[2].data_max_.tolist()
+    simulated = simulate(pipeline.set_params(**{f"{name}priority": ["a", "b", "d"]}), table)
+    assert model[2].data_max_.tolist() == simulated[2].data_max_.tolist()
 
 
 def columns_in_order():
