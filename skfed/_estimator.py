@@ -16,7 +16,7 @@ from skfed._federation import Federation, make_federation, one_client
 from skfed._problem import Problem, TrainingData
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
-from skfed.callbacks._sklearn import CallbackSupportMixin, SklearnCallbacks, with_callbacks
+from skfed.callbacks._sklearn import CallbackMixin, SklearnCallbacks, with_callbacks
 from skfed.checkpoint._run import Run, open_run
 from skfed.checkpoint._save import (
     fitted_state,
@@ -51,7 +51,7 @@ from skfed.utils._sklearn import Interval, StrOptions, visual_block
 _POSITIVE_INT = Interval(Integral, 1, None, closed="left")
 
 
-class BaseFederated(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
     """Base class of federated classifiers and regressors."""
 
     # With metadata routing on, a search passes these to fit. It scores all rows, as with routing

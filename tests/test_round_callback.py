@@ -16,10 +16,11 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier
-from skorch.callbacks import EarlyStopping
+from skorch.callbacks import Callback, EarlyStopping
 
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.callbacks import RoundCallback
+from skfed.callbacks._sklearn import callbacks_of
 from skfed.devices import ConstantDevices
 from skfed.modules import SoftmaxRegression
 
@@ -88,6 +89,55 @@ def test_what_has_no_rounds_refuses_it_with_the_way_out(blobs):
     search = GridSearchCV(model_with(), {"local_epochs": [1]}).set_callbacks(Records())
     with pytest.raises(TypeError, match=r"GridSearchCV has none: call set_callbacks"):
         search.fit(X, y, clients=clients)
+
+
+@pytest.mark.parametrize("given", [[Records()], [("named", Records())], Records(), [Records]])
+def test_a_net_refuses_it_with_the_way_out(blobs, given):
+    X, y, clients = blobs
+    net = NeuralNetClassifier(SoftmaxRegression(5, 3), callbacks=given)
+    model = model_with(estimator=net)
+    with pytest.raises(TypeError, match=r"callbacks have Records, .*call set_callbacks\(Records\("):
+        model.fit(X, y, clients=clients)
+
+
+def test_a_net_that_is_fitted_on_refuses_it(blobs):
+    X, y, clients = blobs
+    model = model_with(estimator=NeuralNetClassifier(SoftmaxRegression(5, 3)))
+    model.partial_fit(X, y, clients=clients).set_params(estimator__callbacks=[Records()])
+    with pytest.raises(TypeError, match="callbacks have Records"):
+        model.partial_fit(X, y, clients=clients)
+
+
+class OfBoth(Callback, Records):
+    """A callback of the net and of the federated estimator."""
+
+
+def test_a_net_takes_what_is_a_callback_of_skorch_too(blobs):
+    X, y, clients = blobs
+    callback = OfBoth()
+    net = NeuralNetClassifier(
+        SoftmaxRegression(5, 3), criterion=torch.nn.CrossEntropyLoss, callbacks=[callback]
+    )
+    model_with(callback, estimator=net).fit(X, y, clients=clients)
+    assert callback.rounds == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (EarlyStopping(), r"EarlyStopping, which is a callback of skorch: give it to the net"),
+        (EarlyStopping, r"EarlyStopping, which is a callback of skorch: give it to the net"),
+        (Records, "the class Records: pass an instance"),
+        ([Records()], "a list: pass instances .* each as an argument"),
+        (print, r"a builtin_function_or_method: .*skfed\.callbacks\.RoundCallback"),
+    ],
+)
+def test_other_objects_are_refused_with_the_way_out(given, message):
+    model, records = FederatedClassifier(), Records()
+    model.set_callbacks(records)
+    with pytest.raises(TypeError, match=f"set_callbacks got {message}"):
+        model.set_callbacks(Records(), given)
+    assert callbacks_of(model) == [records]
 
 
 def test_a_record_may_be_changed(blobs):

@@ -9,21 +9,84 @@ from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
-from sklearn.callback import CallbackContext, CallbackSupportMixin, with_callbacks
+from sklearn.callback import CallbackContext, CallbackSupportMixin, FitCallback, with_callbacks
+from skorch.callbacks import Callback
 
 __all__ = [
-    "CallbackSupportMixin",
+    "CallbackMixin",
     "IdleFitCallback",
     "SklearnCallbacks",
     "as_one_task",
     "callback_attributes",
     "callbacks_of",
+    "check_callbacks_of_net",
     "monitored_rounds",
     "with_callbacks",
 ]
 
 _N_TASK_COLUMNS = 6  # columns of a monitor's log before the scores
 _ATTRIBUTES = "_callback_fit_ctx", "_skl_callbacks_to_teardown"
+
+
+class CallbackMixin(CallbackSupportMixin):
+    """Mixin of estimators that take callbacks, whose errors say where a callback belongs."""
+
+    def set_callbacks(self, *callbacks):
+        """Set the callbacks of the following fits, in place of those that were set before.
+
+        Parameters
+        ----------
+        *callbacks : RoundCallback or callback of scikit-learn
+            Instances, in the order in which they are called; none: no callbacks. Those of skorch
+            belong to the net.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+
+        Raises
+        ------
+        TypeError
+            If one is not an instance of such a callback.
+        """
+        for callback in callbacks:
+            if isinstance(callback, type) or not isinstance(callback, FitCallback):
+                raise TypeError(_refusal(callback))
+        return super().set_callbacks(*callbacks)
+
+
+def _refusal(callback: Any) -> str:
+    """Return why ``set_callbacks`` refuses an object, and the way out."""
+    name = _class_of(callback).__name__
+    if issubclass(_class_of(callback), Callback):
+        return (
+            f"set_callbacks got {name}, which is a callback of skorch: give it to the net, "
+            "estimator=NeuralNetClassifier(..., callbacks=[...]), or NeuralNetRegressor."
+        )
+    if isinstance(callback, type):
+        return f"set_callbacks got the class {name}: pass an instance of it."
+    return (
+        f"set_callbacks got a {name}: pass instances of subclasses of "
+        "skfed.callbacks.RoundCallback or of scikit-learn's callbacks, each as an argument."
+    )
+
+
+def check_callbacks_of_net(callbacks: Any) -> None:
+    """Refuse callbacks of federated estimators in a net's parameter ``callbacks``."""
+    for item in callbacks if isinstance(callbacks, list) else [callbacks]:
+        callback = item[1] if isinstance(item, tuple) and len(item) == 2 else item
+        kind = _class_of(callback)
+        if isinstance(callback, FitCallback) and not issubclass(kind, Callback):  # classes too
+            name = kind.__name__
+            raise TypeError(
+                f"estimator's callbacks have {name}, which is not a callback of skorch: take it "
+                f"out of the net, and call set_callbacks({name}(...)) of the federated estimator."
+            )
+
+
+def _class_of(callback: Any) -> type:
+    return callback if isinstance(callback, type) else type(callback)
 
 
 class IdleFitCallback:

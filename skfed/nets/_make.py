@@ -12,6 +12,7 @@ from skorch.dataset import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 
+from skfed.callbacks._sklearn import check_callbacks_of_net
 from skfed.callbacks._skorch import idle_callbacks
 from skfed.modules import LinearRegression, SoftmaxRegression
 from skfed.nets._pool import cloned
@@ -80,6 +81,7 @@ def make_net(spec: NetSpec, estimator: Any, X: np.ndarray, n_outputs: int, seed:
 def _unfitted(spec: NetSpec, estimator: Any, n_features: int, n_outputs: int) -> NeuralNet:
     """Clone the skorch net, or wrap the torch module in one."""
     if isinstance(estimator, spec.net):
+        check_callbacks_of_net(estimator.callbacks)
         # Epochs and validation data are the federated estimator's.
         return cloned(estimator, keep=True).set_params(train_split=None)
     if estimator is None:

@@ -8,6 +8,7 @@ from skorch.callbacks import Callback, LRScheduler
 from torch import nn
 
 from skfed._problem import Problem
+from skfed.callbacks._sklearn import check_callbacks_of_net
 from skfed.checkpoint._describe import describe
 from skfed.checkpoint._describe_code import Indescribable, shown
 from skfed.nets import get_state
@@ -26,6 +27,7 @@ def _settings(estimator: Any) -> Settings:
     if not isinstance(estimator, NeuralNet):
         return {"estimator": estimator}
     params = estimator.get_params(deep=False)
+    check_callbacks_of_net(params["callbacks"])
     if isinstance(params["callbacks"], list):
         # Their parameters too, since callbacks may be changed in place.
         params["callbacks"] = [(cb, _callback_params(cb)) for cb in params["callbacks"]]
