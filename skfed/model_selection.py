@@ -57,9 +57,12 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
 
         Raises
         ------
+        TypeError
+            If ``n_splits`` is not an integer, or ``shuffle`` not a bool.
         ValueError
-            If ``groups`` is missing or does not fit X, a fold would have no test rows, or the
-            labels that are used are missing, do not fit X, or are numbers that are not classes.
+            If ``n_splits`` is below 2, ``random_state`` is given with ``shuffle=False``, ``groups``
+            is missing or does not fit X, a fold would have no test rows, or the labels that are
+            used are missing, do not fit X, or are numbers that are not classes.
         """
         check_scalar(self.n_splits, "n_splits", Integral, min_val=2)
         with naming("X"):
@@ -104,6 +107,11 @@ class _FederatedKFold(_FederatedSplitter):
 
     def _split(self, federation, y, n_samples):
         check_scalar(self.shuffle, "shuffle", (bool, np.bool_))
+        if not self.shuffle and self.random_state is not None:
+            raise ValueError(
+                f"random_state={self.random_state!r} has no effect with shuffle=False: leave "
+                "random_state at None, or set shuffle=True."
+            )
         folds = self._folds(federation, y, n_samples, check_random_state(self.random_state))
         n_tested = np.bincount(folds[folds >= 0], minlength=self.n_splits)
         if not n_tested.all():
@@ -136,7 +144,7 @@ class WithinClientKFold(_FederatedKFold):
     shuffle : bool, default=True
         Assign a client's rows to folds at random; else in turn.
     random_state : int, RandomState instance or None, default=None
-        Seed of the assignment.
+        Seed of the assignment; only with ``shuffle``.
 
     See Also
     --------
@@ -188,7 +196,7 @@ class WithinClientStratifiedKFold(WithinClientKFold):
     shuffle : bool, default=True
         Assign a client's rows of a label to folds at random; else in turn.
     random_state : int, RandomState instance or None, default=None
-        Seed of the assignment.
+        Seed of the assignment; only with ``shuffle``.
 
     See Also
     --------
@@ -295,7 +303,7 @@ class LeaveClientsOut(_FederatedKFold):
     shuffle : bool, default=True
         Assign the clients to folds at random; else in their order.
     random_state : int, RandomState instance or None, default=None
-        Seed of the assignment.
+        Seed of the assignment; only with ``shuffle``.
 
     See Also
     --------

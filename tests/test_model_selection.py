@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import sklearn
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, StratifiedKFold, TimeSeriesSplit, cross_val_score
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    StratifiedKFold,
+    TimeSeriesSplit,
+    cross_val_score,
+)
 
 from skfed import FederatedClassifier
 from skfed.metrics import priority_accuracy
@@ -177,6 +183,27 @@ def test_errors_say_what_to_do():
         next(WithinClientTimeSeriesSplit().split(X))
     with pytest.raises(ValueError, match=r"priority names 1 client.*'z'"):
         next(LeaveClientsOut(priority=["z"]).split(X, groups=CLIENTS))
+
+
+@pytest.mark.parametrize(
+    "splitter", [WithinClientKFold, WithinClientStratifiedKFold, LeaveClientsOut]
+)
+def test_parameters_are_refused_where_scikit_learn_refuses_them(splitter):
+    refused = [
+        ({"shuffle": False, "random_state": 1}, ValueError, r"random_state=1 has no effect with"),
+        ({"shuffle": 1}, TypeError, "shuffle must be an instance of"),
+        ({"shuffle": "no"}, TypeError, "shuffle must be an instance of"),
+        ({"n_splits": 2.0}, TypeError, "n_splits must be an instance of int"),
+        ({"n_splits": "2"}, TypeError, "n_splits must be an instance of int"),
+        ({"n_splits": 0}, ValueError, "n_splits == 0, must be >= 2"),
+        ({"n_splits": True}, ValueError, "n_splits == True, must be >= 2"),
+        ({"random_state": "a"}, ValueError, "'a' cannot be used to seed"),
+    ]
+    for params, error, message in refused:
+        with pytest.raises((ValueError, TypeError)):
+            list(KFold(**params).split(X))
+        with pytest.raises(error, match=message):
+            next(splitter(**params).split(X, LABELS, groups=CLIENTS))
 
 
 def test_they_are_scikit_learn_splitters():
