@@ -6,6 +6,7 @@ is found, is tested without one.
 
 import os
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,6 +20,8 @@ FAULTS = {
     "path": re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+|\b[A-Z]:\\"),
 }
 NOT_RUN = "Shown without its output"
+PRINTED = re.compile(r'class="sphx-glr-script-out.*?<pre>(.*?)</pre>', re.DOTALL)
+COLUMNS = 80  # a page with a list of its sections has place for no more
 
 
 class Outputs(HTMLParser):
@@ -68,6 +71,12 @@ def faults_of(page):
     }
 
 
+def long_lines(page):
+    """Return the printed lines of a page that have too many columns."""
+    printed = (unescape(re.sub("<.*?>", "", text)) for text in PRINTED.findall(page))
+    return [line for text in printed for line in text.splitlines() if len(line) > COLUMNS]
+
+
 def is_finished(page):
     """Tell whether a page has what its code printed or drew, or says that it was not run."""
     return NOT_RUN in page or "_images/sphx_glr_plot_" in page or bool(outputs_of(page))
@@ -108,6 +117,11 @@ def test_each_page_of_the_gallery_has_output_without_faults(pages):
     assert not [name for name, page in pages.items() if not is_finished(page)]
     found = {name: faults_of(page) for name, page in pages.items()}
     assert not {name: faults for name, faults in found.items() if faults}
+
+
+def test_what_examples_print_fits_their_pages(pages):
+    found = {name: long_lines(page) for name, page in pages.items()}
+    assert not {name: lines for name, lines in found.items() if lines}
 
 
 def test_each_example_has_a_picture_of_its_own_as_thumbnail(pages, site, tmp_path):
@@ -217,6 +231,12 @@ def test_a_bad_page_is_found(output, text, fault):
 @pytest.mark.parametrize("text", ["banana", "2 MB/s", "1/2", "see https://example.org/a/b", "-"])
 def test_a_good_page_has_no_faults(text):
     assert not faults_of(SCRIPT.format(text))
+
+
+@pytest.mark.parametrize("n_columns", [COLUMNS, COLUMNS + 1])
+def test_long_lines_are_found(n_columns):
+    page = SCRIPT.format(f"<span></span>short\n{'&lt;' * n_columns}\n")
+    assert long_lines(page) == ["<" * n_columns] * (n_columns > COLUMNS)
 
 
 def test_a_page_without_output_is_not_finished():

@@ -66,8 +66,8 @@ CUT = """() => {
   const parts = article ? [...article.querySelectorAll("table, pre, dt, img, object")] : [];
   return parts.filter((part) => !inside(part)).map((part) => part.outerHTML.slice(0, 120));
 }"""
-# What a reader has to scroll to see on a laptop: code, or a table.
-CODE = ".highlight-python pre, .highlight-default pre"
+# What a reader has to scroll to see on a laptop: code, what it prints, or a table.
+CODE = ".highlight-python pre, .highlight-default pre, .sphx-glr-script-out pre"
 LONG = """(wanted) => [...document.querySelectorAll(wanted)]
   .filter((part) => part.scrollWidth > part.clientWidth)
   .map((part) => part.innerText.slice(0, 200))"""
@@ -204,6 +204,15 @@ def test_tables_and_code_are_within_the_text_or_scroll(pages, where):
 
 def test_code_and_tables_fit_the_page_of_a_laptop(pages):
     assert not {name: page["long"] for name, page in pages.items() if page["long"]}
+
+
+@pytest.mark.parametrize(("columns", "found"), [(80, 0), (200, 1)])
+def test_what_code_prints_is_found_where_it_scrolls(browser, columns, found):
+    window = browser.new_page(viewport=WIDE)
+    text = f"<pre style='overflow-x: auto'>{'x' * columns}</pre>"
+    window.set_content(f"<div class='sphx-glr-script-out'><div>{text}</div></div>")
+    assert len(window.evaluate(LONG, CODE)) == found
+    window.close()
 
 
 @pytest.mark.parametrize("style", ["", "overflow-x: auto"])

@@ -11,6 +11,7 @@ estimator.
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -61,7 +62,7 @@ print("killed with exit code", victim.wait())
 again = subprocess.run(
     command, cwd=folder, check=True, capture_output=True, text=True
 )
-print(again.stdout)
+print(textwrap.fill(again.stdout, 79, break_on_hyphens=False))
 n_before = int(again.stdout.split("after round ")[1].split()[0])
 
 # %%

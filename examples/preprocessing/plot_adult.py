@@ -42,7 +42,7 @@ clients = raw.pop("occupation").fillna("unknown").to_numpy()
 X, y = raw.drop(columns=["fnlwgt"]), np.asarray(adult.y)[rows]
 numbers = X.select_dtypes("number").columns.tolist()
 texts = X.columns.difference(numbers).tolist()
-print(X.iloc[:3, :6].to_string())
+print(X.iloc[:3, :5].to_string())
 
 
 def columns(numeric, text):

@@ -74,7 +74,9 @@ for name in ("eps", "d"):  # a candidate has one of them
         .round(3)
         .to_string(index=False)
     )
-print("best:", search.best_params_)
+print("best:")
+for name, value in search.best_params_.items():
+    print(f"{name} = {value}")
 
 # %%
 # The score by each parameter.

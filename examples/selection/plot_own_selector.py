@@ -13,6 +13,7 @@ that its polls are charged, and draws from ``round.rng``, so that the same seed 
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from sklearn.datasets import load_digits
 
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
@@ -61,15 +62,16 @@ if __name__ == "__main__":
         ).fit(X / 16, y, clients=clients, X_val=X / 16, y_val=y)
         for name, selector in selectors.items()
     }
+    rows = {}
     for name, model in models.items():
         history = model.history_
         sent = history[["bytes_down", "bytes_up"]].to_numpy().sum() / 1e6
-        accuracy = history["val_score"].tail(10).mean()
-        print(
-            f"{name}: accuracy {accuracy:.3f} (last 10 rounds), "
-            f"{sent:.1f} MB, "
-            f"{history['n_trained'].mean():.1f} clients a round"
-        )
+        rows[name] = {
+            "accuracy, last 10 rounds": history["val_score"].tail(10).mean(),
+            "MB": sent,
+            "clients a round": history["n_trained"].mean(),
+        }
+    print(pd.DataFrame(rows).T.round(3).to_string())
     display = ConvergenceDisplay.from_estimators(models, x="bytes", smooth=10)
     display.ax_.set(
         title="Polls cost bytes: random selection is first", ylim=(0.8, 1.0)

@@ -67,14 +67,15 @@ fits = {
 
 
 # %%
-# The rounds to an accuracy of 85%, and the chosen phones that did not reply: means over the seeds.
+# The rounds to an accuracy of 85%, the accuracy at the end, and the chosen phones a round that were
+# silent, as they did not reply: means over the seeds.
 def summarise(model):
     """Return what it took until the running mean has reached the target."""
     score = model.history_["val_score"].rolling(5, min_periods=1).mean()
     return {
         "rounds to 85%": (score >= TARGET).idxmax() + 1,  # all reach it
-        "accuracy at the end": model.score(X_val, y_val),
-        "silent a round": model.history_["n_failed"].mean(),
+        "accuracy": model.score(X_val, y_val),
+        "silent": model.history_["n_failed"].mean(),
     }
 
 
