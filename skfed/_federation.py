@@ -17,6 +17,9 @@ from skfed.utils._warnings import warn
 # Ids that are all of one of these types are kept in an array of this dtype, others as objects.
 _PLAIN_DTYPES = {bool: bool, int: np.int64, float: np.float64, str: np.str_}
 _SHOWN = 3
+_GIVE_CLIENTS = (
+    'pass clients= to fit, one id a row of X, and params={"clients": ids} to cross_val_score'
+)
 
 
 @dataclass(frozen=True)
@@ -117,13 +120,10 @@ def one_client(n_samples: int, priority: Any) -> np.ndarray:
     """Return the id of the one client of all rows, for a fit without clients; warn of it."""
     if priority is not None:
         raise ValueError(
-            "priority names clients, but clients was not given: pass clients= to fit, one id a row "
-            "of X (step__clients= to a Pipeline of scikit-learn's own)."
+            f"priority names clients, but clients was not given: {_GIVE_CLIENTS} "
+            "(step__clients to a Pipeline of scikit-learn's own)."
         )
-    warn(
-        "clients was not given, so all rows belong to one client: pass clients= to fit, one id a "
-        "row of X."
-    )
+    warn(f"clients was not given, so all rows belong to one client: {_GIVE_CLIENTS}.")
     return np.zeros(n_samples, dtype=int)
 
 

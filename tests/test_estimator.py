@@ -9,6 +9,7 @@ import pytest
 import sklearn
 import torch
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import (
@@ -22,6 +23,7 @@ from skorch.dataset import Dataset
 from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.model_selection import WithinClientKFold
 
 # Their tolerance of 1e-7 is float32's rounding, that of a row depending on its place among others,
 # and the means by which the default net standardises count rows. They run in float64 below.
@@ -182,6 +184,19 @@ def test_without_clients_there_is_one_and_a_warning(blobs):
     assert model.clients_.tolist() == [0]
     with pytest.raises(ValueError, match="priority names clients, but clients was not given"):
         FederatedClassifier(priority=["a"]).fit(X, y)
+
+
+@pytest.mark.parametrize("splitter", [2, WithinClientKFold(2)])
+def test_cross_validation_without_clients_says_how_to_give_them(blobs, splitter):
+    X, y, clients = blobs
+    way_out = r'params=\{"clients": ids\} to cross_val_score'
+    given = {} if splitter == 2 else {"groups": clients}  # for the splitter, not for fit
+    model = FederatedClassifier(n_rounds=1)
+    with pytest.warns(UserWarning, match=way_out):
+        cross_val_score(model, X, y, cv=splitter, **given)
+    model.set_params(priority=["a"])
+    with pytest.raises(ValueError, match=way_out):
+        cross_val_score(model, X, y, cv=splitter, error_score="raise", **given)
 
 
 def test_predict_before_fit(blobs):
