@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install run test docs lint bench papers
+.PHONY: help install run test docs pictures lint bench papers
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -7,7 +7,7 @@ help:  ## show this list
 install:  ## install skfed with all that its development needs
 	python -m pip install -c constraints.txt -e ".[docs,test]" ruff mypy pandas-stubs
 
-run:  ## the quickstart: 10 seconds, no download
+run:  ## the quickstart, which downloads nothing
 	python examples/getting_started/plot_quickstart.py
 
 test:  ## tests, docstring and gallery examples, on two cores
@@ -15,6 +15,9 @@ test:  ## tests, docstring and gallery examples, on two cores
 
 docs:  ## this site in doc/_build/html; SPHINXOPTS="-D plot_gallery=0" skips the examples
 	python -m sphinx -W --keep-going -n -q $(SPHINXOPTS) doc doc/_build/html
+
+pictures:  ## doc/images again, from the site of make docs with all examples
+	python doc/_ext/pictures.py
 
 lint:  ## lint, format and types
 	ruff check .

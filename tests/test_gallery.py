@@ -6,6 +6,8 @@ is found, is tested without one.
 
 import os
 import re
+import runpy
+import shutil
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +21,8 @@ FAULTS = {
     "warning": re.compile(r"warning\b", re.IGNORECASE),
     "path": re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+|\b[A-Z]:\\"),
 }
+PICTURES = runpy.run_path(str(Path(__file__).parents[1] / "doc" / "_ext" / "pictures.py"))
+COMMITTED = PICTURES["committed"]()
 NOT_RUN = "Shown without its output"
 PRINTED = re.compile(r'class="sphx-glr-script-out.*?<pre>(.*?)</pre>', re.DOTALL)
 COLUMNS = 80  # a page with a list of its sections has place for no more
@@ -128,6 +132,26 @@ def test_each_example_has_a_picture_of_its_own_as_thumbnail(pages, site, tmp_pat
     thumbnails = sorted(site.glob("_images/sphx_glr_plot_*_thumb.*"))
     assert len({path.read_bytes() for path in thumbnails}) == len(thumbnails) == len(pages)
     assert not placeholders(thumbnails, tmp_path)
+
+
+def differs(picture, other, folder):
+    """Return how two pictures differ, None where they do not."""
+    images = pytest.importorskip("matplotlib.testing.compare", reason="needs matplotlib")
+    # Other machines round differently, which moves lines by a part of a pixel: about 2.
+    return images.compare_images(picture, shutil.copy(other, folder / "drawn.png"), tol=5)
+
+
+def test_the_pictures_of_doc_are_those_of_examples():
+    assert {path.name for path in PICTURES["IMAGES"].glob("*.png")} == COMMITTED.keys()
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_committed_pictures_are_as_the_examples_draw_them(pages, site, name, tmp_path):
+    example = COMMITTED[name]
+    if NOT_RUN in pages[example]:
+        pytest.skip(f"the site was built without running {example}")
+    drawn = PICTURES["drawn"](site, example)
+    assert not differs(PICTURES["IMAGES"] / name, drawn, tmp_path), "make docs pictures"
 
 
 ROW = re.compile(r"^(.*?)((?: +(?:-?\d+\.?\d*|inf))+)$", re.MULTILINE)
@@ -243,6 +267,20 @@ def test_a_page_without_output_is_not_finished():
     assert not is_finished("<p>code</p>")
     assert is_finished(f"<p>code</p><p>{NOT_RUN}</p>")
     assert is_finished(SCRIPT.format("0.9"))
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_picture_of_another_style_is_found(tmp_path, is_other):
+    plt = pytest.importorskip("matplotlib.pyplot", reason="the extra plot is not installed")
+    paths = tmp_path / "committed.png", tmp_path / "new.png"
+    for path, visible in zip(paths, (False, is_other), strict=True):
+        figure, ax = plt.subplots(figsize=(7, 4))
+        ax.spines["top"].set_visible(visible)
+        figure.savefig(path, dpi=100)
+        plt.close(figure)
+    folder = tmp_path / "compared"
+    folder.mkdir()
+    assert bool(differs(*paths, folder)) == is_other
 
 
 def test_placeholders_are_found(tmp_path):
