@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 
 from skfed._federation import Federation, distinct_names
 from skfed.utils._checks import column_names
+from skfed.utils._ids import missing_clients
 from skfed.utils._sklearn import Interval
 
 __all__ = [
@@ -147,9 +148,8 @@ class IndependentAvailability(BaseAvailability):
         names = distinct_names(federation, "probability")
         missing = [name for name in names if name not in self.probability]
         if missing:
-            raise ValueError(
-                f"probability lacks {len(missing)} client(s), such as {missing[0]!r}: name all."
-            )
+            lacking = missing_clients(missing, self.probability)
+            raise ValueError(f"probability lacks {lacking}: name all.")
         values = np.array([self.probability[name] for name in names], float)
         if not ((values >= 0) & (values <= 1)).all():
             raise ValueError(f"probability must be in [0, 1] for every client, got {values}.")
@@ -197,8 +197,8 @@ class TraceAvailability(BaseAvailability):
         missing = [name for name in names if name not in columns]
         if missing:
             raise ValueError(
-                f"trace has no column for {len(missing)} client(s), such as {missing[0]!r}: its "
-                "columns must be client ids."
+                f"trace has no column for {missing_clients(missing, columns)}: its columns must be "
+                "client ids."
             )
         return np.column_stack([np.asarray(self.trace[name]) for name in names])
 

@@ -106,6 +106,17 @@ def test_a_mapping_that_cannot_tell_ids_apart_is_refused_as_ambiguous(availabili
 
 
 @pytest.mark.parametrize(
+    "availability",
+    [IndependentAvailability({0: 1, "1": 1}), TraceAvailability(pd.DataFrame({0: [1], "1": [1]}))],
+)
+def test_an_id_that_differs_only_by_its_type_is_named(availability):
+    federation = make_federation(np.array([0, 1, 2]), 3)
+    match = r"2 client\(s\), such as 1 \(there is '1', which differs .* its type: str, not int\): "
+    with pytest.raises(ValueError, match=match):
+        masks(availability, 1, federation)
+
+
+@pytest.mark.parametrize(
     ("availability", "match"),
     [
         (TraceAvailability([[1, 0]]), r"trace has shape \(1, 2\), but there are 6 clients"),

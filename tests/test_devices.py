@@ -305,6 +305,16 @@ def test_bad_values_name_parameter_client_and_way_out(devices, match):
 
 @pytest.mark.parametrize(
     "devices",
+    [ConstantDevices({1: 1, "x": 1}, 1, 1), TraceDevices(frame(client=[1, 1, "x"]))],
+)
+def test_an_id_that_differs_only_by_its_type_is_named(devices):
+    match = r"2 client\(s\), such as '1' \(there is 1, which differs .* its type: int, not str\): "
+    with pytest.raises(ValueError, match=match):
+        devices.bound(make_federation(["1", "y"], 2))
+
+
+@pytest.mark.parametrize(
+    "devices",
     [ConstantDevices({1: 1, "a": 1}, 1, 1), TraceDevices(frame(client=[1, "a", 2]))],
 )
 def test_ids_that_are_equal_but_for_their_type_are_ambiguous(devices):

@@ -16,6 +16,7 @@ from skfed.devices._base import (
     check_deadline,
     checked,
 )
+from skfed.utils._ids import missing_clients
 
 
 class ConstantDevices(BaseDevices):
@@ -92,7 +93,7 @@ def _given(value: Any, parameter: str, names: Sequence) -> np.ndarray:
     missing = [name for name in names if name not in value]
     if missing:
         raise ValueError(
-            f"{parameter} lacks {len(missing)} client(s), such as {missing[0]!r}: name all, or "
-            "give one number for all."
+            f"{parameter} lacks {missing_clients(missing, value)}: name all, or give one number "
+            "for all."
         )
     return as_numbers([value[name] for name in names], parameter)

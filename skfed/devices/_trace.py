@@ -9,6 +9,7 @@ from skfed._federation import distinct_names
 from skfed.devices._base import BaseDevices, Speeds, as_numbers, check_deadline, checked
 from skfed.devices._measured import MEASURED, measured_speeds
 from skfed.utils._checks import column_names, numbers
+from skfed.utils._ids import missing_clients
 
 
 class TraceDevices(BaseDevices):
@@ -102,8 +103,8 @@ def _rows_of_clients(names: list, column: np.ndarray, rounds: np.ndarray | None)
     missing = [name for name, own in rows.items() if not own]
     if missing:
         raise ValueError(
-            f"frame has no row for {len(missing)} client(s), such as {missing[0]!r}: add a "
-            "row for each, with ids as in clients. Of measured times, those of replies count."
+            f"frame has no row for {missing_clients(missing, clients)}: add a row for each, with "
+            "ids as in clients. Of measured times, those of replies count."
         )
     for name, own in rows.items():
         if len(own) > (1 if rounds is None else len(set(rounds[own].tolist()))):

@@ -4,7 +4,7 @@ Ids differ if their types or values differ: 1, "1" and 1.0 are three clients. A 
 the Python object of its value.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -54,6 +54,23 @@ def digest(client: Hashable) -> bytes:
             "and so changes from run to run: use strings, numbers or tuples of them as ids."
         )
     return blake2b(repr(canonical(client)).encode(), digest_size=16).digest()
+
+
+def missing_clients(missing: Sequence[Hashable], given: Iterable[Hashable]) -> str:
+    """Return how many clients are missing among the given ids, and one of them, for a message.
+
+    It is one of which the text is given, if there is one: then only the type of the id is wrong.
+    """
+    by_text = {str(other): other for other in map(native, given)}
+    for client in map(native, missing):
+        other = by_text.get(str(client), client)
+        if type(other) is not type(client):
+            types = f"{type(other).__name__}, not {type(client).__name__}"
+            return (
+                f"{len(missing)} client(s), such as {client!r} (there is {other!r}, which differs "
+                f"from it only by its type: {types})"
+            )
+    return f"{len(missing)} client(s), such as {native(missing[0])!r}"
 
 
 def client_index(ids: np.ndarray) -> pd.Index:
