@@ -1,5 +1,6 @@
 """What is learned, classes or numbers: its targets, weights of rows, nets and score."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -176,6 +177,15 @@ class Regression(Problem):
     scale: np.ndarray | None = None  # learns standardised ones
 
     net_spec = REGRESSOR
+
+    def __post_init__(self):
+        expected = (math.prod(self.target_shape),)
+        for name in ("mean", "scale"):
+            value = getattr(self, name)
+            if value is not None and np.shape(value) != expected:
+                raise ValueError(
+                    f"target_{name}_ must have shape {expected}, got {np.shape(value)}."
+                )
 
     @property
     def output_shape(self):

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -188,3 +189,39 @@ def test_tampered_files_are_refused(saved, change):
     _files.write(path, fitted)
     with pytest.raises(ValueError, match=r"model\.safetensors"):
         clone(model).load(path)
+
+
+@pytest.mark.parametrize("name", ["clients_", "priority_", "sizes_", "fractions_"])
+@pytest.mark.parametrize("change", [lambda a: a[:-1], lambda a: np.tile(a, 2), lambda a: a[None]])
+def test_attributes_of_other_clients_than_the_others_are_refused(saved, name, change):
+    model, path, _ = saved
+    fitted = _files.read(path)
+    fitted["attributes"][name] = change(fitted["attributes"][name])
+    _files.write(path, fitted)
+    with pytest.raises(ValueError, match=r"model\.safetensors: its \w+_ has shape .* clients_ has"):
+        clone(model).load(path)
+
+
+@pytest.mark.parametrize("name", ["target_mean_", "target_scale_"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (1, 2)])
+def test_units_of_other_targets_are_refused(blobs, tmp_path, name, shape):
+    X, _, clients = blobs
+    path = tmp_path / "model.safetensors"
+    model = FederatedRegressor(n_rounds=1, standardize_targets=True, random_state=0)
+    model.fit(X, X[:, :2], clients=clients).save(path)
+    fitted = _files.read(path)
+    fitted["attributes"][name] = np.ones(shape)
+    _files.write(path, fitted)
+    message = rf"model\.safetensors: {name} must have shape \(2,\), got {re.escape(str(shape))}"
+    with pytest.raises(ValueError, match=message):
+        clone(model).load(path)
+
+
+def test_coefficients_are_those_of_the_net(saved):
+    model, path, _ = saved
+    fitted = _files.read(path)
+    fitted["attributes"].update(coef_=np.zeros(7), intercept_=0.0)
+    _files.write(path, fitted)
+    loaded = clone(model).load(path)
+    np.testing.assert_array_equal(loaded.coef_, model.coef_)
+    np.testing.assert_array_equal(loaded.intercept_, model.intercept_)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from skfed.checkpoint._state import restore, state_to_dict
 from skfed.history import to_frame
 from skfed.server._state import ServerState
@@ -14,6 +16,7 @@ from skfed.utils._checks import naming
 Result = TypeVar("Result")
 
 _PRIVATE = {"_sample_shape", "_target_shape"}
+_BY_CLIENT = {"clients_", "priority_", "sizes_", "fractions_"}
 _FROM_STATE = {"net_", "history_", "n_rounds_"}  # made of the server's state
 
 
@@ -36,12 +39,24 @@ def from_fitted_state(
     """
     try:
         attributes = {name: v for name, v in fitted["attributes"].items() if is_saved(name)}
+        _check_by_client(attributes)
         server = make_server(attributes, fitted["state"]["seed"])
         restore(server, fitted["state"], fitted["rows"])
         history = to_frame(server.rows)
     except (KeyError, TypeError, AttributeError, IndexError, MemoryError, RuntimeError) as error:
         raise ValueError(f"it holds no fitted estimator: {error!r}.") from error
     return {"_server": server, "net_": server.net, "history_": history, "n_rounds_": server.round}
+
+
+def _check_by_client(attributes: dict[str, Any]) -> None:
+    """Check that the attributes with one entry a client have the same clients."""
+    n_clients = len(attributes["clients_"])
+    for name in sorted(_BY_CLIENT & attributes.keys()):
+        if np.shape(attributes[name]) != (n_clients,):
+            raise ValueError(
+                f"its {name} has shape {np.shape(attributes[name])}, but clients_ has {n_clients} "
+                "clients: it was changed since it was written."
+            )
 
 
 def write_fitted(path: str | os.PathLike, kind: str, fitted: Mapping[str, Any]) -> None:
