@@ -13,7 +13,7 @@ from sklearn.utils import get_tags
 
 from skfed import preprocessing
 from skfed._estimator import BaseFederated
-from skfed.preprocessing import BaseFederatedTransformer
+from skfed.preprocessing import BaseFederatedTransformer, PooledTransformer
 
 _PARTS = {
     Pipeline: "steps",
@@ -98,7 +98,9 @@ def _check_part(name: str, part: BaseEstimator) -> None:
         return
     if isinstance(part, _NO_VALUES) or not get_tags(part).requires_fit:
         return
-    ready = f"Federated{kind}"
+    own = type(part.transformer if isinstance(part, PooledTransformer) else part).__name__
+    kind = kind if own == kind else f"{kind} of a {own}"
+    ready = f"Federated{own}"
     use = (
         f"{ready} of skfed.preprocessing"
         if ready in preprocessing.__all__

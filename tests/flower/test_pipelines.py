@@ -536,7 +536,16 @@ def test_categories_that_the_server_refuses_are_named_by_column(grid_of):
     [
         ([StandardScaler()], TypeError, "step 'standardscaler', .* use FederatedStandardScaler of"),
         ([ColumnTransformer([("x", KBinsDiscretizer(), [0])])], TypeError, "step .*__x', a KBins"),
-        ([pooled(PCA())], TypeError, "step 'pooledtransformer', a PooledTransformer, is fitted"),
+        (
+            [pooled(PCA())],
+            TypeError,
+            "step .*, a PooledTransformer of a PCA, is fitted on rows, .*: use FederatedPCA of skf",
+        ),
+        (
+            [pooled(KBinsDiscretizer())],
+            TypeError,
+            "a PooledTransformer of a KBinsDiscretizer, .*: use a transformer of skfed.preproc",
+        ),
         (
             [ColumnTransformer([("x", FederatedPCA(privacy=NOISE, bounds=(0, 1)), [0])])],
             ValueError,
