@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from skfed.utils._torch_context import one_torch_thread
 
 @dataclass(frozen=True, kw_only=True)
 class BatchEvaluation:
-    """The evaluation of a state on batches of some clients, in one product (a ``Work``).
+    """The evaluation of a state on batches of some clients, side by side (a ``Work``).
 
     Parameters
     ----------
@@ -30,6 +31,8 @@ class BatchEvaluation:
         The client of each batch.
     positions : sequence of (range or ndarray of int)
         The rows of each batch, as positions among those of its client.
+    product_rows : int
+        Rows of a product.
     """
 
     net_pool: NetPool
@@ -38,6 +41,7 @@ class BatchEvaluation:
     batch_sums: Callable[[Batches], np.ndarray]
     clients: Sequence[int]
     positions: Sequence[Positions]
+    product_rows: int
 
     def run(self, load: Load) -> list[tuple[float, Exception | None]]:
         """Return the sum of the metric over the rows of each batch, by their weights."""
@@ -51,10 +55,13 @@ class BatchEvaluation:
             torch.no_grad(),
         ):
             prepared, y = dataset.prepare(numbers)
-            X = dataset.take(prepared, memory)
             set_state(net, self.state)
             net._set_training(False)
-            batches = Batches(net, X, y, net.module_(X), dataset.weigh(numbers), ends)
+            outputs = [
+                net.module_(dataset.take(prepared[start:end], memory))
+                for start, end in cut_into_products(len(numbers), self.product_rows)
+            ]
+            batches = Batches(net, y, torch.cat(outputs), dataset.weigh(numbers), ends)
             return [(value, None) for value in self.batch_sums(batches).tolist()]
 
     def split(self) -> Sequence["BatchEvaluation"]:
@@ -67,6 +74,14 @@ class BatchEvaluation:
     def failed(self, error: Exception) -> list[tuple[float, Exception | None]]:
         """Return the sum of a batch that failed."""
         return [(np.nan, error)]
+
+
+def cut_into_products(n_rows: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the ends of products of ``size`` rows; the last has the rest as well.
+
+    A product of a few rows would round otherwise than one of all.
+    """
+    return pairwise([0, *range(size, n_rows - size + 1, size), n_rows])
 
 
 def cut_into_batches(
@@ -82,7 +97,7 @@ def cut_into_batches(
 def group_batches(
     batches: Iterable[tuple[int, Positions]], limit: int
 ) -> Iterator[list[tuple[int, Positions]]]:
-    """Group batches, in their order, into products of at most ``limit`` rows, or of one batch."""
+    """Group batches, in their order, into works of at most ``limit`` rows, or of one batch."""
     group: list[tuple[int, Positions]] = []
     n_rows = 0
     for i, positions in batches:

@@ -126,7 +126,7 @@ class StackedEngine:
         batch_sums: Callable[[Batches], np.ndarray],
         batches: list[tuple[int, Positions]],
     ) -> Iterator[BatchEvaluation]:
-        """Yield the products of a poll."""
+        """Yield the works of a poll."""
         clients = request.clients.tolist()
         for group in group_batches(batches, self._evaluation_limit()):
             yield BatchEvaluation(
@@ -136,6 +136,7 @@ class StackedEngine:
                 batch_sums=batch_sums,
                 clients=[clients[i] for i, _ in group],
                 positions=[positions for _, positions in group],
+                product_rows=self._product_rows(),
             )
 
     def _totals(
@@ -150,8 +151,15 @@ class StackedEngine:
         return np.where(totals > 0, totals, 1.0)
 
     def _evaluation_limit(self) -> int:
-        """Return the rows of a product of evaluation."""
+        """Return the rows of a work of evaluation."""
         return self._limit(self.plan.row_bytes, self.plan.row_bytes)
+
+    def _product_rows(self) -> int:
+        """Return the rows of a product of a poll: X is still in the cache when it is multiplied.
+
+        They fill registers, so that each row is rounded as in a product of all.
+        """
+        return max(1, self._evaluation_limit() // 64) * 16
 
     @property
     def validation_rows(self) -> int | None:

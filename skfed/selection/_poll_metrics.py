@@ -16,8 +16,7 @@ class Batches:
     """Batches of several clients' rows, one after the other, and the net's output for all."""
 
     net: NeuralNet  # in evaluation mode
-    X: torch.Tensor  # the rows, of shape (n_rows, ...), as y and output
-    y: torch.Tensor
+    y: torch.Tensor  # of the rows, one after the other, as output
     output: torch.Tensor  # of the module
     weights: torch.Tensor | None  # of the rows
     ends: np.ndarray  # where each batch ends, of shape (n_batches,)
@@ -64,10 +63,10 @@ def loss_sums(batches: Batches) -> np.ndarray:
         return np.add.reduceat(losses, batches.starts, dtype=float)
     sums = []
     for a, b in zip(batches.starts.tolist(), batches.ends.tolist(), strict=True):
-        X, y, output = batches.X[a:b], batches.y[a:b], batches.output[a:b]
+        y, output = batches.y[a:b], batches.output[a:b]
         own = None if weights is None else weights[a:b]
         with weighed(net, own):
-            mean = net.get_loss(output, y, X=X, training=False).item()
+            mean = net.get_loss(output, y, X=None, training=False).item()
         sums.append(mean * (b - a if own is None else own.sum().item()))
     return np.array(sums)
 

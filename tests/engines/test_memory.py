@@ -9,7 +9,7 @@ from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
 from skfed.engines import Draws, StackedEngine, make_engine
 from skfed.engines._data import Dataset, Memory
-from skfed.engines._evaluate import BatchEvaluation
+from skfed.engines._evaluate import BatchEvaluation, cut_into_products
 from skfed.engines._stacked import cut
 from skfed.engines._stacked_steps import ChunkTraining
 from skfed.nets import CLASSIFIER, NetPool, make_net
@@ -115,6 +115,33 @@ def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):
     ).fit(X, y, clients=clients)
     assert sum(n_rows) == len(X)
     assert max(n_rows) <= 7
+
+
+def test_a_poll_is_multiplied_in_parts_that_stay_in_cache(blobs, monkeypatch):
+    """Of a quarter of the rows that fit, and none of a few rows alone: it would round otherwise."""
+    assert list(cut_into_products(10, 4)) == [(0, 4), (4, 10)]
+    assert list(cut_into_products(3, 4)) == [(0, 3)]
+    X, y, clients = (np.concatenate([part] * 4) for part in blobs)
+    n_rows = []
+    take = Dataset.take
+
+    def watch(self, rows, memory):
+        n_rows.append(len(rows))
+        return take(self, rows, memory)
+
+    def losses(memory_budget):
+        n_rows.clear()
+        model = FederatedClassifier(
+            selector=PowerOfChoice(d=6), n_rounds=1, memory_budget=memory_budget, random_state=0
+        )
+        return model.fit(X, y, clients=clients).history_["objective"]
+
+    monkeypatch.setattr(Dataset, "take", watch)
+    whole = losses(2**30)
+    assert len(n_rows) == 1
+    np.testing.assert_allclose(losses(52 * len(X)), whole, rtol=1e-6)
+    assert sum(n_rows) == len(X)
+    assert n_rows == [128, 128, 128, len(X) - 3 * 128]
 
 
 def test_a_cohort_does_not_hold_all_models_of_a_mean(blobs, monkeypatch):
