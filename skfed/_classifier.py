@@ -60,7 +60,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         partial batch kept.
     local_steps : int, default=None
         tau, minibatch steps of a client in a round, each of min(b, D_k) rows drawn afresh without
-        replacement. Wins over ``local_epochs`` when given.
+        replacement. If given, ``local_epochs`` is not used.
     lr_schedule : float, schedule or callable of the round, default=None
         Learning rate of local training, from ``skfed.schedules``; None keeps the net's own. Other
         rates of parameter groups of the net's optimizer are scaled with it.
@@ -96,10 +96,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         does not reply lasts until the deadline; without one, until the last answer.
     report_goal : int or float, default=None
         Clients with whose answers the training of a round ends (Bonawitz et al. 2019), or in (0, 1]
-        a share of those chosen. As ``deadline`` it needs ``devices``, but over Flower; the others
-        are late, as there, and the weights of the cohort are scaled to sum to 1. A client drawn
-        twice counts once. All that answer at that moment count, and a failure is an answer. None,
-        or more than are chosen: all.
+        a share of those chosen. Like ``deadline`` it needs ``devices``, except over Flower; the
+        others are late, as there, and the weights of the cohort are scaled to sum to 1. A client
+        drawn twice counts once, and a failure is an answer. If several answer at the moment at
+        which the number is reached, all of them count. None, or more than are chosen: all.
     validate_every : int, default=1
         Rounds from one validation on ``X_val`` to the next; the last round of a fit always has one.
         In rounds without, ``val_loss`` and ``val_score`` are NaN, and callbacks that monitor a

@@ -10,10 +10,10 @@ class RoundCallback(IdleFitCallback, ABC):
     """Base class of callbacks that are called with a record of each round.
 
     A subclass implements ``on_round_end``. ``model.set_callbacks(callback)`` of a federated
-    estimator takes it, beside scikit-learn's own callbacks; fitting a Pipeline or a search that was
-    given one is a TypeError. It is called in ``fit``, ``partial_fit`` and over Flower, in the order
-    of ``set_callbacks``, at the server, after all else in a round: the record is complete, and the
-    checkpoint is written if it is due.
+    estimator takes it, beside scikit-learn's own callbacks. Fitting a Pipeline or a search that was
+    given one is a TypeError, and so is one in the ``callbacks`` of a net. It is called in ``fit``,
+    ``partial_fit`` and over Flower, in the order of ``set_callbacks``, at the server, after all
+    else in a round: the record is complete, and the checkpoint is written if it is due.
 
     Rounds that were read from a checkpoint are not reported again. A round is run and reported
     again only if the process ended before its checkpoint was written, as it may with

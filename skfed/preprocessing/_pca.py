@@ -20,8 +20,9 @@ class FederatedPCA(PrivateTransformer, PCA):
 
     Each client sends its number of rows, their mean and the matrix of sums of products of
     deviations from it, in one exchange. The server takes the eigenvectors of the covariance of all
-    rows, as :class:`sklearn.decomposition.PCA` does with ``svd_solver="covariance_eigh"``: the
-    fitted attributes are its on the pooled rows, up to rounding and the signs of components.
+    rows, as :class:`sklearn.decomposition.PCA` does with ``svd_solver="covariance_eigh"``. The
+    fitted attributes are those of that class on the pooled rows, up to rounding and the signs of
+    components.
 
     Parameters
     ----------
@@ -34,8 +35,9 @@ class FederatedPCA(PrivateTransformer, PCA):
     priority : collection or mapping of client ids, default=None
         Whose statistics count, as in :class:`FederatedStandardScaler`.
     privacy : GaussianMechanism, default=None
-        Clips and adds noise to what each client sends, all of which is then private with respect to
-        all of its data but their number (:func:`skfed.privacy.privacy_spent`); needs ``bounds``.
+        Clips what each client sends and adds noise to it, which makes it private with respect to
+        all of the client's data, except for the number of its rows
+        (:func:`skfed.privacy.privacy_spent`); needs ``bounds``.
     bounds : (lowest, highest), each a number or array-like of shape (n_features,), default=None
         Bounds of the columns, to which values are clipped before they are summed; for ``privacy``.
     random_state : int, RandomState instance or None, default=None

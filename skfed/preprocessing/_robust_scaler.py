@@ -44,10 +44,11 @@ class FederatedRobustScaler(SuppressingTransformer, ScopedScaler, RobustScaler):
         named), or those of the row's own client, as in :class:`FederatedStandardScaler`.
     min_count, min_holders : int, default=1
         The server does not search on where fewer than ``min_count`` values, or values of fewer than
-        ``min_holders`` clients, are left; what stands for the value is then at most as far from it
-        as the narrowest interval is wide that holds it and as many (of several quantiles of a
-        column, the widest of these). This takes some further exchanges. Where the distance of the
-        quantiles may so be wrong by more than half, fit warns.
+        ``min_holders`` clients, are left. The result then differs from the quantile by at most the
+        width of the narrowest interval that holds the quantile, so many values, and values of so
+        many clients (of several quantiles of a column, the widest of these). This takes some
+        further exchanges. If the distance of the two quantiles may be wrong by more than half of
+        it, fit warns.
 
     Attributes
     ----------

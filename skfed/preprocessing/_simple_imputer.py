@@ -62,9 +62,9 @@ class FederatedSimpleImputer(
         takes only values that so many clients sent. For ``"median"``, as in
         :class:`FederatedRobustScaler`.
     privacy : GaussianMechanism, default=None
-        Clips and adds noise to what each client sends, all of which is then private with respect to
-        all of its data but their number (:func:`skfed.privacy.privacy_spent`); needs ``bounds``
-        and ``strategy="mean"``.
+        Clips what each client sends and adds noise to it, which makes it private with respect to
+        all of the client's data, except for the number of its rows
+        (:func:`skfed.privacy.privacy_spent`); needs ``bounds`` and ``strategy="mean"``.
     bounds : (lowest, highest), each a number or array-like of shape (n_features,), default=None
         Bounds of the columns, to which values are clipped before they are summed; for ``privacy``.
     random_state : int, RandomState instance or None, default=None

@@ -21,9 +21,9 @@ from skfed.utils._sklearn import handle_zeros_in_scale, is_constant_feature
 class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
     """Scale columns to mean 0 and variance 1 over all clients' rows, which stay with them.
 
-    Each client sends, for each column, the number of its values, their mean, what rounding took
-    from it, and the sum of their squared deviations from it, in one exchange. The fitted attributes
-    are those of :class:`sklearn.preprocessing.StandardScaler` on the pooled rows, up to rounding.
+    Each client sends, for each column, the number of its values, their mean, its rounding error,
+    and the sum of their squared deviations from it, in one exchange. The fitted attributes are
+    those of :class:`sklearn.preprocessing.StandardScaler` on the pooled rows, up to rounding.
 
     Parameters
     ----------
@@ -39,9 +39,10 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
         clients also with ``"client"``; ``transform`` and ``inverse_transform`` then need
         ``clients``.
     privacy : GaussianMechanism, default=None
-        Clips and adds noise to what each client sends, all of which is then private with respect to
-        all of its data but their number (:func:`skfed.privacy.privacy_spent`); needs ``bounds``.
-        A column whose noisy variance is not positive gets that of evenly spread values.
+        Clips what each client sends and adds noise to it, which makes it private with respect to
+        all of the client's data, except for the number of its rows
+        (:func:`skfed.privacy.privacy_spent`); needs ``bounds``. A column whose
+        noisy variance is not positive gets that of evenly spread values.
     bounds : (lowest, highest), each a number or array-like of shape (n_features,), default=None
         Bounds of the columns, to which values are clipped before they are summed; for ``privacy``.
     random_state : int, RandomState instance or None, default=None
