@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from skfed.utils._extras import needs
 _MAX_LABELS = 20  # client ids beside an axis
 _MAX_LENGTH = 14  # characters of a client id
 _MAX_ENTRIES = 40  # of a legend
-_FONT_SIZES = 10, 9, 8, 7, 6, 5  # of a legend, in points
+# The characters of a name in a legend, and the font size in points: what fits first is taken.
+_NAME_SIZES = *product([70], [10, 9, 8, 7]), *product([40], [10, 9, 8, 7, 6, 5])
 _MAX_WIDTH = 0.5  # of a legend, as a share of the room
 
 
@@ -64,10 +66,12 @@ def legend(ax: Any) -> None:
     """
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    handles, labels = _entries(ax)
     inside = not isinstance(ax.figure.get_layout_engine(), ConstrainedLayoutEngine)
     width, height = _room(ax, inside)
-    for size in _FONT_SIZES if labels else ():
+    for max_length, size in _NAME_SIZES:
+        handles, labels = _entries(ax, max_length)
+        if not labels:
+            return
         drawn = _legend(ax, handles, labels, size, inside)
         n_columns = int(np.ceil(drawn.get_window_extent().height / height))
         if n_columns > 1:
@@ -85,10 +89,10 @@ def _room(ax: Any, inside: bool) -> tuple[float, float]:
     return ax.figure.bbox.width / n_columns, ax.figure.bbox.height / n_rows
 
 
-def _entries(ax: Any) -> tuple[list, list[str]]:
+def _entries(ax: Any, max_length: int) -> tuple[list, list[str]]:
     """Return the handles and labels of a legend, with a count of those left out."""
     handles, labels = ax.get_legend_handles_labels()
-    labels = number_duplicates([_shorten(text, 40) for text in labels])
+    labels = number_duplicates([_shorten(text, max_length) for text in labels])
     if len(labels) > _MAX_ENTRIES:
         from matplotlib.lines import Line2D
 

@@ -65,7 +65,7 @@ class TradeoffDisplay:
         param : str
             A parameter of the candidates, or its last part: "eps" for "selector__eps". Candidates
             without it, without a number for it, or without a score are left out. There is a curve
-            for each combination of the other parameters.
+            for each combination of the other parameters, named by those that differ.
         metric : str, default="score"
             The name of one of several scorers.
         ax : matplotlib axes, default=None
@@ -87,16 +87,23 @@ class TradeoffDisplay:
             known = [name[10:] for name in results if name.startswith("mean_test_")]
             raise ValueError(f"metric={metric!r} was not scored; there is {known}.")
         name = _full_name(param, {key for given in results["params"] for key in given})
-        series = _series([{k: v for k, v in p.items() if k != name} for p in results["params"]])
+        candidates = results["params"]
         scores, spreads = results[f"mean_test_{metric}"], results[f"std_test_{metric}"]
-        rows = [
-            (float(given[name]), scores[i], spreads[i], series[i])
-            for i, given in enumerate(results["params"])
+        shown = [
+            i
+            for i, given in enumerate(candidates)
             if isinstance(given.get(name), int | float | np.number) and np.isfinite(scores[i])
         ]
-        if not rows:
+        if not shown:
             raise ValueError(f"param={param!r} is no number in any candidate that has a score.")
-        points = pd.DataFrame(rows, columns=["value", "score", "spread", "series"])
+        points = pd.DataFrame(
+            {
+                "value": [float(candidates[i][name]) for i in shown],
+                "score": scores[shown],
+                "spread": spreads[shown],
+                "series": _series([_without(candidates[i], name) for i in shown]),
+            }
+        )
         return cls(points, name, metric).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
@@ -112,44 +119,55 @@ class TradeoffDisplay:
         TradeoffDisplay
             This display.
         """
-        self.ax_, self.figure_ = get_axes(ax)
         several = self.points["series"].nunique() > 1
+        self.ax_, self.figure_ = get_axes(ax, (8.5, 4.0) if several else (6.4, 4.0))
         scale = ParameterScale(self.points["value"])
         places = self.points.assign(value=scale.place(self.points["value"]))
         for i, (series, points) in enumerate(places.groupby("series", sort=False)):
             points = points.sort_values("value")
+            colour = COLOURS[i % len(COLOURS)]
             self.ax_.errorbar(
                 points["value"],
                 points["score"],
                 yerr=points["spread"],
                 marker="o",
                 capsize=3,
-                color=COLOURS[i % len(COLOURS)],
+                color=colour,
+                ecolor=(colour, 0.5),  # so that curves are seen where many bars meet
                 ls=STYLES[i // len(COLOURS) % len(STYLES)],
                 label=series if several else None,
             )
         scale.label(self.ax_)
         self.ax_.set_xlabel(self.param.rpartition("__")[2])
-        self.ax_.set_ylabel(f"test {self.score}, mean and deviation over folds")
+        self.ax_.set_ylabel(f"test {self.score}\nmean ± standard deviation over folds")
         tidy(self.ax_)
         if several:
             legend(self.ax_)
         return self
 
 
+def _without(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in params.items() if key != name}
+
+
 def _series(others: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name the combination of other parameters that each candidate has."""
-    keys = [(format_params(params), _modules(params)) for params in others]
-    distinct = list(dict.fromkeys(keys))
-    names = dict(zip(distinct, number_duplicates([words for words, _ in distinct]), strict=True))
-    return [names[key] for key in keys]
+    """Name the combination of other parameters that each candidate has by those that differ."""
+    names = dict.fromkeys(name for params in others for name in params)
+    varying = [name for name in names if len({_key(params, name) for params in others}) > 1]
+    differing = [{k: params[k] for k in varying if k in params} for params in others]
+    keys = [tuple(_key(params, name) for name in params) for params in differing]
+    texts = dict(zip(keys, map(format_params, differing), strict=True))
+    numbered = dict(zip(texts, number_duplicates([*texts.values()]), strict=True))
+    return [numbered[key] for key in keys]
 
 
-def _modules(params: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the identities of the modules among parameters, whose texts may be equal."""
-    nets = [value for value in params.values() if isinstance(value, NeuralNet)]
-    values = [*params.values(), *(net.module for net in nets)]
-    return tuple(id(value) for value in values if isinstance(value, nn.Module))
+def _key(params: Mapping[str, Any], name: str) -> tuple[str, str, int] | None:
+    """Return a parameter's name and text, and the identity of a module: texts may be equal."""
+    if name not in params:
+        return None
+    value = params[name]
+    module = value.module if isinstance(value, NeuralNet) else value
+    return name, format_params({name: value}), id(module) if isinstance(module, nn.Module) else 0
 
 
 def _full_name(param: str, known: set[str]) -> str:

@@ -90,8 +90,16 @@ def test_a_legend_is_never_cut(layout):
     assert boxes[0].x1 <= drawn[1].ax_.get_window_extent().x0  # not on the other axes
 
 
+def test_a_few_long_names_are_shown_whole(check_texts):
+    names = [LONG.format(i) for i in range(6)]
+    display = trade_offs(names)
+    assert shown(display) == names
+    assert display.ax_.get_window_extent().width > 0.4 * display.figure_.bbox.width
+    check_texts(display)
+
+
 def test_names_that_differ_in_the_middle_are_told_apart(check_texts):
-    display = curves([f"{'a' * 30}{i}{'b' * 30}" for i in range(3)])
+    display = curves([f"{'a' * 40}{i}{'b' * 40}" for i in range(3)])
     first, *others = shown(display)
     assert "…" in first
     assert others == [f"{first} (2)", f"{first} (3)"]

@@ -189,6 +189,29 @@ def test_an_infinite_eps_stands_at_the_right(data, values, check_texts):
     check_texts(display)
 
 
+def test_curves_are_named_by_the_parameters_that_differ(search):
+    found = sklearn.clone(search)
+    found.best_estimator_ = search.best_estimator_
+    grid = [("a", 1), ("a", 2), ("b", 1)]
+    candidates = [
+        {"selector": "same", "lr": lr, "net__lr": 0.1, "selector__d": d}
+        for lr, d in [*grid, ("c", "not drawn")]
+    ]
+    del candidates[2]["net__lr"]
+    found.cv_results_ = {
+        "params": candidates,
+        "mean_test_score": np.arange(4.0),
+        "std_test_score": np.ones(4),
+    }
+    points = TradeoffDisplay.from_search(found, "d").points
+    assert points["series"].tolist() == ["lr=a, lr=0.1", "lr=a, lr=0.1", "lr=b"]
+    assert points["score"].tolist() == [0.0, 1.0, 2.0]
+    del candidates[0]["net__lr"], candidates[1]["net__lr"]
+    candidates[2]["lr"] = "a"
+    points = TradeoffDisplay.from_search(found, "d").points
+    assert points["series"].tolist() == [""] * 3
+
+
 def test_candidates_without_a_score_are_left_out(search):
     broken = sklearn.clone(search)
     broken.cv_results_ = {**search.cv_results_, "mean_test_score": np.full(6, np.nan)}
