@@ -74,6 +74,18 @@ def test_ci_runs_no_step_that_it_does_not_have():
     assert done.stdout.startswith("there is no step 'nothing'; steps: ")
 
 
+@pytest.mark.parametrize("name", ["python -m pytest", "plot_quickstart.py", "nothing"])
+def test_ci_runs_commands_of_the_readme(name):
+    done = subprocess.run([BASH, CI / "readme", name], capture_output=True, text=True, check=False)
+    if name == "nothing":
+        assert done.returncode == 1
+        assert done.stderr == "no command of README.md has 'nothing'\n"
+    else:
+        assert f'run_readme "{name}"' in (CI / "run").read_text(encoding="utf-8")
+        (command,) = done.stdout.splitlines()
+        assert command.startswith("python -m pip install") and name in command
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_may_read_and_only_a_publication_more(path):
     workflow = read_yaml(path)
