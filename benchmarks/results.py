@@ -136,7 +136,8 @@ def report(data: dict) -> Iterator[str]:
         "jobs": (
             "Two jobs",
             "Seconds a round on two cores. In brackets, here and below, the 95% interval of the "
-            "median ratio within a turn.",
+            "median ratio within a turn. The last line, products of 256 x 256 in cache, is what "
+            "the machine's two cores give: a virtual core may be half of a real one.",
             ("workload",),
         ),
         "grid": (

@@ -8,6 +8,7 @@ and the median of the ratios of two contestants in the same turn.
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,9 @@ from benchmarks.peers import PEERS, Peer, PeerUnavailable
 from benchmarks.torch_models import Convolutions, Recurrent, make_module
 from benchmarks.workloads import MLP, ROW_BYTES, WORKLOADS, Workload
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
+from skfed.utils._torch_context import one_torch_thread
 
+needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 ROUNDS = {"W1": 5, "W2": 1, "W3": 5, "W4": 1, "W5": 5}  # of each contestant in a turn
 
 
@@ -137,11 +140,10 @@ def test_flops(images, workload):
     assert work.flops(0, 1) == counted
 
 
+@needs_two_cores
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_two_jobs(benchmark, compare, folders, workload):
     """Compare two jobs on two cores with one."""
-    if (os.cpu_count() or 1) < 2:
-        pytest.skip("needs two cores")
     work, data = WORKLOADS[workload], load(folders[workload])
 
     def time_rounds(n_jobs: int) -> list[float]:
@@ -154,10 +156,31 @@ def test_two_jobs(benchmark, compare, folders, workload):
     print(f"\n{workload}:", *found.lines(), sep="\n")
 
 
+@needs_two_cores
+def test_two_cores(benchmark, compare):
+    """Compare two threads with one for products in cache: the most that two jobs can gain."""
+    a = torch.randn(256, 256)
+
+    def multiply(n_products: int) -> None:
+        with one_torch_thread():
+            for _ in range(n_products):
+                torch.mm(a, a)
+
+    def time_products(n_jobs: int) -> list[float]:
+        with ThreadPoolExecutor(n_jobs) as pool:
+            started = time.perf_counter()
+            list(pool.map(multiply, [400 // n_jobs] * n_jobs))
+            return [time.perf_counter() - started]
+
+    contestants = {f"n_jobs={n_jobs}": partial(time_products, n_jobs) for n_jobs in (1, 2)}
+    found = compare("jobs", contestants, base="n_jobs=2", n_turns=9)
+    benchmark.extra_info["workload"] = "400 products alone"
+    print(*found.lines(), sep="\n")
+
+
+@needs_two_cores
 def test_grid_of_two_jobs(benchmark, compare, wisdm):
     """Compare two jobs with one for a grid of 8 candidates on three folds of WISDM."""
-    if (os.cpu_count() or 1) < 2:
-        pytest.skip("needs two cores")
     X, y, clients = wisdm
     grid = {"selector__d": [3, 6, 9, 12], "estimator__lr": [0.01, 0.1]}
 
