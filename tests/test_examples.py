@@ -137,6 +137,9 @@ def conclude_write_a_rule(found, said):
     fits = found["fits"].items()
     final = {k: np.mean([m.history_["val_score"].tail(10).mean() for m in ms]) for k, ms in fits}
     assert final["near the median"] > final["random"] > final["power-of-choice"]
+    wrong = {name: int(share) for name, share in re.findall(r"^(.*): (\d+)%$", said, re.MULTILINE)}
+    assert wrong.keys() == final.keys()
+    assert max(wrong, key=wrong.get) == "power-of-choice"
     assert "{'weight': tensor([2.])}" in said
 
 

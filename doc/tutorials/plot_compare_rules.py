@@ -124,7 +124,9 @@ means.round(2).astype(str) + " ± " + deviations.round(2).astype(str)
 # The curves
 # ----------
 # A list of fits is drawn as its mean, with a band of one standard deviation on either side. The
-# same fits by megabytes and by simulated seconds are other curves.
+# same fits by megabytes and by simulated seconds are other curves. There the fits of a rule end at
+# different costs: the mean ends where the cheapest fit does, and each thin line is the rest of one of
+# the others.
 import matplotlib.pyplot as plt
 
 from skfed.inspection import ConvergenceDisplay
@@ -138,9 +140,7 @@ for ax, x in zip(axes, ["round", "bytes", "elapsed"], strict=True):
     ax.set(ylim=(0.3, 0.9), title="")
     if x != "round":
         ax.set_ylabel("")
-axes[0].set_title(
-    "rpow-d needs fewest rounds, megabytes and seconds", loc="left"
-)
+figure.suptitle("rpow-d needs fewest rounds, megabytes and seconds")
 axes[0].legend(loc="upper left", frameon=False)
 plt.show()
 

@@ -18,7 +18,7 @@ what is wrong with a first version, and compares the results.
 # A selector
 # ----------
 # The rule: draw *d* candidates, poll them, and train the *m* whose loss is closest to the median
-# of all. Those of low loss have little to teach, those of highest loss may have wrong labels.
+# of all. The model fits those of low loss already, those of highest loss may have wrong labels.
 #
 # A selector sees a :class:`~skfed.selection.Round`: sizes, who is available, a generator. It gets
 # losses by ``poll``, which is charged to the round. It returns a
@@ -61,7 +61,7 @@ except AssertionError as error:
 # %%
 # The candidates were sorted, so that of those at the same distance the one with the lowest number
 # is chosen each time, and others never. A random order breaks ties at random. The second version
-# also thinks of a client that failed: its loss is NaN, and would make the median NaN.
+# also allows for a client that failed: its loss is NaN, and would make the median NaN.
 
 
 class NearMedian(BaseSelector):
@@ -133,9 +133,7 @@ from skfed.inspection import ConvergenceDisplay
 
 figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
 ConvergenceDisplay.from_estimators(fits, smooth=5, ax=ax)
-ax.set_title(
-    "Power-of-choice looks for the clients with wrong labels", loc="left"
-)
+ax.set_title("Power-of-choice trains clients with wrong labels most often")
 plt.show()
 
 # %%

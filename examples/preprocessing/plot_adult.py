@@ -2,12 +2,15 @@
 Adult: from raw columns to a Pipeline, by occupation
 ====================================================
 
-Adult has numbers that have to be scaled, text that has to be encoded, and missing values. Each
-occupation is a client that keeps its rows. A ColumnTransformer of federated transformers is fitted
-from statistics that clients send, and compared with scikit-learn's on the rows in one place, and
-with scaling by each client's own statistics.
+Preprocessing that is fitted from statistics that clients send is as accurate as scikit-learn's on
+the rows in one place, and takes less than a tenth of the bytes. Scaling by each client's own
+statistics is slightly less accurate.
 
-The data are read from ``$SKFED_DATA``, or downloaded.
+Adult has numbers that have to be scaled, text that has to be encoded, and missing values. Each
+occupation is a client that keeps its rows. A ColumnTransformer has federated transformers, or
+scikit-learn's, as its steps.
+
+The data are read from ``$SKFED_DATA``, or downloaded if they are not there.
 """
 
 # sphinx_gallery_thumbnail_path = 'images/adult.png'
