@@ -177,3 +177,36 @@ def test_the_gallery_orders_examples_that_there_are(gallery):
     names = ["plot_wisdm_pipeline.py", "plot_skorch_net.py", "plot_new.py", "plot_quickstart.py"]
     first = ["plot_quickstart.py", "plot_skorch_net.py", "plot_wisdm_pipeline.py", "plot_new.py"]
     assert sorted(names, key=gallery.rank) == first
+
+
+RESULTS = (DOC.parent / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+
+
+def results_of(heading):
+    """Return the cells of the table under a heading of the benchmarks' results, by rows."""
+    section = RESULTS.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"]
+    return section, rows[2:]  # behind the header and its line
+
+
+def guide(name):
+    """Return the text of a page of the user guide, on one line."""
+    return " ".join((DOC / "user_guide" / f"{name}.rst").read_text(encoding="utf-8").split())
+
+
+def test_the_guides_seconds_of_a_search_are_those_of_the_benchmarks():
+    section, [(one, two, _)] = results_of("Two jobs for a grid")
+    assert "over 8 candidates and three folds of WISDM on two cores" in section
+    said = f"On two cores, 8 candidates on three folds of WISDM take {float(two):.1f} s"
+    assert f"{said} instead of {float(one):.1f} s." in guide("engines")
+
+
+def test_the_guides_cost_of_preprocessing_is_that_of_the_benchmarks():
+    section, rows = results_of("Preprocessing")
+    (size,) = re.findall(r"transformers to ([\d,]+ rows of \d+ clients)", section)
+    said = f"a fit to {size} takes at most twice the time of scikit-learn's on the pooled rows, and"
+    assert f"{said} less for medians and quantiles" in guide("preprocessing")
+    ratios = {name: float(ratio.split()[0]) for name, *_, ratio in rows}
+    assert len(ratios) == 8
+    assert max(ratios.values()) <= 2
+    assert max(ratios["median imputer"], ratios["robust scaler"]) < 1

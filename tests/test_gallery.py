@@ -206,17 +206,107 @@ def conclude_time_to_accuracy(rows):
         assert trained[1] < trained[0]
 
 
+def conclude_adult(rows):
+    """Read the share of right rows, and kB for preprocessing."""
+    pooled, federated, own = (
+        rows[name] for name in ("in one place", "federated", "each client's own scale")
+    )
+    assert federated[0] == pytest.approx(pooled[0], abs=0.002)
+    assert federated[0] - 0.02 < own[0] < federated[0]
+    assert federated[1] < pooled[1] / 10
+
+
+def conclude_dask(rows):
+    assert rows["seconds a round, Dask, two workers"] > rows["seconds a round, one process"]
+
+
+def conclude_eps_and_d(rows):
+    align, power = (
+        {name: cells[0] for name, cells in rows.items() if name.startswith(f"{parameter}=")}
+        for parameter in ("eps", "d")
+    )
+    assert max(power, key=power.get) == "d=2"
+    assert max(align.values()) > max(power.values())
+    assert max(align.values()) > align["eps=0"]
+
+
+def conclude_own_selector(rows):
+    own, power, random = (
+        rows[name][2]  # MB to an accuracy
+        for name in ("AboveAverage(d=6)", "PowerOfChoice(d=6, m=3)", "RandomSelector(m=3)")
+    )
+    assert own == pytest.approx(power, rel=0.2)
+    assert min(own, power) > random
+
+
+def conclude_paying_and_free(rows):
+    """Read the accuracy, the free users included, and the most wrong labels of one of them."""
+    cold, warm = rows["warmup=0"], rows["warmup=0.2"]
+    assert warm[0] > cold[0]
+    assert warm[1] < cold[1]
+    alone, moderate, large = (rows[f"eps={eps}"] for eps in (0, 0.4, 2.0))
+    assert moderate[0] > alone[0] > large[0]
+    assert moderate[1] > alone[1] == 0 == moderate[2] < large[2]
+    assert min(rows["loss, eps=0.4"][0], rows["accuracy, eps=0.2"][0]) > alone[0]
+    trial = [rows[f"weight={weight}"][1] for weight in (0, 0.05, 1)]
+    assert trial[1] > 0.9 > trial[0]
+    assert trial[1] == pytest.approx(trial[2], abs=0.02)
+
+
+def conclude_skorch_net(rows):
+    assert rows["accuracy:"][0] > 0.8  # more than four in five
+
+
+def conclude_whose_statistics(rows):
+    """Read accuracies for users who pay, for others, and for those who were not in fit."""
+    alike, free, second = (
+        [rows[f"{data}, {by}"] for by in ("all clients", "priority clients", "each client")]
+        for data in (
+            "as they are",
+            "free phones in other units",
+            "every second phone in other units",
+        )
+    )
+    assert alike[0][0] == pytest.approx(alike[1][0], abs=0.01)
+    assert alike[2][0] < alike[0][0] - 0.02
+    for everybody, priority, own in (free, second):
+        assert own[0] > max(everybody[0], priority[0]) + 0.05
+        assert own[1] > max(everybody[1], priority[1])
+    assert second[2][2] < second[0][2] - 0.05
+
+
+def conclude_wisdm_pipeline(rows):
+    """Read accuracies, and kB for preprocessing."""
+    pooled, federated, own = (
+        rows[name] for name in ("in one place", "federated", "each user's own")
+    )
+    assert federated[0] == pytest.approx(pooled[0], abs=0.002)
+    assert own[0] > federated[0]
+    assert federated[2] < pooled[2] / 10
+    assert rows["the twelve with most rows"] < rows["the others"]
+
+
 CONCLUSIONS = {
     "plot_accuracy_per_byte": conclude_accuracy_per_byte,
+    "plot_adult": conclude_adult,
+    "plot_dask": conclude_dask,
+    "plot_eps_and_d": conclude_eps_and_d,
     "plot_fairness": conclude_fairness,
     "plot_hostile": conclude_hostile,
     "plot_intermittent": conclude_intermittent,
+    "plot_own_selector": conclude_own_selector,
+    "plot_paying_and_free": conclude_paying_and_free,
+    "plot_skorch_net": conclude_skorch_net,
     "plot_time_to_accuracy": conclude_time_to_accuracy,
+    "plot_whose_statistics": conclude_whose_statistics,
+    "plot_wisdm_pipeline": conclude_wisdm_pipeline,
 }
 
 
 @pytest.mark.parametrize("name", CONCLUSIONS)
 def test_examples_end_as_their_first_lines_say(pages, name):
+    if NOT_RUN in pages[name]:
+        pytest.skip(f"the site was built without running {name}")
     CONCLUSIONS[name](rows_of(pages[name]))
 
 

@@ -125,8 +125,8 @@ means.round(2).astype(str) + " ± " + deviations.round(2).astype(str)
 # ----------
 # A list of fits is drawn as its mean, with a band of one standard deviation on either side. The
 # same fits by megabytes and by simulated seconds are other curves. There the fits of a rule end at
-# different costs: the mean ends where the cheapest fit does, and each thin line is the rest of one of
-# the others.
+# different costs: the mean ends where the cheapest fit does, and each thin line is the rest of one
+# of the others.
 import matplotlib.pyplot as plt
 
 from skfed.inspection import ConvergenceDisplay

@@ -78,8 +78,8 @@ print(*(path.relative_to(folder) for path in files[:4]), "...", sep="\n")
 # In the notebook
 # ---------------
 # The simulation reads the rows of all sites, and says whose each row is. The folder ``examples`` is
-# in a checkout of the repository only: where skfed was installed from the registry, append the folder
-# of your copy.
+# in a checkout of the repository only: where skfed was installed from the registry, append the
+# folder of your copy.
 import sys
 
 import skfed

@@ -54,6 +54,9 @@ def main():
     print("best d:", search.best_params_["selector__d"])
     # The first round takes longest: workers import skfed and receive the rows.
     fits = {"one process": here, "Dask, two workers": there}
+    for name, model in fits.items():
+        seconds = model.history_["round_seconds"].median()
+        print(f"seconds a round, {name}  {seconds:.4f}")
     display = ConvergenceDisplay.from_estimators(fits, y="round_seconds")
     title = "Messages take longer than the training of a small net"
     display.ax_.set(yscale="log", ylabel="seconds a round", title=title)

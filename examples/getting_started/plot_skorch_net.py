@@ -2,10 +2,10 @@
 A skorch net, and a GPU
 =======================
 
-A skorch net is federated as it is: here a small convolutional network on the digits' images, with
-Adam on every client, early stopping by validation loss, and a GPU if there is one. The net defines
-what is trained: module, criterion, optimizer, learning rate, batch size, device. The parameters of
-skfed define how it is federated.
+A skorch net is federated as it is: after ten rounds, a small convolutional network is right on more
+than four in five new images of digits, with Adam on every client, early stopping by validation
+loss, and a GPU if there is one. The net defines what is trained: module, criterion, optimizer,
+learning rate, batch size, device. The parameters of skfed define how it is federated.
 """
 
 import matplotlib.pyplot as plt

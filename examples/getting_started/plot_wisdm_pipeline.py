@@ -2,10 +2,10 @@
 Phones: pandas and a Pipeline on WISDM
 ======================================
 
-A DataFrame with missing values goes through a Pipeline that imputes and scales it, by statistics
-that the clients send, into a federated estimator. Power-of-choice trains the people that the model
-is worst for, not those with the most data. Preprocessing by these statistics is compared with
-scikit-learn's on all rows, and with each user's own: accuracy and bytes.
+Power-of-choice trains the people that the model is worst for, not those with the most data.
+Imputing and scaling by statistics that the clients send is as accurate as scikit-learn's on all
+rows, and takes less than a tenth of the bytes; each user's own statistics are better for users who
+were in fit. A DataFrame with missing values goes through a Pipeline into a federated estimator.
 
 Thirty-six people carried a phone; the task is to predict their activity from its accelerometer.
 Each person is a client. The data are read from ``$SKFED_DATA``; the docstring of
@@ -123,6 +123,13 @@ print(means.to_string(float_format="{:.3f}".format))
 
 # %%
 # Power-of-choice selected not the users with most data, but those with the highest loss.
+history = model[-1].history_
+times = history["cohort"].explode().value_counts()
+n_rows = pd.Series(wisdm.clients[train]).value_counts()
+times = times.reindex(n_rows.index, fill_value=0)  # users by rows, most first
+print("rounds in which a user trained, on average:")
+print(f"the twelve with most rows  {times[:12].mean():.1f}")
+print(f"the others  {times[12:].mean():.1f}")
 display = SelectionDisplay.from_estimator(model[-1])
 display.ax_.set_title("Users with the most data are not selected most")
 plt.show()

@@ -2,6 +2,11 @@
 Whose statistics scale the rows: all clients', the priority clients', or their own
 ==================================================================================
 
+Where all phones measure alike, statistics of all clients and of the paying ones do equally well
+for the paying users, and each client's own do worse. Where instruments differ, each client's own
+statistics are far better for the paying users, and better for the others in fit; but people who
+were not in fit may do badly with a net that was trained on such rows.
+
 Thirty-six people carried a phone, and twelve of them have priority: they pay. The same linear net
 is trained on rows that are scaled in three ways, and tested on new rows of the twelve, on new rows
 of the others, and on people who were not in fit. The data are taken as they are, and as they would
@@ -96,15 +101,14 @@ found = pd.DataFrame(
     for seed in range(3)
 )
 means = found.groupby(["data", "scaled by"], sort=False).mean()
-print(means.round(3).to_string())
+shown = means.set_axis(means.index.map(", ".join))
+print(shown.round(3).to_string())
 
 # %%
-# Where all phones measure alike, statistics of all clients and of the paying ones do equally well
-# for the paying users, and each client's own do worse; users who do not pay gain by their own.
-# Where instruments differ, each client's own statistics are far better for all who were in fit.
-# Those of the priority clients alone are at no point clearly the best here. People who were not in
-# fit are scaled by the statistics of all clients: with instruments of both sorts in use, a net that
-# was trained on rows scaled by their owners' statistics does badly on them.
+# Users who do not pay gain by their own statistics in all three cases. Those of the priority
+# clients alone are at no point clearly the best here. People who were not in fit are scaled by the
+# statistics of all clients: with instruments of both sorts in use, a net that was trained on rows
+# scaled by their owners' statistics does badly on them.
 plt.style.use(STYLE)
 fig, ax = plt.subplots(figsize=(8, 4), layout="constrained")
 drawn = means["paying"].unstack()

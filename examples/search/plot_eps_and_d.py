@@ -4,9 +4,9 @@ Choosing eps and d with a grid search
 
 One search compares values of FedALIGN's eps, values of power-of-choice's d, and the two selectors,
 by the accuracy on the priority clients. FedALIGN is best with an eps that lets free hospitals help;
-eps=0 trains the priority hospitals alone. Power-of-choice ignores who has priority: the more
-hospitals it polls, the more it trains those with the highest loss, and the less accurate the model
-is for the priority hospitals.
+eps=0 trains the priority hospitals alone. Power-of-choice ignores who has priority: it is best with
+d=2, where it trains both hospitals that it draws, whatever their loss. With a larger d it trains
+those with the highest loss, and the model is less accurate for the priority hospitals.
 
 eps sets which updates FedALIGN uses, d how many candidates power-of-choice polls; both are
 parameters like any other. Ten hospitals hold digits; the first two have priority. Folds are split
@@ -69,11 +69,9 @@ for name in ("eps", "d"):  # a candidate has one of them
     shown = candidates[
         [f"param_{step}__{name}", "mean_test_score", "std_test_score"]
     ]
-    print(
-        shown.set_axis([name, "accuracy", "deviation"], axis=1)
-        .round(3)
-        .to_string(index=False)
-    )
+    values = [f"{name}={value:g}" for value in shown.pop(shown.columns[0])]
+    table = shown.set_axis(values).set_axis(["accuracy", "deviation"], axis=1)
+    print(table.round(3).to_string())
 print("best:")
 for name, value in search.best_params_.items():
     print(f"{name} = {value}")
@@ -86,5 +84,5 @@ figure, axes = plt.subplots(
 TradeoffDisplay.from_search(search, "eps", ax=axes[0])
 TradeoffDisplay.from_search(search, "d", ax=axes[1])
 axes[0].set_title("FedALIGN: free hospitals help")
-axes[1].set(title="Power-of-choice: a large d is worse", ylabel="")
+axes[1].set(title="Power-of-choice: d=2 is best", ylabel="")
 plt.show()

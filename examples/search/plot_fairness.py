@@ -60,7 +60,7 @@ for ax, (name, model) in zip(axes, models.items(), strict=True):
     )
     lowest = drawn.table["accuracy"].min()
     ax.axhline(lowest, color="black", linestyle=":")
-    ax.set(title=f"{name}: the lowest accuracy is {lowest:.2f}", ylim=(0.8, 1))
+    ax.set(title=f"{name}: the lowest accuracy is {lowest:.2f}", ylim=(0, 1))
 axes[0].set_xlabel("")
 
 # %%

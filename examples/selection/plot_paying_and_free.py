@@ -80,18 +80,8 @@ axes[0].set(
 axes[0].get_legend().remove()
 ConvergenceDisplay.from_estimators(warmups, y="n_aggregated", ax=axes[1])
 axes[1].set(ylabel="users that train, of 20", yticks=range(0, 21, 5))
-axes[1].set_title("and fewer users with wrong labels train")
+axes[1].set_title("and fewer users train")
 axes[1].legend(loc="upper right", frameon=False)
-
-# %%
-# eps, and the included users
-# ---------------------------
-# eps bounds the distance of a user's loss from that of the paying users. With 0 no free user is
-# included; a larger eps includes more wrong labels; an infinite one trains on all users. The table
-# has the accuracy for the paying users, the free users in the last round's cohort, and the largest
-# share of wrong labels of one of them.
-EPS = (0, 0.4, 0.8, 1.6, 2.0, np.inf)
-by_eps = {eps: train(FedAlignSelector(eps=eps, warmup=0.2)) for eps in EPS}
 
 
 def included(model):
@@ -101,20 +91,35 @@ def included(model):
 
 
 def summarise(model):
-    """Return a row of the table."""
-    shares = [WRONG[user] for user in included(model) if user in WRONG]
-    largest = f"{max(shares):.2f}" if shares else "-"
+    """Return a row of a table."""
     return {
         "accuracy": model.history_["val_score"].iloc[-1],
         "free users included": len(included(model)),
-        "most wrong labels": largest,
+        "most wrong labels": max(
+            (WRONG.get(user, 0.0) for user in included(model)), default=0.0
+        ),
     }
 
 
-table = pd.DataFrame(
-    {f"eps={eps}": summarise(model) for eps, model in by_eps.items()}
-).T
-print(table.to_string(float_format="{:.2g}".format))
+def tabulate(models):
+    """Print a row for each model."""
+    rows = {name: summarise(model) for name, model in models.items()}
+    print(pd.DataFrame(rows).T.to_string(float_format="{:.2g}".format))
+
+
+# %%
+# The accuracy for the paying users, the free users in the last round's cohort, and the largest
+# share of wrong labels of one of them.
+tabulate(warmups)
+
+# %%
+# eps, and the included users
+# ---------------------------
+# eps bounds the distance of a user's loss from that of the paying users. With 0 no free user is
+# included; a larger eps includes more wrong labels; an infinite one trains on all users.
+EPS = (0, 0.4, 0.8, 1.6, 2.0, np.inf)
+by_eps = {eps: train(FedAlignSelector(eps=eps, warmup=0.2)) for eps in EPS}
+tabulate({f"eps={eps}": model for eps, model in by_eps.items()})
 
 # %%
 # A user is black in the rounds in which it trained. Free users are sorted by their wrong labels.
@@ -141,8 +146,7 @@ both = {
     ),
     "all users": by_eps[np.inf],
 }
-for name, model in both.items():
-    print(f"{name}: {len(included(model))} included")
+tabulate(both)
 display = ConvergenceDisplay.from_estimators(both)
 display.ax_.set(ylabel="accuracy for paying users", ylim=(0.7, 1.0))
 display.ax_.set_title("Losses and accuracies find the users that help")
@@ -163,13 +167,14 @@ for weight in weights:
     groups = of_paying, ~of_paying
     scores.append([model.score(X_test[who], y_test[who]) for who in groups])
 
+groups = [f"digits of the {who} users" for who in ("paying", "trial")]
+table = pd.DataFrame(
+    scores, [f"weight={weight}" for weight in weights], groups
+)
+print(table.round(3).to_string())
 figure, ax = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
-for column, who in enumerate(("paying", "trial")):
-    ax.plot(
-        [row[column] for row in scores],
-        "o-",
-        label=f"digits of the {who} users",
-    )
+for group in groups:
+    ax.plot(table[group].to_numpy(), "o-", label=group)
 ax.set_xticks(range(len(weights)), weights)
 ax.set(
     xlabel="weight of the trial users (a paying user has 1)",
