@@ -636,36 +636,6 @@ def test_bad_parameters(params, match):
         fit(**params)
 
 
-class Waits(BaseDevices):
-    """Has latencies that only ``_speeds`` knows."""
-
-    def __init__(self, latencies):
-        self.latencies = latencies
-
-    def _speeds(self, federation, clients, round, streams, fixed_streams):
-        return Speeds(1e3, 1e3, 1e3, np.asarray(self.latencies, float)[clients])
-
-
-def test_a_deadline_below_each_latency_of_own_devices_is_refused():
-    match = r"deadline=1.5 is below the latency of each .* client 'c', 2.0 seconds: raise deadline"
-    with pytest.raises(ValueError, match=match):
-        fit(devices=Waits([4, 3, 2, 3]), deadline=1.5)
-    model = fit(devices=Waits([4, 3, 1, 3]), deadline=1.5, n_rounds=1)
-    assert model.history_["failed"][0] == ("a", "b", "d")
-
-
-def test_own_devices_with_one_client_in_time_among_many_are_taken():
-    n_clients = 1500
-    latencies = np.full(n_clients, 2.0)
-    rows, y = np.zeros((n_clients, 1), dtype=np.float32), np.arange(n_clients) % 2
-    model = estimator(selector=RandomSelector(2), devices=Waits(latencies), deadline=1.5)
-    with pytest.raises(ValueError, match="of client 0, 2.0 seconds"):
-        model.fit(rows, y, clients=np.arange(n_clients))
-    latencies[-1] = 1.0
-    with pytest.warns(UserWarning, match="clients were late"):
-        model.fit(rows, y, clients=np.arange(n_clients))
-
-
 def test_the_regressor_has_a_clock_too():
     model = FederatedRegressor(devices=DEVICES, deadline=20.0, report_goal=0.5, n_rounds=2)
     history = model.fit(X, X[:, 0], clients=CLIENTS).history_

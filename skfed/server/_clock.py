@@ -20,7 +20,6 @@ from skfed.server._limits import Limits
 from skfed.server._state import ServerState
 from skfed.utils._seeding import Purpose
 
-_CHUNK = 1000  # clients
 _UNANSWERED = Outcome.LATE, Outcome.AWAY
 
 
@@ -41,10 +40,7 @@ class Clock:
         """Return the clock of a fit; raise if its devices do not fit the clients."""
         devices = config.devices and config.devices.bound(federation, config.deadline)
         draws = Draws(federation, server.seed, batch_size(server.net))
-        clock = cls(devices, measured, config.limits, draws, model_bytes(server.net))
-        if devices is not None and config.deadline is not None:
-            clock._check_deadline(devices, config.deadline, server.round)
-        return clock
+        return cls(devices, measured, config.limits, draws, model_bytes(server.net))
 
     @property
     def is_timed(self) -> bool:
@@ -82,31 +78,9 @@ class Clock:
     def expected(self, exchange: Exchange, round: int) -> np.ndarray:
         """Return the seconds that an exchange is expected to take each client."""
         assert self.devices is not None
-        return self._seconds(
-            exchange, self._expected_speeds(self.devices, np.unique(exchange.clients), round)
-        )
-
-    def _expected_speeds(self, devices: BaseDevices, clients: np.ndarray, round: int) -> Speeds:
+        federation, clients = self.draws.federation, np.unique(exchange.clients)
         fixed = partial(self.draws.streams, Purpose.DEVICES, 0)
-        return devices.expected(self.draws.federation, clients, round, fixed)
-
-    def _check_deadline(self, devices: BaseDevices, deadline: float, round: int) -> None:
-        """Refuse a deadline below all latencies, which ``bound`` does not know of all devices."""
-        federation = self.draws.federation
-        least, fastest = np.inf, 0
-        # By chunks, since the first has a client that is in time unless the deadline is a mistake.
-        for start in range(0, len(federation), _CHUNK):
-            clients = np.arange(start, min(start + _CHUNK, len(federation)))
-            latencies = self._expected_speeds(devices, clients, round).latency
-            if (latencies <= deadline).any():
-                return
-            if latencies.min() < least:
-                least, fastest = float(latencies.min()), start + int(latencies.argmin())
-        (name,) = federation.names([fastest])
-        raise ValueError(
-            f"deadline={deadline} is below the latency of each client, the least of which is that "
-            f"of client {name!r}, {least} seconds: raise deadline, or lower latency."
-        )
+        return self._seconds(exchange, self.devices.expected(federation, clients, round, fixed))
 
     def _speeds(self, exchange: Exchange, round: int) -> Speeds:
         """Return the speeds of the distinct clients of an exchange, which keeps them."""
