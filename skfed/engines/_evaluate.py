@@ -57,8 +57,9 @@ class BatchEvaluation:
             prepared, y = dataset.prepare(numbers)
             set_state(net, self.state)
             net._set_training(False)
+            # Copied, since an output may be a view of X, whose memory the next product uses.
             outputs = [
-                net.module_(dataset.take(prepared[start:end], memory))
+                net.module_(dataset.take(prepared[start:end], memory)).clone()
                 for start, end in cut_into_products(len(numbers), self.product_rows)
             ]
             batches = Batches(net, y, torch.cat(outputs), dataset.weigh(numbers), ends)

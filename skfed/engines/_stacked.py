@@ -155,11 +155,13 @@ class StackedEngine:
         return self._limit(self.plan.row_bytes, self.plan.row_bytes)
 
     def _product_rows(self) -> int:
-        """Return the rows of a product of a poll: X is still in the cache when it is multiplied.
+        """Return the rows of a product of a poll.
 
-        They fill registers, so that each row is rounded as in a product of all.
+        On a CPU a quarter of the limit, so that X is still in the cache when it is multiplied, in
+        multiples of 16, which fill registers: each row is rounded as in a product of all.
         """
-        return max(1, self._evaluation_limit() // 64) * 16
+        limit = self._evaluation_limit()
+        return max(16, limit // 64 * 16) if self.dataset.device.type == "cpu" else limit
 
     @property
     def validation_rows(self) -> int | None:
