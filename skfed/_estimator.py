@@ -278,7 +278,9 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
     def _restore_fitted(self, fitted: dict[str, Any]) -> None:
         self._validate_params()
         self.__dict__.update(from_fitted_state(fitted, self._unfitted_server))
-        # Those of the net, whatever the file says.
+        # Those of the net, whatever the file says; only a linear one has any.
+        for name in ("coef_", "intercept_"):
+            self.__dict__.pop(name, None)
         self.__dict__.update(self._problem.linear_attributes(self.net_))
 
     def _partial_fit(self, X, y, clients, sample_weight, classes=None) -> Self:

@@ -15,6 +15,7 @@ from torch import nn
 
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.aggregation import Scaffold
+from skfed.modules import MLP
 from skfed.utils import _files
 
 
@@ -225,3 +226,16 @@ def test_coefficients_are_those_of_the_net(saved):
     loaded = clone(model).load(path)
     np.testing.assert_array_equal(loaded.coef_, model.coef_)
     np.testing.assert_array_equal(loaded.intercept_, model.intercept_)
+
+
+def test_a_net_that_is_not_linear_has_no_coefficients_of_a_file(blobs, tmp_path):
+    X, y, clients = blobs
+    path = tmp_path / "model.safetensors"
+    model = FederatedClassifier(MLP(5, (4,), 3), n_rounds=1, random_state=0)
+    model.fit(X, y, clients=clients).save(path)
+    fitted = _files.read(path)
+    fitted["attributes"].update(coef_=np.zeros((3, 5)), intercept_=np.zeros(3))
+    _files.write(path, fitted)
+    loaded = clone(model).load(path)
+    assert not hasattr(loaded, "coef_")
+    assert not hasattr(loaded, "intercept_")
