@@ -116,7 +116,7 @@ def first_lines(paper: Paper, rows: Sequence[Row], n: int) -> Iterator[list[str]
     names = [text.format(rate) for text, rate in rates] if paper.rates else [""]
     for headline, groups in list(paper.judged(rows))[:n]:
         run = [(name, group) for name, group in zip(names, groups, strict=True) if group]
-        cells = [f"{name}*{overall(group)}*: {_held(group)}" for name, group in run]
+        cells = [f"{name}{_verdict(group)}" for name, group in run]
         yield [f"{paper.name}: {headline.words}", "; ".join(cells) or "not run yet"]
 
 
@@ -195,8 +195,8 @@ def _conclusion(paper: Paper, rows: Sequence[Row]) -> Iterator[str]:
             clauses[verdict].append(_clause(headline, groups, verdict))
     sure, depends, not_so = ("; ".join(texts) or "nothing" for texts in clauses.values())
     rates = ", at both rates where there are two" * bool(paper.rates)
-    yield f"- A reader may rely on this{rates}: {sure}."
-    yield f"- This depends (in brackets, in how many rows it holds): {depends}."
+    yield f"- A reader may rely on this{rates} (in brackets, in how many rows it holds): {sure}."
+    yield f"- This depends: {depends}."
     yield f"- A reader may not rely on this{rates}: {not_so}."
     yield ""
     if UNFINISHED in sure + depends + not_so and paper.rates:
@@ -209,10 +209,8 @@ def _clause(headline: Headline, groups: Sequence[Sequence[Row]], verdict: str) -
     words = headline.words
     if len(groups) == 2 and not groups[1] and any(row.rate for row in groups[0]):
         words += UNFINISHED
-    if verdict != PARTLY:
-        return words
     rows = [row for group in groups for row in group]
-    if headline.condition:
+    if verdict == PARTLY and headline.condition:
         where, pattern = headline.condition
         inside = [row for row in rows if _matches(pattern, row)]
         outside = [row for row in rows if row not in inside]

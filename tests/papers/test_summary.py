@@ -137,9 +137,9 @@ def test_the_conclusion_says_where_a_claim_holds():
     rows[1:1] = [row("does not hold", setting="one")] * 2
     rows.append(row("does not hold", words="b: slower"))
     sure, depends, not_so = [line for line in screen(PAPER, rows) if line.startswith("- ")]
-    assert sure.endswith("rates where there are two: nothing.")
+    assert sure.endswith("two (in brackets, in how many rows it holds): nothing.")
     assert depends.endswith(": a is faster: on two (1 of 1, elsewhere 1 of 4).")
-    assert not_so.endswith(": b is slower.")
+    assert not_so.endswith(": b is slower (0 of 1).")
     rows[4] = row("does not hold", setting="two")
     depends = [line for line in screen(PAPER, rows) if line.startswith("- ")][1]
     assert depends.endswith(": nothing.")  # one of five holds
