@@ -122,8 +122,14 @@ def _legend(
 
 
 def format_params(params: Mapping[str, Any]) -> str:
-    """Return the parameters of a search's candidate as text, without the names of steps."""
-    text = ", ".join(f"{name.rpartition('__')[2]}={value}" for name, value in params.items())
+    """Return the parameters of a search's candidate as text.
+
+    Names of steps are left out where those of the parameters differ.
+    """
+    short = {name: name.rpartition("__")[2] for name in params}
+    uses = Counter(short.values())
+    names = {name: own if uses[own] == 1 else name for name, own in short.items()}
+    text = ", ".join(f"{names[name]}={value}" for name, value in params.items())
     return " ".join(text.split())  # the text of a long value has several lines
 
 

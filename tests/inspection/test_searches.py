@@ -204,7 +204,7 @@ def test_curves_are_named_by_the_parameters_that_differ(search):
         "std_test_score": np.ones(4),
     }
     points = TradeoffDisplay.from_search(found, "d").points
-    assert points["series"].tolist() == ["lr=a, lr=0.1", "lr=a, lr=0.1", "lr=b"]
+    assert points["series"].tolist() == ["lr=a, net__lr=0.1", "lr=a, net__lr=0.1", "lr=b"]
     assert points["score"].tolist() == [0.0, 1.0, 2.0]
     del candidates[0]["net__lr"], candidates[1]["net__lr"]
     candidates[2]["lr"] = "a"
