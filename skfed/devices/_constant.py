@@ -33,6 +33,11 @@ class ConstantDevices(BaseDevices):
     public : bool, default=False
         Whether selectors are told the seconds to expect.
 
+    See Also
+    --------
+    skfed.devices.LognormalDevices : Speeds drawn at random.
+    skfed.devices.TraceDevices : Recorded speeds.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris

@@ -32,6 +32,11 @@ class LognormalDevices(BaseDevices):
         a round in all that it does; drawn for each client and round.
     public : bool, default=False
         Whether selectors are told the seconds to expect, those without jitter.
+
+    See Also
+    --------
+    skfed.devices.ConstantDevices : The same speeds in every round.
+    skfed.devices.TraceDevices : Recorded speeds.
     """
 
     _parameter_constraints = {

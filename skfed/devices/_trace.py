@@ -29,6 +29,11 @@ class TraceDevices(BaseDevices):
         said nothing of its computing is as fast in it as the median of the others.
     public : bool, default=False
         Whether selectors are told the seconds to expect.
+
+    See Also
+    --------
+    skfed.devices.ConstantDevices : The same speeds in every round.
+    skfed.devices.LognormalDevices : Speeds drawn at random.
     """
 
     _parameter_constraints = {"frame": "no_validation", "public": ["boolean"]}

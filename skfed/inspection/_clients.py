@@ -35,6 +35,10 @@ class ClientsDisplay:
     ax_, figure_
         The matplotlib axes and figure.
 
+    See Also
+    --------
+    skfed.inspection.SelectionDisplay : How often each client was in the cohort.
+
     Examples
     --------
     >>> from sklearn.datasets import load_digits

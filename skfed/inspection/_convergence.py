@@ -68,6 +68,11 @@ class ConvergenceDisplay:
     ax_, figure_
         The matplotlib axes and figure.
 
+    See Also
+    --------
+    skfed.inspection.TradeoffDisplay : The scores of a search by a parameter.
+    skfed.inspection.SelectionDisplay : How often each client was in the cohort.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris

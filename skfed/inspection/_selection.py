@@ -34,6 +34,11 @@ class SelectionDisplay:
     ax_, figure_
         The matplotlib axes and figure.
 
+    See Also
+    --------
+    skfed.inspection.ClientsDisplay : The labels, or the scores, of each client.
+    skfed.inspection.TimelineDisplay : The exchanges of one round.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris

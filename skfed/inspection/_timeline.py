@@ -43,6 +43,11 @@ class TimelineDisplay:
     ax_, figure_
         The matplotlib axes and figure.
 
+    See Also
+    --------
+    skfed.inspection.SelectionDisplay : How often each client was in the cohort.
+    skfed.inspection.ConvergenceDisplay : Curves by round, bytes or seconds.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris

@@ -35,6 +35,11 @@ class TradeoffDisplay:
     ax_, figure_
         The matplotlib axes and figure.
 
+    See Also
+    --------
+    skfed.inspection.ConvergenceDisplay : Curves of each candidate by round.
+    sklearn.model_selection.GridSearchCV : A search whose candidates it shows.
+
     Examples
     --------
     >>> from sklearn.datasets import load_iris

@@ -56,6 +56,11 @@ feature_names_in_
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
+    See Also
+    --------
+    sklearn.preprocessing.MinMaxScaler : The same on rows that are in one place.
+    skfed.preprocessing.FederatedStandardScaler : Scales by mean and variance.
+
     Examples
     --------
     >>> from skfed.preprocessing import FederatedMinMaxScaler

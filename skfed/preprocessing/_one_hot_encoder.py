@@ -34,6 +34,11 @@ feature_name_combiner
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
+    See Also
+    --------
+    sklearn.preprocessing.OneHotEncoder : The same on rows that are in one place.
+    skfed.preprocessing.FederatedOrdinalEncoder : Encodes categories as integers.
+
     Examples
     --------
     >>> from skfed.preprocessing import FederatedOneHotEncoder

@@ -34,6 +34,11 @@ max_categories
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
+    See Also
+    --------
+    sklearn.preprocessing.OrdinalEncoder : The same on rows that are in one place.
+    skfed.preprocessing.FederatedOneHotEncoder : Encodes categories as columns of 0 and 1.
+
     Examples
     --------
     >>> from skfed.preprocessing import FederatedOrdinalEncoder

@@ -52,6 +52,11 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
+    See Also
+    --------
+    sklearn.decomposition.PCA : The same on rows that are in one place.
+    skfed.preprocessing.FederatedStandardScaler : Scales columns before it.
+
     Examples
     --------
     >>> from skfed.preprocessing import FederatedPCA

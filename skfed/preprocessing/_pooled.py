@@ -28,6 +28,10 @@ class PooledTransformer(TransformerMixin, BaseEstimator):
     ----------
     transformer_ : transformer
         The fitted copy.
+
+    See Also
+    --------
+    skfed.preprocessing.pooled : Makes one of a transformer.
     """
 
     def __init__(self, transformer):

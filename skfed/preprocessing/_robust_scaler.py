@@ -61,6 +61,11 @@ class FederatedRobustScaler(SuppressingTransformer, ScopedScaler, RobustScaler):
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
+    See Also
+    --------
+    sklearn.preprocessing.RobustScaler : The same on rows that are in one place.
+    skfed.preprocessing.FederatedStandardScaler : Scales by mean and variance.
+
     Examples
     --------
     >>> from skfed.preprocessing import FederatedRobustScaler

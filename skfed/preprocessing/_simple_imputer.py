@@ -82,6 +82,10 @@ class FederatedSimpleImputer(
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
+    See Also
+    --------
+    sklearn.impute.SimpleImputer : The same on rows that are in one place.
+
     Examples
     --------
     >>> import numpy as np

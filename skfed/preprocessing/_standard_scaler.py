@@ -61,6 +61,12 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
     exchange_ : DataFrame
         A row for each exchange and client; see :mod:`skfed.preprocessing`.
 
+    See Also
+    --------
+    sklearn.preprocessing.StandardScaler : The same on rows that are in one place.
+    skfed.preprocessing.FederatedRobustScaler : Scales by quantiles, which outliers hardly change.
+    skfed.preprocessing.FederatedMinMaxScaler : Scales to a range.
+
     Examples
     --------
     >>> from skfed.preprocessing import FederatedStandardScaler
