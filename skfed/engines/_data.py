@@ -4,7 +4,7 @@ X is never copied as a whole nor sorted by client, so it may be a memory map lar
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import nn
 from skfed._federation import Federation
 from skfed.nets import overridden, weighed
 from skfed.utils._checks import naming
+from skfed.utils._pools import Pool
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._sklearn import check_sample_weight
 
@@ -39,26 +40,12 @@ class Memory:
         return block[:needed].view(torch.Size(shape))
 
 
-class MemoryPool:
+class MemoryPool(Pool[Memory]):
     """Memories, each used by one thread at a time."""
 
-    def __init__(self):
-        self._idle: list[Memory] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_idle": []}  # not sent to other processes
-
-    @contextmanager
-    def borrowed(self) -> Iterator[Memory]:
-        """Yield a memory that no other thread has."""
-        try:
-            memory = self._idle.pop()
-        except IndexError:
-            memory = Memory()
-        try:
-            yield memory
-        finally:
-            self._idle.append(memory)
+    def borrowed(self) -> AbstractContextManager[Memory]:
+        """Context manager for a memory that no other thread has."""
+        return self._borrowed(Memory)
 
 
 class Dataset:

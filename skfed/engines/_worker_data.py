@@ -1,6 +1,6 @@
 """The rows of each client, and how they reach worker processes.
 
-Processes of this machine read rows from a file. joblib's memory maps do not replace it: each call
+Processes of this machine read rows from files. joblib's memory maps do not replace it: each call
 of ``Parallel`` writes all of X to a file again (measured: four files of 188 MB in four rounds).
 
 A worker of a cluster keeps the rows that are sent to it, and later calls send digests only. Dask's
@@ -11,7 +11,7 @@ them dies, also with ``broadcast=True``.
 import os
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
@@ -25,7 +25,7 @@ from skfed._federation import Federation
 from skfed.engines._data import Dataset
 
 Digest = bytes  # of the rows of one client
-Arrays = tuple[np.ndarray, ...]  # X and y of one client, and its weights if rows have any
+Arrays = tuple[np.ndarray, ...]  # X and y, and weights if rows have any
 
 
 class LocalData(NamedTuple):
@@ -70,25 +70,30 @@ class FileArray(NamedTuple):
     """An array in a file."""
 
     path: Path
-    offset: int
     dtype: np.dtype
     shape: tuple[int, ...]
 
     def read(self) -> np.ndarray:
         """Map the array into memory."""
-        return np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+        return np.asarray(np.memmap(self.path, self.dtype, "r", shape=self.shape))
 
 
 class FilePayload(NamedTuple):
-    """Where the arrays of some clients are."""
+    """Where the rows of some clients are: slices of X, y and their weights if they have any."""
 
-    arrays: dict[int, tuple[FileArray, ...]]
+    arrays: tuple[FileArray, ...]
+    slices: dict[int, slice]
     device: str
 
     def load(self) -> "LocalData":
-        """Return a copy of the clients' rows."""
-        arrays = {k: tuple(array.read() for array in own) for k, own in self.arrays.items()}
-        return LocalData(*joined(arrays, self.device))
+        """Return the clients' rows: on a CPU without a copy of them."""
+        arrays = [array.read() for array in self.arrays]
+        if self.device != "cpu":  # to which a dataset is moved with the rows of all clients
+            own = {k: tuple(array[part] for array in arrays) for k, part in self.slices.items()}
+            return LocalData(*joined(own, self.device))
+        X, y, *weights = arrays
+        rows = {k: np.arange(part.start, part.stop) for k, part in self.slices.items()}
+        return LocalData(Dataset(X, y, self.device, *weights), rows)
 
 
 class ClientData:
@@ -151,23 +156,26 @@ class ClientData:
         """Remove what was made for workers."""
 
     def _arrays(self, k: int) -> Arrays:
-        rows, data = self.federation.rows(k), self.dataset
-        arrays = (data.X, data.y) if data.weights is None else (data.X, data.y, data.weights)
-        return tuple(array[rows] for array in arrays)
+        rows = self.federation.rows(k)
+        return tuple(array[rows] for array in self._whole())
+
+    def _whole(self) -> Arrays:
+        data = self.dataset
+        return (data.X, data.y) if data.weights is None else (data.X, data.y, data.weights)
 
 
 class FileData(ClientData):
     """The rows of each client, for processes of this machine.
 
-    Rows are written to a temporary file when they are first needed.
+    Rows are written to temporary files when they are first needed.
     """
 
     def __init__(self, dataset: Dataset, federation: Federation):
         super().__init__(dataset, federation, budget=0)
-        folder = mkdtemp(prefix="skfed-", dir=os.environ.get("JOBLIB_TEMP_FOLDER"))
-        self._path = Path(folder) / "rows"
-        self._remove = weakref.finalize(self, rmtree, folder, ignore_errors=True)
-        self._written: dict[int, tuple[FileArray, ...]] = {}
+        self.folder = Path(mkdtemp(prefix="skfed-", dir=os.environ.get("JOBLIB_TEMP_FOLDER")))
+        self._remove = weakref.finalize(self, rmtree, self.folder, ignore_errors=True)
+        self._written: dict[int, slice] = {}
+        self._n_rows = 0  # written
         self._lock = Lock()  # joblib asks for payloads in threads of its own
 
     def payload(self, clients: Sequence[int], complete: bool = False) -> FilePayload:
@@ -175,27 +183,39 @@ class FileData(ClientData):
         with self._lock:
             for k in clients:
                 if k not in self._written:
-                    self._written[k] = tuple(map(self._write, self._arrays(k)))
-            return FilePayload({k: self._written[k] for k in clients}, str(self.dataset.device))
+                    self._write(k)
+            files = tuple(
+                FileArray(self.folder / name, array.dtype, (self._n_rows, *array.shape[1:]))
+                for name, array in self._named()
+            )
+            slices = {k: self._written[k] for k in clients}
+            return FilePayload(files, slices, str(self.dataset.device))
 
     def close(self) -> None:
-        """Remove the file."""
+        """Remove the files."""
         self._remove()
 
-    def _write(self, array: np.ndarray) -> FileArray:
+    def _named(self) -> Iterable[tuple[str, np.ndarray]]:
+        """Return the arrays of all rows, by the names of their files."""
+        return zip(("X", "y", "weights"), self._whole(), strict=False)
+
+    def _write(self, k: int) -> None:
+        """Append the rows of a client to the files."""
+        rows = self.federation.rows(k)
         try:
-            with self._path.open("ab") as file:
-                offset = file.tell()
-                # Not array.tofile, which raises no error if the disk is full.
-                file.write(np.ascontiguousarray(array).data)
+            for name, array in self._named():
+                with (self.folder / name).open("ab") as file:
+                    # Not array.tofile, which raises no error if the disk is full.
+                    file.write(np.ascontiguousarray(array[rows]).data)
         except OSError as error:
             error.add_note(
-                "Clients' rows reach worker processes through a temporary file: set the "
+                "Clients' rows reach worker processes through temporary files: set the "
                 "environment variable JOBLIB_TEMP_FOLDER or TMPDIR to a folder with more space, or "
                 "n_jobs=1."
             )
             raise
-        return FileArray(self._path, offset, array.dtype, array.shape)
+        self._written[k] = slice(self._n_rows, self._n_rows + len(rows))
+        self._n_rows += len(rows)
 
 
 class WorkerCache:

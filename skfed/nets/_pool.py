@@ -15,6 +15,7 @@ from torch import nn
 
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.nets._predict import overridden, to_tensors
+from skfed.utils._pools import Pool
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import TorchContext
 
@@ -25,7 +26,7 @@ _PLAIN = bool, int, float, complex, str, bytes, type(None)
 _OF_MODULES = vars(nn.Module()).keys()
 
 
-class NetPool:
+class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
     """Copies of a net, with only its batch-level callbacks, for the work of clients.
 
     A copy is reset before each use and runs under the caller's ``torch.autocast``.
@@ -36,14 +37,11 @@ class NetPool:
     """
 
     def __init__(self, net: NeuralNet, row: np.ndarray):
+        super().__init__()
         self._settings = cloned(net, keep=False)
         self._classes = getattr(net, "classes_inferred_", None)  # for scorers
         self._row = row  # of X, in the net's dtype: a lazy module infers its shapes from it
-        self._idle: list[tuple[NeuralNet, ResetPoint]] = []
         self.torch_context = TorchContext.current(net.device)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_idle": []}
 
     @property
     def device(self) -> str:
@@ -56,17 +54,13 @@ class NetPool:
 
         All else is as initialised, and torch's settings are those where the pool was made.
         """
-        with self.torch_context.applied():
-            try:
-                net, reset_point = self._idle.pop()
-            except IndexError:
-                net = self.set_up()
-                reset_point = ResetPoint(net)
-            try:
-                reset_point.reset()
-                yield net
-            finally:
-                self._idle.append((net, reset_point))
+        with self.torch_context.applied(), self._borrowed(self._new) as (net, reset_point):
+            reset_point.reset()
+            yield net
+
+    def _new(self) -> tuple[NeuralNet, "ResetPoint"]:
+        net = self.set_up()
+        return net, ResetPoint(net)
 
     def set_up(self) -> NeuralNet:
         """Return a new copy, initialised."""

@@ -64,7 +64,7 @@ def test_the_digest_depends_on_the_rows_alone(data):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_rows_are_written_to_a_file_once_and_read_from_it(data, order):
+def test_rows_are_written_to_files_once_and_read_from_them(data, order):
     X, y = data.dataset.X.copy(order=order), data.dataset.y
     weighted = Dataset(X, y, weights=y / 20)
     files = FileData(weighted, data.federation)
@@ -76,22 +76,30 @@ def test_rows_are_written_to_a_file_once_and_read_from_it(data, order):
         assert [dataset.weights[own].sum() for own in rows] == [
             weighted.weights[data.federation.rows(k)].sum() for k in clients
         ]
-    path = payload.arrays[4][0].path
     written = np.isin(y % 5, [0, 3, 4])
-    arrays = X, y, weighted.weights
-    assert path.stat().st_size == sum(array[written].nbytes for array in arrays)
+    for file, array in zip(payload.arrays, (X, y, weighted.weights), strict=True):
+        assert file.path.stat().st_size == array[written].nbytes
     files.close()
-    assert not path.parent.exists()
+    assert not files.folder.exists()
 
 
-def test_the_file_of_a_fit_is_removed_though_its_exception_is_kept(blobs, tmp_path, monkeypatch):
+def test_rows_for_another_device_are_without_those_of_other_clients(data):
+    files = FileData(Dataset(data.dataset.X, data.dataset.y, "meta"), data.federation)
+    files.payload([1, 4])
+    dataset, rows = files.payload([3, 0, 3]).load()([3, 0, 3])
+    assert len(dataset.X) == 8  # all rows of a dataset may be moved to a GPU
+    own = [data.federation.rows(k) for k in (3, 0, 3)]
+    assert [dataset.y[r].tolist() for r in rows] == [data.dataset.y[r].tolist() for r in own]
+
+
+def test_the_files_of_a_fit_are_removed_though_its_exception_is_kept(blobs, tmp_path, monkeypatch):
     X, y, clients = blobs
     monkeypatch.setenv("JOBLIB_TEMP_FOLDER", str(tmp_path))
     found = []
 
     class Failing(PowerOfChoice):
         def _select(self, round):
-            found.append(list(tmp_path.glob("skfed-*/rows")))
+            found.append(list(tmp_path.glob("skfed-*/X")))
             if round.index == 1:
                 raise ValueError("this round is not wanted")
             return super()._select(round)
@@ -107,14 +115,14 @@ def test_the_file_of_a_fit_is_removed_though_its_exception_is_kept(blobs, tmp_pa
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
 def test_a_full_folder_for_temporary_files_is_named(data):
     files = FileData(data.dataset, data.federation)
-    files._path.symlink_to("/dev/full")
+    (files.folder / "X").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as error:
         files.payload([0])
     assert "TMPDIR" in error.value.__notes__[0]
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_processes_of_this_machine_read_a_file(blobs, same_model, monkeypatch, engine):
+def test_processes_of_this_machine_read_files(blobs, same_model, monkeypatch, engine):
     X, y, clients = blobs
     payloads, payload = [], FileData.payload
 
@@ -128,7 +136,7 @@ def test_processes_of_this_machine_read_a_file(blobs, same_model, monkeypatch, e
     with parallel_config(backend="loky", n_jobs=2):
         model.fit(X, y, clients=clients)
     assert same_model(one, model)
-    places = {(k, own[0].offset) for one in payloads for k, own in one.arrays.items()}
+    places = {(k, own.start) for one in payloads for k, own in one.slices.items()}
     assert len(places) == len(set(clients))  # each client's rows are written once in two rounds
 
 
