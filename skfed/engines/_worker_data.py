@@ -1,6 +1,6 @@
 """The rows of each client, and how they reach worker processes.
 
-Processes of this machine read rows from files. joblib's memory maps do not replace it: each call
+Processes of this machine read rows from files. joblib's memory maps do not replace them: each call
 of ``Parallel`` writes all of X to a file again (measured: four files of 188 MB in four rounds).
 
 A worker of a cluster keeps the rows that are sent to it, and later calls send digests only. Dask's
