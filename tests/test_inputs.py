@@ -200,7 +200,9 @@ def test_read_only_and_reversed_arrays(every_warning_of_torch):
     clients = np.arange(40) % 4
     model = FederatedClassifier(selector=PowerOfChoice(d=4), n_rounds=2, random_state=0)
     expected = model.fit(X, y, clients=clients, X_val=X, y_val=y).predict_proba(X)
-    for other in (pd.DataFrame(X), frozen, np.asfortranarray(X), X[::-1][::-1]):
+    from_the_end = X[::-1].copy()[::-1]
+    for other in (pd.DataFrame(X), frozen, np.asfortranarray(X), from_the_end):
         model.fit(other, y, clients=clients, X_val=other, y_val=y)
         assert (model.predict_proba(other) == expected).all(), type(other)
+        np.testing.assert_allclose(model.predict_proba(other[:1]), expected[:1], rtol=1e-6)
     model.fit(X[::-1, ::-1], y[::-1], clients=clients).predict(X[::-1, ::-1])

@@ -29,6 +29,11 @@ class Memory:
     def __init__(self):
         self._blocks: dict[str, torch.Tensor] = {}
 
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of all tensors."""
+        return sum(block.nbytes for block in self._blocks.values())
+
     def empty(
         self, name: str, shape: Sequence[int], dtype: torch.dtype, device: Any = "cpu"
     ) -> torch.Tensor:
@@ -46,6 +51,9 @@ class MemoryPool(Pool[Memory]):
     def borrowed(self) -> AbstractContextManager[Memory]:
         """Context manager for a memory that no other thread has."""
         return self._borrowed(Memory)
+
+    def _n_bytes(self, one: Memory) -> int:
+        return one.n_bytes
 
 
 class Dataset:

@@ -20,6 +20,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from skfed._federation import Federation
 from skfed.engines._data import Dataset
@@ -75,6 +76,8 @@ class FileArray(NamedTuple):
 
     def read(self) -> np.ndarray:
         """Map the array into memory."""
+        if 0 in self.shape:  # an empty file cannot be mapped
+            return np.empty(self.shape, self.dtype)
         return np.asarray(np.memmap(self.path, self.dtype, "r", shape=self.shape))
 
 
@@ -88,7 +91,7 @@ class FilePayload(NamedTuple):
     def load(self) -> "LocalData":
         """Return the clients' rows: on a CPU without a copy of them."""
         arrays = [array.read() for array in self.arrays]
-        if self.device != "cpu":  # to which a dataset is moved with the rows of all clients
+        if torch.device(self.device).type != "cpu":  # a GPU would get the rows of all clients
             own = {k: tuple(array[part] for array in arrays) for k, part in self.slices.items()}
             return LocalData(*joined(own, self.device))
         X, y, *weights = arrays
@@ -204,7 +207,10 @@ class FileData(ClientData):
         rows = self.federation.rows(k)
         try:
             for name, array in self._named():
+                begin = self._n_rows * array[:1].nbytes
                 with (self.folder / name).open("ab") as file:
+                    if file.tell() > begin:  # an error has left a part of these rows
+                        file.truncate(begin)
                     # Not array.tofile, which raises no error if the disk is full.
                     file.write(np.ascontiguousarray(array[rows]).data)
         except OSError as error:

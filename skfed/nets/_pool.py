@@ -15,6 +15,7 @@ from torch import nn
 
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.nets._predict import overridden, to_tensors
+from skfed.nets._state import model_bytes
 from skfed.utils._pools import Pool
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import TorchContext
@@ -61,6 +62,9 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
     def _new(self) -> tuple[NeuralNet, "ResetPoint"]:
         net = self.set_up()
         return net, ResetPoint(net)
+
+    def _n_bytes(self, one: tuple[NeuralNet, "ResetPoint"]) -> int:
+        return model_bytes(one[0])
 
     def set_up(self) -> NeuralNet:
         """Return a new copy, initialised."""

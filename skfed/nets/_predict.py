@@ -121,6 +121,8 @@ def _in_chunks(
 
 def _plain(array: np.ndarray) -> np.ndarray:
     """Copy an array that is read-only or not contiguous, which torch does not take."""
+    if min(array.strides, default=0) < 0:  # one row of a reversed array counts as contiguous
+        return array.copy()
     if array.flags.c_contiguous and array.flags.writeable:
         return array
     return np.require(array, requirements=("C", "W"))

@@ -8,24 +8,29 @@ from uuid import uuid4
 
 T = TypeVar("T")
 
+#: Bytes of an object that a worker process keeps until its next task. loky restarts a worker that
+#: grows by 300 MB, and a net has gradients, and an optimizer twice as many numbers.
+LARGEST_KEPT = 8 * 2**20
+
 
 class Pool(Generic[T]):
-    """Objects, each used by one thread at a time.
+    """Objects, each used by one thread at a time; one whose use raised is not used again.
 
-    A pickle holds none of them. A worker process unpickles a pool with each task, so all that it
-    unpickles of one pool share the objects that were made there.
+    A pickle holds none of them. A worker process unpickles a pool with each task, so all copies of
+    a pool in one process share the objects that were made there, if these are small.
     """
 
     def __init__(self) -> None:
         self._key = uuid4().hex
         self._idle: list[T] = []
+        self._largest: float = float("inf")  # bytes of an object that is kept
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_idle"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._idle = _idle_here(self._key)
+        self._idle, self._largest = _idle_here(self._key), LARGEST_KEPT
 
     @contextmanager
     def _borrowed(self, make: Callable[[], T]) -> Iterator[T]:
@@ -33,14 +38,19 @@ class Pool(Generic[T]):
         try:
             one = self._idle.pop()
         except IndexError:
+            one = None
+        if one is None:
             one = make()
-        try:
-            yield one
-        finally:
+        yield one
+        if self._n_bytes(one) <= self._largest:
             self._idle.append(one)
 
+    def _n_bytes(self, one: T) -> int:
+        """Return the bytes of an object, without what is made from it in use."""
+        raise NotImplementedError
 
-@lru_cache(maxsize=4)  # pools: a fit has two, and a worker may work for two fits in turn
+
+@lru_cache(maxsize=2)  # those of one fit, since a worker may live much longer than a fit
 def _idle_here(key: str) -> list[Any]:
     """Return the idle objects of a pool in this process."""
     return []

@@ -73,6 +73,7 @@ def test_rows_are_written_to_files_once_and_read_from_them(data, order):
         load = payload.load()
         assert sums(load, clients) == sums(files.local, clients)
         dataset, rows = load(clients)
+        assert not dataset.X.flags.owndata and not dataset.X.flags.writeable  # mapped
         assert [dataset.weights[own].sum() for own in rows] == [
             weighted.weights[data.federation.rows(k)].sum() for k in clients
         ]
@@ -119,6 +120,24 @@ def test_a_full_folder_for_temporary_files_is_named(data):
     with pytest.raises(OSError, match="No space left") as error:
         files.payload([0])
     assert "TMPDIR" in error.value.__notes__[0]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+def test_rows_that_were_written_in_part_are_written_again(data):
+    files = FileData(data.dataset, data.federation)
+    (files.folder / "y").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        files.payload([0])
+    (files.folder / "y").unlink()
+    clients = [1, 0]
+    assert sums(files.payload(clients).load(), clients) == sums(data.local, clients)
+
+
+def test_rows_without_values_need_no_file(data):
+    files = FileData(Dataset(data.dataset.X[:, :0], data.dataset.y), data.federation)
+    dataset, rows = files.payload([0, 2]).load()([2, 0])
+    assert dataset.X[rows[0]].shape == (4, 0)
+    assert dataset.y[rows[0]].tolist() == [2, 7, 12, 17]
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
