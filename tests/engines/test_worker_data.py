@@ -1,13 +1,18 @@
 """The rows of clients in worker processes."""
 
+import os
 import pickle
+from collections import Counter
 from itertools import cycle
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pytest
 from joblib import parallel_config
 from sklearn.base import clone
+from skorch import NeuralNetClassifier
+from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed._federation import make_federation
@@ -138,6 +143,29 @@ def test_rows_without_values_need_no_file(data):
     dataset, rows = files.payload([0, 2]).load()([2, 0])
     assert dataset.X[rows[0]].shape == (4, 0)
     assert dataset.y[rows[0]].tolist() == [2, 7, 12, 17]
+
+
+class Logged(nn.Linear):
+    """A linear layer that writes a file when it is made, named by its process."""
+
+    def __init__(self, folder):
+        super().__init__(5, 3)
+        Path(folder, f"{os.getpid()}-{uuid4().hex}").touch()
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_a_worker_makes_one_net_a_fit(blobs, tmp_path, engine):
+    X, y, clients = blobs
+    net = NeuralNetClassifier(
+        Logged, module__folder=str(tmp_path), criterion=nn.CrossEntropyLoss, train_split=None
+    )
+    model = FederatedClassifier(net, engine=engine, n_rounds=3, memory_budget=2000, random_state=0)
+    with parallel_config(backend="loky", n_jobs=2):
+        model.fit(X.astype("float32"), y, clients=clients)
+    made = Counter(path.name.split("-")[0] for path in tmp_path.iterdir())
+    del made[str(os.getpid())]
+    assert 1 <= len(made) <= 2
+    assert set(made.values()) == {1}
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
