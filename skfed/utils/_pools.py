@@ -1,5 +1,6 @@
 """Objects that take long to make, used again by the threads and the worker processes of a fit."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -8,12 +9,12 @@ from uuid import uuid4
 
 T = TypeVar("T")
 
-#: Bytes of an object that a worker process keeps until its next task. loky restarts a worker that
-#: grows by 300 MB, and a net has gradients, and an optimizer twice as many numbers.
+#: Most bytes of an object that a worker process keeps until its next task. loky restarts a worker
+#: that grows by 300 MB, and gradients and an optimizer may take three times the bytes of a net.
 LARGEST_KEPT = 8 * 2**20
 
 
-class Pool(Generic[T]):
+class Pool(ABC, Generic[T]):
     """Objects, each used by one thread at a time; one whose use raised is not used again.
 
     A pickle holds none of them. A worker process unpickles a pool with each task, so all copies of
@@ -39,15 +40,15 @@ class Pool(Generic[T]):
             one = self._idle.pop()
         except IndexError:
             one = None
-        if one is None:
+        if one is None:  # not in the clause above, since an error of make would name it
             one = make()
         yield one
         if self._n_bytes(one) <= self._largest:
             self._idle.append(one)
 
+    @abstractmethod
     def _n_bytes(self, one: T) -> int:
-        """Return the bytes of an object, without what is made from it in use."""
-        raise NotImplementedError
+        """Return the bytes of an object, without gradients and the state of an optimizer."""
 
 
 @lru_cache(maxsize=2)  # those of one fit, since a worker may live much longer than a fit
