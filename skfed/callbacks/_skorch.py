@@ -157,19 +157,18 @@ class RoundCallbacks:
 
     def _record(self, row: dict[str, Any], is_validated: bool) -> None:
         """Record a round in the net's history, as skorch does for an epoch of one batch."""
-        history = self.net.history
-        history.record("dur", row["round_seconds"])
+        epoch = self.net.history[-1]  # once, since each access copies the list of all epochs
+        epoch["dur"] = row["round_seconds"]
         measured = {"val_loss", "val_score"} if is_validated else set()
         for name in COPIED_COLUMNS:  # a measured loss may be infinite
             if name in measured or np.isfinite(row.get(name, np.nan)):
-                history.record(name, row[name])
-        history.new_batch()
+                epoch[name] = row[name]
+        batch = {"train_batch_size": max(row["samples_trained"], 1)}
         if np.isfinite(row["train_loss"]):
-            history.record_batch("train_loss", row["train_loss"])
-        history.record_batch("train_batch_size", max(row["samples_trained"], 1))
+            batch["train_loss"] = row["train_loss"]
         if is_validated:
-            history.record_batch("valid_loss", row["val_loss"])
-            history.record_batch("valid_batch_size", self.n_valid)
+            batch |= {"valid_loss": row["val_loss"], "valid_batch_size": self.n_valid}
+        epoch["batches"].append(batch)
 
     def end(self, complete: bool) -> None:
         """Call on_train_end; if all rounds were run, warn of monitors that no round had."""

@@ -92,6 +92,8 @@ class Rounds:
         self._first = server.round  # of this fit
         self._first_failure: tuple[int, Exception] | None = None  # of a client, in any round
         self._overflows: dict[int, Exception] = {}  # by round whose new model was not finite
+        timed = (row["elapsed"] for row in reversed(server.rows) if "elapsed" in row)
+        self._elapsed = next(timed, 0.0)  # seconds; kept, since a round must not read all rows
 
     @property
     def finished(self) -> bool:
@@ -294,14 +296,13 @@ class Rounds:
             n_rows = self.engine.validation_rows
             scores = self.validation.after_round(server.net, server.round, n_rows)
         n_bytes, ids = model_bytes(server.net), self.federation.ids
-        elapsed = next((old["elapsed"] for old in server.rows[::-1] if "elapsed" in old), 0.0)
         known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,
             exchanges=pending.exchanges,
             model_bytes=n_bytes,
             names=self.federation.names,
-            elapsed=elapsed,
+            elapsed=self._elapsed,
             cohort=cohort.clients,
             objective=known if np.isfinite(known) else objective(pending.view, pending.exchanges),
             train_loss=_train_loss(updates.losses, requested, updates.finite),
@@ -314,9 +315,10 @@ class Rounds:
                 "round_seconds": perf_counter() - pending.started,
             },
         )
-        if exchanges := pack_exchanges(pending.exchanges, n_bytes, ids, elapsed):
+        if exchanges := pack_exchanges(pending.exchanges, n_bytes, ids, self._elapsed):
             row["exchanges"] = exchanges  # no column of the history: see skfed.metrics
         server.rows.append(row)
+        self._elapsed = row.get("elapsed", self._elapsed)
         return row
 
     def _after_callbacks(self, pending: PendingRound, row: Row, stops: bool) -> None:
