@@ -209,7 +209,7 @@ def evaluate_one_by_one(
 ) -> Evaluation:
     """Evaluate any metric, client by client."""
     t, clients = request.round, request.clients
-    polled = [draws.polled(t, k, request.max_samples) for k in clients]
+    polled = draws.polled(t, clients, request.max_samples)
     works = (
         ClientEvaluation(
             net_pool=net_pool,

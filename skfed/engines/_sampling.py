@@ -90,16 +90,22 @@ class Draws:
             return np.array([self.rows_a_step(n) for n in sizes.tolist()], dtype=int)
         return np.minimum(sizes, int(max_samples))
 
-    def polled(self, round: int, k: int, max_samples: int | str | None) -> Positions:
-        """Return which of its rows a client evaluates in a poll."""
-        n_samples = self.federation.size(k)
-        if max_samples is None:
-            return range(n_samples)
-        limit = self.batch_size if max_samples == "batch" else int(max_samples)
-        limit = whole(limit, n_samples)
-        if n_samples <= limit:
-            return range(n_samples)
-        return self.stream(Purpose.POLL, round, k).choice(n_samples, limit, replace=False)
+    def polled(
+        self, round: int, clients: np.ndarray, max_samples: int | str | None
+    ) -> list[Positions]:
+        """Return which of its rows each client evaluates in a poll."""
+        n_polled = self.n_polled(clients, max_samples)
+        sizes = self.federation.sizes[clients]
+        drawing = np.flatnonzero(n_polled < sizes)
+        drawn = {
+            i: rng.choice(sizes[i], n_polled[i], replace=False)
+            for i, rng in zip(
+                drawing.tolist(),
+                self.streams(Purpose.POLL, round, clients[drawing]),
+                strict=True,
+            )
+        }
+        return [drawn.get(i, range(n)) for i, n in enumerate(sizes.tolist())]
 
     def name(self, k: int, round: int) -> str:
         """Name a client and a round in error messages."""

@@ -108,7 +108,7 @@ class StackedEngine:
         t, clients = request.round, request.clients
         if not len(clients):
             return Evaluation(np.zeros(0), np.zeros(0, dtype=int))
-        polled = [self.draws.polled(t, k, request.max_samples) for k in clients]
+        polled = self.draws.polled(t, clients, request.max_samples)
         batches = list(cut_into_batches(polled, self._evaluation_batch()))
         works = self._evaluations(request, metric.batch_sums, batches)
         results = list(self.workers.map(works, self.data))

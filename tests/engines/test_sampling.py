@@ -67,5 +67,18 @@ def test_numbers_of_rows_are_known_before_they_are_drawn(batch_size, training):
     trained = [sum(draws.minibatches(training, 6, k, 0)().sizes) for k in clients]
     assert draws.n_trained(training, clients).tolist() == trained
     for limit in (None, "batch", 2, 100):
-        polled = [len(draws.polled(6, k, limit)) for k in clients]
+        polled = [len(rows) for rows in draws.polled(6, clients, limit)]
         assert draws.n_polled(clients, limit).tolist() == polled
+
+
+def test_the_polled_rows_of_many_clients_are_those_of_each():
+    sizes = [9, 8, 5, 1]
+    federation = make_federation(np.repeat(range(4), sizes), 23)
+    draws, clients = Draws(federation, 5, 3), np.array([3, 0, 0, 2, 1])
+    for limit, n_rows in (("batch", 3), (5, 5)):
+        for k, rows in zip(clients, draws.polled(6, clients, limit), strict=True):
+            own, rng = range(sizes[k]), draws.stream(Purpose.POLL, 6, k)
+            if n_rows < sizes[k]:
+                own = rng.choice(sizes[k], n_rows, replace=False)
+            assert list(rows) == list(own)
+    assert draws.polled(6, clients, None) == [range(sizes[k]) for k in clients]
