@@ -97,15 +97,11 @@ class Draws:
         n_polled = self.n_polled(clients, max_samples)
         sizes = self.federation.sizes[clients]
         drawing = np.flatnonzero(n_polled < sizes)
-        drawn = {
-            i: rng.choice(sizes[i], n_polled[i], replace=False)
-            for i, rng in zip(
-                drawing.tolist(),
-                self.streams(Purpose.POLL, round, clients[drawing]),
-                strict=True,
-            )
-        }
-        return [drawn.get(i, range(n)) for i, n in enumerate(sizes.tolist())]
+        rngs = self.streams(Purpose.POLL, round, clients[drawing])
+        positions: list[Positions] = [range(n) for n in sizes.tolist()]
+        for i, rng in zip(drawing.tolist(), rngs, strict=True):
+            positions[i] = rng.choice(sizes[i], n_polled[i], replace=False)
+        return positions
 
     def name(self, k: int, round: int) -> str:
         """Name a client and a round in error messages."""
