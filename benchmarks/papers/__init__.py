@@ -1,6 +1,6 @@
 """Every experiment of both papers, with one command each: see ``python -m benchmarks.papers -h``.
 
-A new figure or table is one new file in ``fedalign/`` or ``power_of_choice/``, and no other change:
+A new figure or table is one new file in ``fedalign/`` or ``power_of_choice/``:
 ``fedalign/fig7.py``, say, defines ``EXPERIMENT``, an ``Experiment`` of ``experiment.py``, and
 ``catalogue.py`` finds it by its file name, as ``fedalign-fig7``. Modules whose names begin with an
 underscore hold what several figures of a paper share.
@@ -11,7 +11,7 @@ table of results (``tables.py``). ``runner.py`` makes the runs that are missing,
 ``report.py`` read the tables alone, ``claims.py`` checks the papers' claims. An interrupted run is
 repeated; a finished one is not.
 
-RESULTS.md begins with one line for each main claim of a paper (``_headlines.py``). ``summary.py``
-judges it by the rows of the sections below, which ``rows.py`` reads: sections of earlier runs are
-kept in RESULTS.md alone. Each claim of a figure belongs to one of these lines.
+RESULTS.md begins with one line for each main claim of a paper (``_headlines.py``), judged by
+``summary.py``. Each claim that the paper makes belongs to one of these lines; bounds of our own,
+and claims that are not in the paper, to none.
 """

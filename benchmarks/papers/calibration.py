@@ -24,6 +24,7 @@ from benchmarks.papers.power_of_choice._images import (
 from benchmarks.papers.runner import run_missing
 from benchmarks.papers.settings import Setting
 from benchmarks.papers.tables import Tables
+from benchmarks.results import table as markdown
 
 HERE = Path(__file__).parent
 
@@ -170,15 +171,18 @@ def calibrate(run: RunTrial, search: Search) -> Iterator[str]:
 
 def table(trials: list[Trial]) -> Iterator[str]:
     """Yield the lines of a Markdown table of trials."""
-    yield "| alpha | lr | rounds of each seed | mean ± standard error | final accuracy, % |"
-    yield "|---|---|---|---|---|"
-    for trial in trials:
-        each = " ".join(f"{n:.0f}" for n in trial.rounds)
-        yield (
-            f"| {trial.alpha:g} | {trial.lr:g} | {each} | {trial.rounds.mean():.0f} ± "
-            f"{trial.error:.0f} | {100 * trial.accuracies.mean():.1f} |"
-        )
-    yield ""
+    headings = ["alpha", "lr", "rounds of each seed", "mean ± standard error", "final accuracy, %"]
+    lines = [
+        [
+            f"{trial.alpha:g}",
+            f"{trial.lr:g}",
+            " ".join(f"{n:.0f}" for n in trial.rounds),
+            f"{trial.rounds.mean():.0f} ± {trial.error:.0f}",
+            f"{100 * trial.accuracies.mean():.1f}",
+        ]
+        for trial in trials
+    ]
+    yield from markdown(headings, lines)
 
 
 def make_trials(tables: Tables, jobs: int | None, search: Search) -> RunTrial:
@@ -187,12 +191,21 @@ def make_trials(tables: Tables, jobs: int | None, search: Search) -> RunTrial:
     def run(alpha: float, lr: float) -> Trial:
         setting = search.setting(alpha, lr)
         run_missing(tables, [(setting, RAND_10, seed) for seed in search.seeds], jobs=jobs)
-        found = tables.read(setting)
-        rounds = rounds_to(found, RAND_10, "test_accuracy", search.level)
-        rounds = np.where(np.isnan(rounds), search.n_rounds, rounds)
-        return Trial(alpha, lr, rounds, final_mean(found, RAND_10, "test_accuracy"))
+        trial = read_trial(tables, search, alpha, lr)
+        assert trial is not None  # all its runs have just been made
+        return trial
 
     return run
+
+
+def read_trial(tables: Tables, search: Search, alpha: float, lr: float) -> Trial | None:
+    """Return a trial from its table, or None while runs are missing."""
+    found = tables.read(search.setting(alpha, lr))
+    if not set(search.seeds) <= set(found["seed"]):
+        return None
+    rounds = rounds_to(found, RAND_10, "test_accuracy", search.level)
+    rounds = np.where(np.isnan(rounds), search.n_rounds, rounds)
+    return Trial(alpha, lr, rounds, final_mean(found, RAND_10, "test_accuracy"))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.papers.claims import Claim, final_mean, of_seeds, rounds_to
+from benchmarks.papers.runner import Run
 from benchmarks.papers.settings import Setting
 
 
@@ -121,3 +122,13 @@ class Experiment:
     baseline: str | None = None
     note: str = ""
     needs: Callable[[], bool] | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        """All its runs."""
+        return [
+            (panel.setting, strategy, seed)
+            for panel in self.panels
+            for strategy in panel.strategies
+            for seed in range(self.n_seeds)
+        ]

@@ -70,8 +70,10 @@ def curves_by_seconds(experiment: Experiment, tables: list[pd.DataFrame]) -> Fig
         for i, strategy in enumerate(panel.strategies):
             elapsed, accuracy = (of_seeds(table, strategy, c) for c in ("elapsed", "test_accuracy"))
             grid = np.linspace(elapsed.iloc[0].max(), elapsed.iloc[-1].min(), 300)
-            values = np.array([np.interp(grid, elapsed[seed], accuracy[seed]) for seed in accuracy])
-            mean, spread, colour = values.mean(axis=0), values.std(axis=0), COLOURS[i]
+            values = pd.DataFrame(
+                {seed: np.interp(grid, elapsed[seed], accuracy[seed]) for seed in accuracy}
+            )
+            mean, spread, colour = values.mean(axis=1), values.std(axis=1), COLOURS[i]
             label = experiment.panels[0].strategies[i]
             ax.plot(grid, mean, label=label, color=colour, ls=STYLES[i], lw=1.2)
             ax.fill_between(grid, mean - spread, mean + spread, color=colour, alpha=0.1, lw=0)

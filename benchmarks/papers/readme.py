@@ -1,10 +1,11 @@
 """The four most important lines of RESULTS.md, as README.md shows them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.papers.fedalign._headlines import PAPER as FEDALIGN
 from benchmarks.papers.power_of_choice._headlines import PAPER as POWER_OF_CHOICE
-from benchmarks.papers.rows import claims_of, sections_of
+from benchmarks.papers.rows import Row
 from benchmarks.papers.summary import first_lines
 from benchmarks.results import table as markdown
 
@@ -13,8 +14,8 @@ BEGIN = "<!-- written by python -m benchmarks.papers --report -->\n"
 END = "<!-- end of what it writes -->\n"
 
 
-def refreshed(readme: str, results: str) -> str:
-    """Return the text of README.md with the lines that belong to a text of RESULTS.md.
+def refreshed(readme: str, rows: Sequence[Row]) -> str:
+    """Return the text of README.md with the lines that belong to the rows of RESULTS.md.
 
     Raises
     ------
@@ -25,7 +26,6 @@ def refreshed(readme: str, results: str) -> str:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"README.md needs the lines {BEGIN.strip()} and {END.strip()}.")
-    rows = claims_of(sections_of(results).values())
     lines = [
         cells for paper in (FEDALIGN, POWER_OF_CHOICE) for cells in first_lines(paper, rows, 2)
     ]

@@ -1,23 +1,23 @@
 """Pictures, Markdown tables and RESULTS.md, made from tables of results."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.papers.experiment import Column, Experiment, Panel
+from benchmarks.papers.calibration import FULL, Trial, read_trial
+from benchmarks.papers.experiment import Column, Experiment
 from benchmarks.papers.fedalign._headlines import PAPER as FEDALIGN
-from benchmarks.papers.fedalign._help import each, gains, overview
+from benchmarks.papers.fedalign._help import by_setting, gains, overview
 from benchmarks.papers.power_of_choice._absolute import section as absolute
 from benchmarks.papers.power_of_choice._headlines import PAPER as POWER_OF_CHOICE
-from benchmarks.papers.rows import claims_of, sections_of, values_of
-from benchmarks.papers.summary import RULE, mark_rates, screen
+from benchmarks.papers.power_of_choice._images import CALIBRATED_LR
+from benchmarks.papers.rows import Findings, Row, Value, findings
+from benchmarks.papers.summary import RULE, calibrated_alone, screen
 from benchmarks.papers.tables import Tables
 from benchmarks.results import table as markdown
 
-EARLIER = "*Of an earlier run, whose table of results is not kept.*"
 TITLE = """# Both papers, claim by claim
 
 Made by `python -m benchmarks.papers --report`. FedALIGN is Ravi and Shomorony's *Prioritized
@@ -26,8 +26,8 @@ Joshi's *Client Selection in Federated Learning* (arXiv:2010.01243, figures and 
 ICLR submission)."""
 READING = """## How to read the sections
 
-A section is computed from the tables of results in `tables/`, which `python -m benchmarks.papers
-NAME` fills; one whose table is not there is of an earlier run, and says so.
+Everything is computed from the tables of results in `tables/`, without a run. `python -m
+benchmarks.papers NAME --out FOLDER` runs an experiment again.
 
 A claim's figure is the mean over the seeds ± its standard error, a table's ± the standard
 deviation. *In the end* is the mean over the last ten rounds: of 200 for FedALIGN, as in its code,
@@ -69,65 +69,70 @@ def draw(name: str, experiment: Experiment, found: list[pd.DataFrame], out: Path
     experiment.draw(experiment, found).savefig(out / "pictures" / f"{name}.png")
 
 
-def section(name: str, experiment: Experiment, found: list[pd.DataFrame]) -> Iterator[str]:
-    """Yield an experiment's lines: its picture, its claims, and our values beside the paper's."""
+def section(name: str, found: Findings, marked: Set[Row] = frozenset()) -> Iterator[str]:
+    """Yield an experiment's lines: its picture, its claims, and our values beside the paper's.
+
+    Parameters
+    ----------
+    name : str
+        Its name on the command line.
+    found : Findings
+        What its tables say.
+    marked : set of Row, default=empty
+        Claims that hold here, but not at the learning rate that the paper states.
+    """
+    experiment = found.experiment
     yield f"## {experiment.title}"
     yield ""
-    yield stamp(experiment)
     yield f"`python -m benchmarks.papers {name}`, {experiment.n_seeds} seeds. {experiment.note}"
     yield ""
     yield f"![{experiment.title}](pictures/{name}.png)"
     yield ""
-    claims = list(_claims(experiment, found))
-    if claims:
-        yield from markdown(["claim", "place", "setting", "paper", "measured", ""], claims)
-    theirs = {h for panel in experiment.panels for given in panel.theirs.values() for h in given}
-    headings = ["setting", "strategy"]
-    for column in experiment.columns:
-        headings += [column.heading] + ["paper"] * (column.heading in theirs)
-    rows = [
-        [panel.title, strategy, *_cells(experiment, panel, table, strategy, theirs)]
-        for panel, table in zip(experiment.panels, found, strict=True)
-        for strategy in panel.strategies
-    ]
-    yield from markdown(headings, rows)
+    if found.rows:
+        headings = ["claim", "place", "setting", "paper", "measured", ""]
+        yield from markdown(headings, [_claim(row, row in marked) for row in found.rows])
+    yield from _values(experiment, found.values)
 
 
-def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> list[str]:
-    """Write RESULTS.md and the pictures of all complete experiments; return the names of others.
+def report(experiments: Mapping[str, Experiment], tables: Tables, out: Path) -> dict[str, Findings]:
+    """Write RESULTS.md and the pictures; return the findings of experiments that are complete.
 
-    An experiment whose tables are incomplete keeps its section of the present RESULTS.md, marked as
-    of an earlier run, if this has the same settings and claims.
-
-    Raises
-    ------
-    ValueError
-        If there is no section.
+    If none is, nothing is written.
     """
-    path = out / "RESULTS.md"
-    kept = sections_of(path.read_text(encoding="utf-8")) if path.exists() else {}
-    found = {name: tables_of(experiment, tables) for name, experiment in experiments.items()}
-    sections = {}
+    complete = {}
     for name, experiment in experiments.items():
-        complete = found[name]
-        if complete is not None:
-            draw(name, experiment, complete, out)
-            sections[name] = "\n".join(section(name, experiment, complete)).strip()
-        elif stamp(experiment) in kept.get(experiment.title, ""):
-            sections[name] = _marked(kept[experiment.title]).strip()
-    if not sections:
-        raise ValueError(f"{tables.folder} has no complete experiment: run some first.")
-    names = [name for name, one in experiments.items() if name in sections or one.needs is None]
-    path.write_text(whole(sections, names), encoding="utf-8")
-    return [name for name, complete in found.items() if complete is None]
+        found = tables_of(experiment, tables)
+        if found is not None:
+            draw(name, experiment, found, out)
+            complete[name] = findings(experiment, found)
+    if complete:
+        named = [name for name, one in experiments.items() if name in complete or not one.needs]
+        text = whole(complete, named, _calibrated(tables))
+        (out / "RESULTS.md").write_text(text, encoding="utf-8")
+    return complete
 
 
-def whole(sections: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the text of RESULTS.md from the sections of experiments, by name."""
-    rows, values = claims_of(sections.values()), values_of(sections.values())
-    helped = gains(values, rows)
-    not_run = [f"`{name}`" for name in names if name not in sections]
-    parts = [TITLE, _origin(sections, not_run), RULE]
+def whole(complete: Mapping[str, Findings], names: Sequence[str], trials: Sequence[Trial]) -> str:
+    """Return the text of RESULTS.md.
+
+    Parameters
+    ----------
+    complete : mapping of str to Findings
+        Findings by the experiment's name.
+    names : sequence of str
+        All experiments that can be run.
+    trials : sequence of Trial
+        Trials of the calibration at the rate that was found.
+    """
+    rows = [row for found in complete.values() for row in found.rows]
+    values = [value for found in complete.values() for value in found.values]
+    helped = gains(values)
+    not_run = [f"`{name}`" for name in names if name not in complete]
+    origin = (
+        f"Computed from the tables of results in this repository, of {len(complete)} of "
+        f"{len(names)} experiments."
+    )
+    parts = [TITLE, origin, RULE]
     for paper in (FEDALIGN, POWER_OF_CHOICE):
         if any(row.section.startswith(paper.name) for row in rows):
             parts.append("\n".join(screen(paper, rows)))
@@ -135,77 +140,50 @@ def whole(sections: Mapping[str, str], names: Sequence[str]) -> str:
             parts.append("\n".join(overview(helped)))
     parts.append(READING)
     if helped:
-        parts.append("\n".join(each(helped)))
-    parts.append("\n".join(absolute(values)))
-    parts += [mark_rates(text, POWER_OF_CHOICE, rows) for text in sections.values()]
+        parts.append("\n".join(by_setting(helped)))
+    parts.append("\n".join(absolute(values, trials)))
+    marked = calibrated_alone(POWER_OF_CHOICE, rows)
+    parts += ["\n".join(section(name, found, marked)) for name, found in complete.items()]
     parts += [f"## Not run\n\n{', '.join(not_run)}."] * bool(not_run)
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
-def _origin(sections: Mapping[str, str], not_run: Sequence[str]) -> str:
-    """Return a sentence on what the results are computed from."""
-    n_earlier = sum(EARLIER in text for text in sections.values())
-    return (
-        f"Computed from tables of results in this repository: {len(sections) - n_earlier} of "
-        f"{len(sections) + len(not_run)} experiments. Of earlier runs, whose tables are not kept: "
-        f"{n_earlier}. Not run: {len(not_run)}."
-    )
+def _calibrated(tables: Tables) -> list[Trial]:
+    """Return the calibration's trials at the rate that was found, if their tables are here."""
+    kept = Tables(tables.folder / "calibration")
+    trials = [read_trial(kept, FULL, alpha, CALIBRATED_LR) for alpha in FULL.targets]
+    return [trial for trial in trials if trial is not None]
 
 
-def stamp(experiment: Experiment) -> str:
-    """Return a comment with a digest of an experiment's settings, claims and columns."""
-    panels = [
-        (
-            panel.setting.describe(),
-            panel.strategies,
-            [(type(c).__name__, vars(c) | {"measure": 0}) for c in panel.claims],
-            panel.theirs,
-        )
-        for panel in experiment.panels
-    ]
-    headings = [column.heading for column in experiment.columns]
-    whole = panels, headings, experiment.n_seeds, experiment.note
-    code = sha256(repr(whole).encode()).hexdigest()
-    return f"<!-- {code[:16]} -->"
+def _claim(row: Row, marked: bool) -> list[str]:
+    verdict = f"*{row.verdict}*" + f", not at lr={POWER_OF_CHOICE.rates[0]}" * marked
+    return [row.words, row.place, row.setting, row.paper, row.measured, verdict]
 
 
-def _marked(section: str) -> str:
-    """Return a section that says, below its title, that it is of an earlier run."""
-    title, _, rest = section.partition("\n\n")
-    return section if rest.startswith(EARLIER) else f"{title}\n\n{EARLIER}\n\n{rest}"
-
-
-def _claims(experiment: Experiment, found: Sequence[pd.DataFrame]) -> Iterator[list[str]]:
-    for panel, table in zip(experiment.panels, found, strict=True):
-        for claim in panel.claims:
-            finding = claim.check(table)
-            yield [
-                claim.words,
-                claim.place,
-                panel.title,
-                claim.paper,
-                finding.measured,
-                f"*{finding.verdict}*",
-            ]
-
-
-def _cells(
-    experiment: Experiment, panel: Panel, table: pd.DataFrame, strategy: str, theirs: set[str]
-) -> Iterator[str]:
+def _values(experiment: Experiment, values: Sequence[Value]) -> Iterator[str]:
+    """Yield the table of values: a line for each setting and strategy."""
+    theirs = {value.heading for value in values if value.paper}
+    headings = ["setting", "strategy"]
     for column in experiment.columns:
-        yield _cell(column, table, strategy, experiment.baseline)
-        if column.heading in theirs:
-            yield panel.theirs.get(strategy, {}).get(column.heading, "")
+        headings += [column.heading] + ["paper"] * (column.heading in theirs)
+    by_place = {(value.setting, value.strategy, value.heading): value for value in values}
+    lines: dict[tuple[str, str], list[str]] = {}
+    for (setting, strategy, heading), value in by_place.items():
+        column = next(one for one in experiment.columns if one.heading == heading)
+        baseline = by_place.get((setting, experiment.baseline or "", heading))
+        cells = lines.setdefault((setting, strategy), [setting, strategy])
+        cells.append(_cell(column, value.each, baseline))
+        cells += [value.paper] * (heading in theirs)
+    yield from markdown(headings, lines.values())
 
 
-def _cell(column: Column, table: pd.DataFrame, strategy: str, baseline: str | None) -> str:
-    values = column.measure(table, strategy)
-    if np.isnan(values).any():
-        return f"never in {int(np.isnan(values).sum())} of {len(values)}"
-    text = column.form.format(values.mean())
-    if len(values) > 1:
-        text += f" ± {column.form.format(values.std(ddof=1))}"
+def _cell(column: Column, each: np.ndarray, baseline: Value | None) -> str:
+    if np.isnan(each).any():
+        return f"never in {int(np.isnan(each).sum())} of {len(each)}"
+    text = column.form.format(each.mean())
+    if len(each) > 1:
+        text += f" ± {column.form.format(each.std(ddof=1))}"
     if baseline is not None and column.with_share:
-        shares = values / column.measure(table, baseline)
+        shares = each / baseline.each
         text += "" if np.isnan(shares).any() else f" ({shares.mean():.2f})"
     return text

@@ -1,21 +1,27 @@
-"""The tables of RESULTS.md's sections, read back: sections of earlier runs have nothing else."""
+"""What the tables of an experiment say: its claims in each setting, and its values."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.papers.experiment import Experiment
 
 
 @dataclass(frozen=True)
 class Row:
-    """A claim in one setting, as a row of a section.
+    """A claim in one setting.
 
     Parameters
     ----------
     section : str
-        Title of the section.
+        Title of the experiment.
     words, place, setting, paper, measured, verdict : str
-        The cells. The verdict is "holds", "holds partly" or "does not hold".
+        The cells of its line. The verdict is "holds", "holds partly" or "does not hold".
+    data : str
+        Name of the setting whose table of results it is measured in.
     """
 
     section: str
@@ -25,6 +31,7 @@ class Row:
     paper: str
     measured: str
     verdict: str
+    data: str
 
     @property
     def rate(self) -> str:
@@ -35,15 +42,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Value:
-    """A cell of a section's table of values.
+    """What a column shows of a strategy in one setting.
 
     Parameters
     ----------
     section, setting, strategy, heading : str
         Where it is.
-    mean, deviation : float
-        Mean over the seeds and standard deviation; 0 where there is one seed. NaN if some seeds
-        never reached what is measured.
+    each : ndarray of shape (n_seeds,)
+        Our value of each seed; NaN where a run never reached what is measured.
     paper : str
         The paper's value; empty if it gives none.
     """
@@ -52,68 +58,42 @@ class Value:
     setting: str
     strategy: str
     heading: str
-    mean: float
-    deviation: float
+    each: np.ndarray
     paper: str
 
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds; NaN if one is."""
+        return float(self.each.mean())
 
-NUMBERS = re.compile(r"^([+-]?[\d.]+)(?: points)?(?: ± ([\d.]+))?")
-
-
-def number(cell: str) -> tuple[float, float] | None:
-    """Return a cell's mean and what follows its ±, or None if it has no number."""
-    found = NUMBERS.match(cell)
-    return (float(found[1]), float(found[2] or 0)) if found else None
-
-
-def sections_of(text: str) -> dict[str, str]:
-    """Return the sections of a RESULTS.md by title."""
-    return {part.partition("\n")[0]: f"## {part}" for part in text.split("\n## ")[1:]}
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over the seeds; 0 where there is one seed."""
+        return float(self.each.std(ddof=1)) if len(self.each) > 1 else 0.0
 
 
-def claims_of(sections: Iterable[str]) -> list[Row]:
-    """Return the claims' rows of some sections."""
-    found = []
-    for section in sections:
-        for headings, cells in table_rows(section):
-            if headings[0] == "claim":
-                verdict = re.match(r"\*(.+?)\*", cells[-1])
-                assert verdict is not None, cells
-                found.append(Row(_title(section), *cells[:-1], verdict[1]))
-    return found
+@dataclass(frozen=True)
+class Findings:
+    """An experiment, and all that its tables of results say."""
+
+    experiment: Experiment
+    rows: Sequence[Row]
+    values: Sequence[Value]
 
 
-def values_of(sections: Iterable[str]) -> list[Value]:
-    """Return the numbers in some sections' tables of values."""
-    found = []
-    for section in sections:
-        for headings, cells in table_rows(section):
-            if headings[:2] != ["setting", "strategy"]:
-                continue
-            after = [*headings[1:], ""]
-            for i, (heading, cell) in enumerate(zip(headings, cells, strict=True)):
-                parsed = (nan, nan) if cell.startswith("never") else number(cell)
-                if i > 1 and heading != "paper" and parsed:
-                    paper = cells[i + 1] if after[i] == "paper" else ""
-                    found.append(Value(_title(section), *cells[:2], heading, *parsed, paper))
-    return found
-
-
-def _title(section: str) -> str:
-    return section.partition("\n")[0].removeprefix("## ")
-
-
-def table_rows(section: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the headings and the cells of each row of a section's tables."""
-    headings: list[str] = []
-    for line in section.splitlines():
-        if not line.startswith("|"):
-            headings = []
-        elif not headings:
-            headings = _cells(line)
-        elif not set(line) <= set("|- "):
-            yield headings, _cells(line)
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+def findings(experiment: Experiment, tables: Sequence[pd.DataFrame]) -> Findings:
+    """Judge the claims of an experiment, and measure its values, by a table for each panel."""
+    rows, values = [], []
+    for panel, table in zip(experiment.panels, tables, strict=True):
+        for claim in panel.claims:
+            found = claim.check(table)
+            cells = claim.words, claim.place, panel.title, claim.paper
+            data = panel.setting.name
+            rows.append(Row(experiment.title, *cells, found.measured, found.verdict, data))
+        for strategy in panel.strategies:
+            theirs = panel.theirs.get(strategy, {})
+            for column in experiment.columns:
+                place = experiment.title, panel.title, strategy, column.heading
+                each = np.asarray(column.measure(table, strategy), float)
+                values.append(Value(*place, each, theirs.get(column.heading, "")))
+    return Findings(experiment, rows, values)

@@ -23,6 +23,7 @@ from benchmarks.papers.power_of_choice._time import computing
 from benchmarks.papers.power_of_choice.seconds_a_round import EXPERIMENT, ROWS_PER_SECOND, SPREAD
 from benchmarks.papers.problems import dirichlet
 from benchmarks.papers.report import section, tables_of
+from benchmarks.papers.rows import findings
 from benchmarks.papers.runner import run_missing
 from benchmarks.papers.tables import Tables
 from benchmarks.results import table as markdown
@@ -145,12 +146,6 @@ def main(arguments: list[str] | None = None) -> int:
     out = given.out or (HERE / "shortened" if given.quick else HERE)
     experiment = shortened(EXPERIMENT, *(1, 2, 10) if given.quick else (None, None))
     tables = Tables(out / "tables")
-    runs = [
-        (panel.setting, strategy, seed)
-        for panel in experiment.panels
-        for strategy in panel.strategies
-        for seed in range(experiment.n_seeds)
-    ]
     lines = [
         "# Devices for the seconds of power-of-choice's tables",
         "",
@@ -159,10 +154,10 @@ def main(arguments: list[str] | None = None) -> int:
         "",
         *log(QUICK if given.quick else FULL),
     ]
-    run_missing(tables, runs, jobs=given.jobs)
+    run_missing(tables, experiment.runs, jobs=given.jobs)
     found = tables_of(experiment, tables)
     assert found is not None  # all have just been run
-    lines += section(NAME, experiment, found)
+    lines += section(NAME, findings(experiment, found))
     (out / "seconds.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print("\n".join(lines))
     return 0

@@ -2,7 +2,6 @@
 
 import inspect
 import runpy
-import shutil
 import sys
 import time
 from dataclasses import replace
@@ -10,11 +9,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from benchmarks.papers import catalogue
+from benchmarks.papers import calibration, catalogue, runner
 from benchmarks.papers.__main__ import HERE, main
 from benchmarks.papers.catalogue import experiments, shortened
-from benchmarks.papers.report import EARLIER, draw, report, stamp, tables_of
-from benchmarks.papers.rows import sections_of
+from benchmarks.papers.report import draw, report, tables_of
 from benchmarks.papers.settings import Setting
 from benchmarks.papers.tables import Tables
 
@@ -63,6 +61,9 @@ def test_list_and_unknown_names(capsys):
     assert "fedalign-fig1" in capsys.readouterr().out
     assert main(["fedalign-fig99"]) == 2
     assert "fedalign-fig99" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="^2$"):
+        main(["fedalign-fig1", "--seeds", "0"])
+    assert "--seeds: must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_seeds_and_rounds_can_be_chosen():
@@ -89,59 +90,72 @@ def test_a_picture_is_drawn_again_from_its_table_without_a_run(tmp_path, capsys,
     assert output.strip() in (tmp_path / "RESULTS.md").read_text()
 
 
-def test_sections_without_tables_are_kept_if_their_claims_are_the_same(tmp_path):
+def test_experiments_without_tables_are_named(tmp_path):
     tables = Tables(tmp_path / "tables")
     known = experiments()
-    named = {name: known[f"fedalign-{name}"] for name in ("fig1", "fig2", "fig3", "fig4")}
-    first, second, _, run = named.values()
-
-    def made(experiment):
-        return f"## {experiment.title}\n\n{stamp(experiment)}\nwhat was found before"
-
-    other = replace(second, n_seeds=7)
+    named = {name: known[f"fedalign-{name}"] for name in ("fig1", "fig1-cifar10", "fig3", "fig4")}
+    run = named["fig4"]
     for panel in run.panels:
         results = [measured(strategy, s) for strategy in panel.strategies for s in range(5)]
         for result in results:
             tables.append(panel.setting, result)
-    sections = made(first), made(other), "## Not run\n\nmuch."
-    (tmp_path / "RESULTS.md").write_text("# Results\n\n" + "\n\n".join(sections) + "\n")
-    assert report(named, tables, tmp_path) == ["fig1", "fig2", "fig3"]
-    *_, kept, fresh, not_run = (tmp_path / "RESULTS.md").read_text().split("\n## ")
-    title, _, rest = made(first).partition("\n\n")
-    assert f"## {kept}".strip() == f"{title}\n\n{EARLIER}\n\n{rest}"
-    assert fresh.startswith(run.title)
-    assert not_run == "Not run\n\n`fig2`, `fig3`.\n"
-    before = (tmp_path / "RESULTS.md").read_bytes()
-    report(named, tables, tmp_path)
-    assert (tmp_path / "RESULTS.md").read_bytes() == before
+    assert list(report(named, tables, tmp_path)) == ["fig4"]
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "of 1 of 3 experiments" in text  # without CIFAR-10, which cannot be downloaded
+    *_, section, not_run = text.split("\n## ")
+    assert section.startswith(run.title)
+    assert not_run == "Not run\n\n`fig1`, `fig3`.\n"
 
 
-@pytest.mark.skipif(not (HERE / "tables").exists(), reason="an sdist has no tables of results")
-def test_a_clean_clone_writes_the_committed_results_without_a_run(tmp_path, monkeypatch):
-    """RESULTS.md is bit for bit what --report makes of the committed tables and sections."""
-    results = HERE / "RESULTS.md"
-    shutil.copy(results, tmp_path)
+def without_runs(tmp_path, monkeypatch):
+    """Make a folder with the committed tables alone, where no experiment can be run."""
     (tmp_path / "tables").symlink_to(HERE / "tables")
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", None)
+    monkeypatch.setenv("SKFED_DATA", str(tmp_path / "nothing"))
+
+
+NO_TABLES = pytest.mark.skipif(
+    not (HERE / "tables").exists(), reason="an sdist has no tables of results"
+)
+
+
+@NO_TABLES
+def test_a_clean_clone_writes_the_committed_results_without_a_run(tmp_path, monkeypatch):
+    """RESULTS.md is bit for bit what --report makes of the committed tables, with all sections."""
+    without_runs(tmp_path, monkeypatch)
     monkeypatch.setattr("benchmarks.papers.report.draw", lambda *of: None)
-    monkeypatch.setattr(Setting, "run", None)
-    monkeypatch.setenv("SKFED_DATA", str(tmp_path))
     assert main(["--report", "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "RESULTS.md").read_bytes() == results.read_bytes()
+    written = (tmp_path / "RESULTS.md").read_text(encoding="utf-8")
+    assert written == (HERE / "RESULTS.md").read_text(encoding="utf-8")
+    for name, experiment in experiments().items():
+        assert (f"\n## {experiment.title}\n" in written) == (not experiment.needs), name
 
 
+@NO_TABLES
+def test_the_committed_calibration_is_written_without_a_run(tmp_path, monkeypatch, capsys):
+    """Its log is of random selection alone: it is all that the calibration's tables have."""
+    without_runs(tmp_path, monkeypatch)
+    assert calibration.main(["--out", str(tmp_path)]) == 0
+    committed = HERE / "calibration.md"
+    assert (tmp_path / "calibration.md").read_bytes() == committed.read_bytes()
+    tables = (HERE / "tables" / "calibration").rglob("*.csv.xz")
+    assert {path.name for path in tables} == {"rand-C-0.1.csv.xz"}
+
+
+@NO_TABLES
 @pytest.mark.slow
 @pytest.mark.papers
 def test_a_clean_clone_draws_each_picture_without_a_run(tmp_path, monkeypatch):
-    """Sections of earlier runs have their committed pictures."""
-    monkeypatch.setattr(Setting, "run", None)
+    without_runs(tmp_path, monkeypatch)
     tables = Tables(HERE / "tables")
     for name, experiment in experiments().items():
+        if experiment.needs:
+            continue
         found = tables_of(experiment, tables)
-        if found is not None:
-            draw(name, experiment, found, tmp_path)
-            assert (tmp_path / "pictures" / f"{name}.png").stat().st_size < 200_000
-        if experiment.title in sections_of((HERE / "RESULTS.md").read_text(encoding="utf-8")):
-            assert (HERE / "pictures" / f"{name}.png").exists()
+        assert found is not None, name
+        draw(name, experiment, found, tmp_path)
+        assert 0 < (tmp_path / "pictures" / f"{name}.png").stat().st_size < 200_000
+        assert (HERE / "pictures" / f"{name}.png").exists()
 
 
 def measured(strategy, seed):
@@ -186,8 +200,8 @@ def test_a_quick_run_of_all_draws_and_reports_each(
 
 def test_a_report_without_tables_does_not_overwrite_results(tmp_path, capsys):
     (tmp_path / "RESULTS.md").write_text("all that was found")
-    with pytest.raises(ValueError, match="no complete experiment: run some first"):
-        main(["--report", "--out", str(tmp_path)])
+    assert main(["--report", "--out", str(tmp_path)]) == 1
+    assert "no complete experiment: run some first" in capsys.readouterr().err
     assert main(["fedalign-fig1", "--report", "--out", str(tmp_path)]) == 1
     assert "fedalign-fig1 has not been run" in capsys.readouterr().err
     assert (tmp_path / "RESULTS.md").read_text() == "all that was found"
@@ -197,5 +211,5 @@ def test_experiments_whose_data_are_missing_are_left_out(monkeypatch, tmp_path, 
     known = experiments()
     assert known["fedalign-fig1-cifar10"].needs is not None
     monkeypatch.setenv("SKFED_DATA", str(tmp_path))
-    assert main(["all", "--report", "--out", str(tmp_path)]) == 1
+    assert main(["all", "fedalign-fig1", "--report", "--out", str(tmp_path)]) == 1
     assert "fedalign-fig1-cifar10" in capsys.readouterr().err

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.papers.claims import N_DECIMALS, beyond
 from benchmarks.papers.experiment import ACCURACY, LOSS
 from benchmarks.papers.fedalign._images import ALL, BY_ACCURACY, BY_LOSS, BY_LOSS_04, PRIORITY
-from benchmarks.papers.rows import Row, Value, number
+from benchmarks.papers.rows import Value
 from benchmarks.results import table as markdown
 
 MATCHED = (BY_ACCURACY, BY_LOSS, BY_LOSS_04)
@@ -24,10 +25,8 @@ class Gain:
         Where, and how free clients are matched.
     better : str
         The baseline that is more accurate.
-    points : float
-        Points of accuracy above it: difference of the means over the seeds.
-    error : float
-        Its standard error; NaN where the section has no claim on it.
+    points, error : float
+        Points of accuracy above it, seed by seed: their mean and its standard error.
     loss_ratio : float
         Training loss F over the lower one of the baselines'.
     """
@@ -41,32 +40,24 @@ class Gain:
     loss_ratio: float
 
 
-def gains(values: Iterable[Value], rows: Iterable[Row]) -> list[Gain]:
+def gains(values: Iterable[Value]) -> list[Gain]:
     """Return the gains in all settings that have both baselines."""
-    means: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    measures: dict[tuple[str, str], dict[str, dict[str, Value]]] = {}
     for value in values:
-        measures = means.setdefault((value.section, value.setting), {})
-        measures.setdefault(value.heading, {})[value.strategy] = value.mean
-    measured = {(row.section, row.setting, row.words): number(row.measured) for row in rows}
+        of = measures.setdefault((value.section, value.setting), {})
+        of.setdefault(value.heading, {})[value.strategy] = value
     found = []
-    for (section, setting), of in means.items():
+    for (section, setting), of in measures.items():
         accuracies, losses = of.get(ACCURACY.heading, {}), of.get(LOSS.heading, {})
         if not {PRIORITY, ALL} <= accuracies.keys():
             continue
-        better = max((PRIORITY, ALL), key=lambda name: accuracies[name])
+        better = max((PRIORITY, ALL), key=lambda name: accuracies[name].mean)
+        lower = min(losses[PRIORITY].mean, losses[ALL].mean)
         for by in (name for name in MATCHED if name in accuracies):
-            known = measured.get((section, setting, f"{by}: higher final accuracy than {better}"))
-            found.append(
-                Gain(
-                    section,
-                    setting,
-                    by,
-                    better,
-                    points=round(accuracies[by] - accuracies[better], 2),
-                    error=known[1] if known else np.nan,
-                    loss_ratio=losses[by] / min(losses[PRIORITY], losses[ALL]),
-                )
-            )
+            points = np.round(accuracies[by].each - accuracies[better].each, N_DECIMALS)
+            error = points.std(ddof=1) / np.sqrt(len(points)) if len(points) > 1 else 0.0
+            ratio = losses[by].mean / lower
+            found.append(Gain(section, setting, by, better, points.mean(), error, ratio))
     return found
 
 
@@ -80,7 +71,8 @@ def overview(found: Sequence[Gain]) -> Iterator[str]:
     headings = [
         "",
         "more accurate",
-        "by more than a standard error, where it is known",
+        "by more than a standard error",
+        "as accurate, to 0.01 points",
         "within one point",
         "more than one point less accurate",
         "points, mean over the settings ± standard error",
@@ -94,15 +86,15 @@ def _counts(found: Sequence[Gain]) -> list[str]:
     """Return the cells of one way of matching; none if it was not run."""
     if not found:
         return []
-    points = np.array([gain.points for gain in found])
-    errors = np.array([gain.error for gain in found])
-    known, n = ~np.isnan(errors), len(found)
+    points, n = np.array([_shown(gain) for gain in found]), len(found)
     error = points.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
+    surely = sum(beyond(gain.points, gain.error) for gain in found)
     lower = sum(gain.loss_ratio <= 1 for gain in found)
     return [
         found[0].by,
         f"{(points > 0).sum()} of {n}",
-        f"{(points > errors)[known].sum()} of {known.sum()}",
+        f"{surely} of {n}",
+        f"{(points == 0).sum()} of {n}",
         f"{(np.abs(points) <= NEAR).sum()} of {n}",
         f"{(points < -NEAR).sum()} of {n}",
         f"{points.mean():+.2f} ± {error:.2f}",
@@ -110,21 +102,24 @@ def _counts(found: Sequence[Gain]) -> list[str]:
     ]
 
 
-def each(found: Sequence[Gain]) -> Iterator[str]:
+def _shown(gain: Gain) -> float:
+    """Return the points to two decimals, without a negative zero."""
+    return round(gain.points, 2) + 0.0
+
+
+def by_setting(found: Sequence[Gain]) -> Iterator[str]:
     """Yield the section with the gain in each setting."""
     yield "## FedALIGN: does it help?"
     yield ""
     yield (
         "Points of final accuracy above the better baseline of each setting, mean over the seeds ± "
-        "standard error where a claim of the section gives it; in brackets the training loss over "
-        "that of the lower baseline."
+        "standard error; in brackets the training loss over that of the lower baseline."
     )
     yield ""
     settings: dict[tuple[str, str, str], dict[str, str]] = {}
     for gain in found:
         cells = settings.setdefault((gain.section, gain.setting, gain.better), {})
-        error = "" if np.isnan(gain.error) else f" ± {gain.error:.1f}"
-        cells[gain.by] = f"{gain.points:+.2f}{error} ({gain.loss_ratio:.2f})"
+        cells[gain.by] = f"{_shown(gain):+.2f} ± {gain.error:.2f} ({gain.loss_ratio:.2f})"
     lines = [
         [place[0].removeprefix("FedALIGN, "), *place[1:], *(of.get(by, "") for by in MATCHED)]
         for place, of in settings.items()

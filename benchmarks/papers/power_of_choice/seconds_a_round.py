@@ -4,7 +4,7 @@ from benchmarks.papers.claims import Direction
 from benchmarks.papers.experiment import MODELS, Experiment, Panel
 from benchmarks.papers.pictures import bars
 from benchmarks.papers.power_of_choice import table1, table2
-from benchmarks.papers.power_of_choice._images import RAND, RAND_10, strategies
+from benchmarks.papers.power_of_choice._images import CALIBRATED_LR, RAND, RAND_10, strategies
 from benchmarks.papers.power_of_choice._table import Table
 from benchmarks.papers.power_of_choice._time import (
     SIMULATED,
@@ -64,7 +64,7 @@ def panel(table: Table) -> Panel:
     powd, cpowd, rpowd, afl = table.ratios
     fitted = (RAND, RAND_10) if table is table1.TABLE else ()
     return Panel(
-        f"alpha={table.alpha:g}",
+        f"alpha={table.alpha:g}, lr={CALIBRATED_LR:g}",
         clocked("time", table.alpha, computing(ROWS_PER_SECOND, SPREAD), STRATEGIES, N_ROUNDS),
         list(table.theirs),
         [
