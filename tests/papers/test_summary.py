@@ -325,7 +325,7 @@ def test_absolute_figures_are_had_at_a_rate_or_between_two():
 
     line = "| alpha=0.3 | rand, C=0.1 | 100 ± 5 | 99 ± 0 at 0.0005 | 0.0005 | 100 ± 5 | "
     found = lines(91.0)
-    assert "- Both of them at one rate: none; for no other strategy." in found
+    assert "- Both figures of a strategy at one rate: none." in found
     assert f"{line}91.0 ± 0.0 at 0.0005 | none | none |" in found
     assert any("may have it: rand, C=0.1 (alpha=0.3). Beyond" in one for one in found)
     assert f"{line}101.0 ± 0.0 at 0.0005 | 0.0005 | 0.0005 |" in lines(101.0)

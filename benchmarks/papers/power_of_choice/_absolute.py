@@ -104,7 +104,7 @@ def _conclusion(found: Values) -> Iterator[str]:
     both = [
         f"{_name(key)} at {', '.join(_both_at(of))}" for key, of in found.items() if _both_at(of)
     ]
-    yield f"- Both of them at one rate: {'; '.join(both) or 'none'}; for no other strategy."
+    yield f"- Both figures of a strategy at one rate: {'; '.join(both) or 'none'}."
 
 
 def _calibrated(found: Values, trials: Sequence[Trial]) -> Iterator[str]:

@@ -19,8 +19,8 @@ PAPER = Paper(
             "Figure 5: pow-d.*alpha=0.3",
         ),
         Headline(
-            "with batches of 128, 100 local steps, C=0.1 or K=500 pow-d and its variants end above "
-            "random selection, by however little",
+            "with batches of 128, with 100 local steps, at C=0.1 and at K=500, pow-d and its "
+            "variants end above random selection, by however little",
             ": [cr]?pow-d.*higher accuracy than rand$",
             "Figure 12: cpow-d.*alpha=2",
         ),
