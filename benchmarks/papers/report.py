@@ -167,14 +167,16 @@ def _values(experiment: Experiment, values: Sequence[Value]) -> Iterator[str]:
     for column in experiment.columns:
         headings += [column.heading] + ["paper"] * (column.heading in theirs)
     by_place = {(value.setting, value.strategy, value.heading): value for value in values}
-    lines: dict[tuple[str, str], list[str]] = {}
-    for (setting, strategy, heading), value in by_place.items():
-        column = next(one for one in experiment.columns if one.heading == heading)
-        baseline = by_place.get((setting, experiment.baseline or "", heading))
-        cells = lines.setdefault((setting, strategy), [setting, strategy])
-        cells.append(_cell(column, value.each, baseline))
-        cells += [value.paper] * (heading in theirs)
-    yield from markdown(headings, lines.values())
+    lines = []
+    for setting, strategy in dict.fromkeys((value.setting, value.strategy) for value in values):
+        cells = [setting, strategy]
+        for column in experiment.columns:
+            value = by_place[setting, strategy, column.heading]
+            baseline = by_place.get((setting, experiment.baseline or "", column.heading))
+            cells.append(_cell(column, value.each, baseline))
+            cells += [value.paper] * (column.heading in theirs)
+        lines.append(cells)
+    yield from markdown(headings, lines)
 
 
 def _cell(column: Column, each: np.ndarray, baseline: Value | None) -> str:
