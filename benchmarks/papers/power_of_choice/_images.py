@@ -31,8 +31,8 @@ LOWEST_LR = 0.00025  # random selection then takes hundreds of rounds, as in the
 CALIBRATED_LR = 0.0003
 CALIBRATION = (
     f"{CALIBRATED_LR:g} was calibrated on random selection alone, at C=0.1 and on other partitions "
-    "(calibration.md). Its rounds to 60% are there near those of the paper's tables; how near, "
-    "here and there, is in *the absolute figures of its tables*."
+    "(calibration.md). With it random selection needs roughly the paper's rounds to 60%; the "
+    "numbers are in *the absolute figures of its tables*."
 )
 N_ROUNDS = 400
 RAND, AFL = "rand", "afl"
