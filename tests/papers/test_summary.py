@@ -252,6 +252,12 @@ def test_all_marks_in_the_results_are_due():
     assert len(marked) == len(calibrated_alone(POWER_OF_CHOICE, ROWS)) > 0
 
 
+def test_the_log_of_the_devices_ends_with_the_section_of_the_results():
+    """Both are written by commands of their own."""
+    log = (Path(benchmarks.papers.__file__).parent / "seconds.md").read_text(encoding="utf-8")
+    assert log.endswith(SECTIONS["Power-of-choice, Tables 1 and 2: seconds a round"].strip() + "\n")
+
+
 def test_the_readme_has_the_first_lines_of_the_results():
     readme = README.read_text(encoding="utf-8")
     assert refreshed(readme, ROWS) == readme
