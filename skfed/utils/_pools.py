@@ -24,7 +24,7 @@ class Pool(ABC, Generic[T]):
     def __init__(self) -> None:
         self._key = uuid4().hex
         self._idle: list[T] = []
-        self._largest: float = float("inf")  # bytes of an object that is kept
+        self._largest: int | None = None  # bytes of an object that is kept; None: any
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_idle"}
@@ -43,7 +43,7 @@ class Pool(ABC, Generic[T]):
         if one is None:  # not in the clause above, since an error of make would name it
             one = make()
         yield one
-        if self._n_bytes(one) <= self._largest:
+        if self._largest is None or self._n_bytes(one) <= self._largest:
             self._idle.append(one)
 
     @abstractmethod
