@@ -1,5 +1,6 @@
 """What clients reply: updates after training, and values of a poll's metric."""
 
+from cmath import isfinite
 from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -159,7 +160,7 @@ def _address(tensor: torch.Tensor) -> int:
 def _is_finite(part: Any, unchanged: Collection[str] = ()) -> bool:
     """Tell whether a part is finite for certain; then so are the updates that it is made of."""
     return isinstance(part, dict) and all(
-        name in unchanged or tensor.sum().isfinite() for name, tensor in part.items()
+        name in unchanged or isfinite(tensor.sum().item()) for name, tensor in part.items()
     )
 
 

@@ -70,16 +70,22 @@ class Draws:
             steps=training.steps,
         )
 
-    def rows_a_step(self, n_samples: int) -> int:
-        """Return min(b, D_k); the last batch of an epoch may have less."""
-        return min(whole(self.batch_size, n_samples), n_samples)
+    def rows_a_step(self, n_samples: Any) -> Any:
+        """Return min(b, D_k) of one client or of each; the last batch of an epoch may have less."""
+        return np.minimum(whole(self.batch_size, n_samples), n_samples)
+
+    def n_steps(self, training: LocalTraining, clients: np.ndarray) -> np.ndarray:
+        """Return the number of local steps of each client."""
+        sizes = self.federation.sizes[clients]
+        steps = count_steps(sizes, self.rows_a_step(sizes), training.epochs, training.steps)
+        return np.broadcast_to(steps, len(clients))
 
     def n_trained(self, training: LocalTraining, clients: np.ndarray) -> np.ndarray:
         """Return the rows that clients use in their local steps, repeats counted."""
         sizes = self.federation.sizes[clients]
         if training.steps is None:
             return training.epochs * sizes
-        return training.steps * np.array([self.rows_a_step(n) for n in sizes.tolist()], dtype=int)
+        return training.steps * self.rows_a_step(sizes)
 
     def n_polled(self, clients: np.ndarray, max_samples: int | str | None) -> np.ndarray:
         """Return how many rows each client evaluates in a poll."""
@@ -87,7 +93,7 @@ class Draws:
         if max_samples is None:
             return sizes
         if max_samples == "batch":
-            return np.array([self.rows_a_step(n) for n in sizes.tolist()], dtype=int)
+            return self.rows_a_step(sizes)
         return np.minimum(sizes, int(max_samples))
 
     def polled(
@@ -259,8 +265,8 @@ def _draw(key: tuple, *settings: Any) -> Minibatches:
     return minibatches(stream(*key), *settings)
 
 
-def count_steps(n_samples: int, batch_size: int, local_epochs: int, local_steps: int | None) -> int:
-    """Return the number of local steps of a client."""
+def count_steps(n_samples: Any, batch_size: Any, local_epochs: int, local_steps: int | None) -> Any:
+    """Return the number of local steps of one client or of each."""
     if local_steps is not None:
         return local_steps
     return local_epochs * -(-n_samples // batch_size)

@@ -18,7 +18,6 @@ from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
 from skfed.engines._sampling import (
     Draws,
     Positions,
-    count_steps,
     enumerate_copies,
     take_positions,
 )
@@ -179,7 +178,7 @@ class StackedEngine:
         draws, t, training = self.draws, request.round, request.training
         copies = list(enumerate_copies(request.cohort.clients))
         minibatches = draws.minibatches_of_many(training, t, copies)
-        for members in self._cut(training, [k for k, _ in copies]):
+        for members in self._cut(training, request.cohort.clients):
             chosen = [copies[i] for i in members]
             yield ChunkTraining(
                 net_pool=self.net_pool,
@@ -195,21 +194,15 @@ class StackedEngine:
                 ),
             )
 
-    def _cut(self, training: LocalTraining, clients: list[int]) -> list[np.ndarray]:
+    def _cut(self, training: LocalTraining, clients: np.ndarray) -> list[np.ndarray]:
         """Cut a cohort into chunks."""
-        sizes = [self.draws.federation.size(k) for k in clients]
-        steps = [self._n_steps(n, training) for n in sizes]
+        largest = int(self.draws.federation.sizes[clients].max(initial=1))
         # Where the rate changes with the epoch, clients of a chunk change epochs together.
         alike = training.steps is None and len(set(training.rates or ())) > 1
-        largest = max(sizes, default=1)
         limit = self._clients_a_chunk(largest)
         # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
         max_steps = self.memory_budget // (4 * 8 * self.draws.rows_a_step(largest))
-        return cut(np.array(steps, dtype=int), limit, alike, max_steps)
-
-    def _n_steps(self, n_samples: int, training: LocalTraining) -> int:
-        size = self.draws.rows_a_step(n_samples)
-        return count_steps(n_samples, size, training.epochs, training.steps)
+        return cut(self.draws.n_steps(training, clients), limit, alike, max_steps)
 
     def _clients_a_chunk(self, largest: int) -> int:
         model = self.plan.model_bytes

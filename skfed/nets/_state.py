@@ -67,7 +67,7 @@ def add_to_gradients(net: NeuralNet, extra: Callable[[str, torch.Tensor], torch.
 
 def by_member(stack: torch.Tensor) -> torch.Tensor:
     """View a stack of tensors as a matrix with a row for each."""
-    return stack.reshape(len(stack), stack[0].numel())
+    return stack.reshape(len(stack), stack.shape[1:].numel())
 
 
 def set_state(net: NeuralNet, state: State) -> None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class ClientRecords:
         for i in np.flatnonzero(~updates.late).tolist():
             (k, _), loss = updates.copies[i], float(updates.losses[i])
             self.reported[k], key = loss, self.digest(k)
-            records[key] = replace(server.record(key), reported=loss)
+            records[key] = server.record(key)._replace(reported=loss)
         server.clients = server.clients | records
 
     def add_seconds(self, training: Exchange) -> None:
@@ -50,7 +49,7 @@ class ClientRecords:
         for i in np.flatnonzero(~np.isnan(seconds)).tolist():
             k = int(training.clients[i])
             self.seconds[k], key = seconds[i], self.digest(k)
-            records[key] = replace(server.record(key), seconds=float(seconds[i]))
+            records[key] = server.record(key)._replace(seconds=float(seconds[i]))
         server.clients = server.clients | records
 
     def count_messages(self, exchanges: Sequence[Exchange], config: RoundConfig) -> None:
@@ -71,7 +70,7 @@ class ClientRecords:
             sent.setdefault(self.digest(k), Counter())["loss", of_loss] += 1
         server = self.server
         server.clients = server.clients | {
-            key: replace(server.record(key), messages=Counter(server.record(key).messages) + n)
+            key: server.record(key)._replace(messages=Counter(server.record(key).messages) + n)
             for key, n in sent.items()
         }
         server.private_rounds = (*server.private_rounds, server.round)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -285,7 +285,7 @@ class Rounds:
         old = {key: server.record(key).variate for key in new}
         server.variate, changed = updated_variates(server.variate, old, new, len(self.federation))
         server.clients = server.clients | {
-            key: replace(server.record(key), variate=variate) for key, variate in changed.items()
+            key: server.record(key)._replace(variate=variate) for key, variate in changed.items()
         }
 
     def _append_row(self, pending: PendingRound, cohort: Cohort) -> Row:
