@@ -112,9 +112,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Bytes that stacked models and activations may take in each job. A larger cohort is split
         into chunks, which changes its result by rounding, and the masks of random layers.
     n_jobs : int, default=None
-        Jobs that train in parallel, as joblib counts them: chunks of clients in threads or, with
-        the loop engine, clients in processes, unless ``joblib.parallel_config`` sets a backend. The
-        result does not depend on it.
+        Jobs that train in parallel, as joblib counts them: in threads or, with the loop engine, in
+        processes, unless ``joblib.parallel_config`` sets a backend. In a round each job has a share
+        of the clients, or of chunks of them, of much the same rows. The result does not depend on
+        it.
     checkpoint : str or path, default=None
         Directory to which ``fit`` writes its state every ``checkpoint_every`` rounds, in
         safetensors and JSON (``skfed.checkpoint``). A fit with the same parameters and data resumes

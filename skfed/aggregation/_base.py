@@ -88,6 +88,9 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
     def accumulate(self, parts: list[tuple[np.ndarray, Any]], members: np.ndarray, part: Any):
         """Add what was collected of some members to what was collected before; here, keep both.
 
+        Jobs accumulate what they collect, and their parts are then accumulated in turn. The order
+        depends on the cohort alone.
+
         Parameters
         ----------
         parts : list of (ndarray of int, object)
@@ -95,7 +98,7 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         members : ndarray of int
             Positions in the cohort of the members of ``part``; none failed.
         part : object
-            What ``collect`` returned for them.
+            What ``collect`` returned for them, or a part of a list that was accumulated before.
         """
         parts.append((members, part))
 

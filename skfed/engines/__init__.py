@@ -3,7 +3,7 @@
 from skfed.engines._choose import make_engine
 from skfed.engines._data import row_weights
 from skfed.engines._loop import LoopEngine, evaluate
-from skfed.engines._replies import Engine, Evaluation, Evaluator, Late, ReplyTimes, Updates
+from skfed.engines._replies import Engine, Evaluation, Evaluator, Late, ReplyTimes, Report, Updates
 from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
 from skfed.engines._sampling import Draws, enumerate_copies
 from skfed.engines._stacked import StackedEngine
@@ -18,6 +18,7 @@ __all__ = [
     "LocalTraining",
     "LoopEngine",
     "ReplyTimes",
+    "Report",
     "StackedEngine",
     "TrainRequest",
     "Updates",

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
 
 from skfed.engines._data import MemoryPool
 from skfed.engines._sampling import Positions, take_positions
-from skfed.engines._workers import Load
+from skfed.engines._workers import Load, Work
 from skfed.nets import NetPool, State, set_state
 from skfed.selection._poll_metrics import Batches
 from skfed.utils._torch_context import one_torch_thread
@@ -43,6 +43,11 @@ class BatchEvaluation:
     positions: Sequence[Positions]
     product_rows: int
 
+    @property
+    def cost(self) -> int:
+        """The number of rows."""
+        return sum(map(len, self.positions))
+
     def run(self, load: Load) -> list[tuple[float, Exception | None]]:
         """Return the sum of the metric over the rows of each batch, by their weights."""
         dataset, rows = load(self.clients)
@@ -65,16 +70,15 @@ class BatchEvaluation:
             batches = Batches(net, y, torch.cat(outputs), dataset.weigh(numbers), ends)
             return [(value, None) for value in self.batch_sums(batches).tolist()]
 
-    def split(self) -> Sequence["BatchEvaluation"]:
-        """Return the evaluation of each batch alone."""
+    def recover(
+        self, run: Callable[[Work], list], error: Exception
+    ) -> list[tuple[float, Exception | None]]:
+        """Evaluate each batch alone; return the sum of one that has failed alone."""
         if len(self.clients) == 1:
-            return ()
+            return [(np.nan, error)]
         pairs = zip(self.clients, self.positions, strict=True)
-        return [replace(self, clients=[k], positions=[rows]) for k, rows in pairs]
-
-    def failed(self, error: Exception) -> list[tuple[float, Exception | None]]:
-        """Return the sum of a batch that failed."""
-        return [(np.nan, error)]
+        each = (replace(self, clients=[k], positions=[rows]) for k, rows in pairs)
+        return list(chain.from_iterable(map(run, each)))
 
 
 def cut_into_products(n_rows: int, size: int) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,8 @@ train steps. Every faster engine is checked against this one.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from skorch import NeuralNet
 
 from skfed.aggregation._scaffold import new_variate
-from skfed.engines._replies import Evaluation, Updates, collect
+from skfed.engines._replies import Evaluation, Updates, collect, merge
 from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
 from skfed.engines._sampling import (
     Draws,
@@ -23,8 +25,9 @@ from skfed.engines._sampling import (
     enumerate_copies,
     take_positions,
 )
+from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
 from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Load, Workers
+from skfed.engines._workers import Load, Work, Workers
 from skfed.nets import (
     NetPool,
     State,
@@ -73,9 +76,12 @@ class LoopEngine:
         self.workers.close()
         self.data.close()
 
-    def train(self, request: TrainRequest) -> Iterator[Updates]:
+    def train(self, request: TrainRequest) -> Updates:
         """Train each client from the same state; one that is listed twice trains twice."""
-        return self.workers.map(self.trainings(request), self.data)
+        join = partial(merge, request.aggregator)
+        return run_works(
+            list(self.trainings(request)), balanced_tree, join, self.workers, self.data
+        )
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
@@ -83,14 +89,16 @@ class LoopEngine:
 
     def trainings(self, request: TrainRequest) -> Iterator["ClientTraining"]:
         """Yield the training of each member of a cohort."""
-        draws, t = self.draws, request.round
-        for i, (k, copy) in enumerate(enumerate_copies(request.cohort.clients)):
+        draws, t, clients = self.draws, request.round, request.cohort.clients
+        n_rows = draws.n_trained(request.training, clients).tolist()
+        for i, (k, copy) in enumerate(enumerate_copies(clients)):
             member = np.array([i])
             yield ClientTraining(
                 net_pool=self.net_pool,
                 request=request.subset(member),
                 member=member,
                 clients=[k],
+                cost=n_rows[i],
                 draw=draws.minibatches(request.training, t, k, copy),
                 layers_rng=draws.stream(Purpose.RANDOM_LAYERS, t, k, copy),
             )
@@ -113,22 +121,19 @@ class ClientTraining:
     request: TrainRequest  # for this member alone
     member: np.ndarray  # its position in the cohort
     clients: Sequence[int]
+    cost: int  # rows used in the local steps
     draw: Callable[[], Minibatches]
     layers_rng: np.random.Generator
 
-    def run(self, load: Load) -> list[Updates]:
+    def run(self, load: Load) -> Updates:
         """Train, and collect what the aggregator needs."""
         own = self.train(load)
         variates = [own.variate]
-        return [collect(self.request, self.member, own.stack, own.losses, own.n_samples, variates)]
+        return collect(self.request, self.member, own.stack, own.losses, own.n_samples, variates)
 
-    def split(self) -> Sequence["ClientTraining"]:
-        """Return nothing: this is one client."""
-        return ()
-
-    def failed(self, error: Exception) -> list[Updates]:
+    def recover(self, run: Callable[[Work], Updates], error: Exception) -> Updates:
         """Return the update of a client that failed."""
-        return [Updates.of_failed(self.member, error)]
+        return Updates.of_failed(self.member, error)
 
     def train(self, load: Load) -> Trained:
         """Train with a fresh optimizer."""
@@ -182,6 +187,11 @@ class ClientEvaluation:
     positions: Positions
     layers_rng: np.random.Generator
 
+    @property
+    def cost(self) -> int:
+        """The number of rows."""
+        return len(self.positions)
+
     def run(self, load: Load) -> list[tuple[float, Exception | None]]:
         """Return the metric's value."""
         dataset, (own,) = load(self.clients)
@@ -195,11 +205,9 @@ class ClientEvaluation:
             value = self.metric.value(net, dataset.X[rows], dataset.y[rows], dataset.weigh(rows))
             return [(value, None)]
 
-    def split(self) -> Sequence["ClientEvaluation"]:
-        """Return nothing: this is one client."""
-        return ()
-
-    def failed(self, error: Exception) -> list[tuple[float, Exception | None]]:
+    def recover(
+        self, run: Callable[[Work], list], error: Exception
+    ) -> list[tuple[float, Exception | None]]:
         """Return the value of a client that failed."""
         return [(np.nan, error)]
 
@@ -210,7 +218,7 @@ def evaluate_one_by_one(
     """Evaluate any metric, client by client."""
     t, clients = request.round, request.clients
     polled = draws.polled(t, clients, request.max_samples)
-    works = (
+    works = [
         ClientEvaluation(
             net_pool=net_pool,
             state=request.state,
@@ -220,8 +228,8 @@ def evaluate_one_by_one(
             layers_rng=draws.stream(Purpose.EVALUATION_LAYERS, t, k),
         )
         for k, positions in zip(clients, polled, strict=True)
-    )
-    results = list(workers.map(works, data))
+    ]
+    results = run_works(works, consecutive_tree, add, workers, data) if works else []
     raised = {i: error for i, (_, error) in enumerate(results) if error is not None}
     for i, error in raised.items():
         error.add_note(f"while polling {draws.name(clients[i], t)}")

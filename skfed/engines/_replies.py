@@ -1,7 +1,7 @@
 """What clients reply: updates after training, and values of a poll's metric."""
 
 from cmath import isfinite
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from skfed.aggregation import BaseAggregator
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.engines._requests import EvaluateRequest, TrainRequest
 from skfed.nets import State, by_member
@@ -32,8 +33,8 @@ class ReplyTimes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Updates:
-    """What some members of a cohort send back after training.
+class Report:
+    """What some members of a cohort report after training.
 
     Parameters
     ----------
@@ -45,12 +46,8 @@ class Updates:
         Rows seen in the local steps, repeats counted.
     finite : ndarray of shape (n_members,), dtype=bool
         Whether all that a member has changed is finite; False for one whose training raised.
-    part : object
-        What the aggregator collected of the states of those that are finite.
     variates : list of (dict of str to Tensor or None)
         SCAFFOLD's new c_k of each; None where it has not moved.
-    changed : collection of str
-        Names of the tensors that some of those that are finite have changed.
     error : Exception, default=None
         Raised by the training of these members; :class:`Late` if they have not replied in time.
     times : ReplyTimes, default=None
@@ -61,18 +58,43 @@ class Updates:
     losses: np.ndarray
     n_samples: np.ndarray
     finite: np.ndarray
-    part: Any
     variates: Sequence[State | None]
-    changed: Collection[str] = ()
     error: Exception | None = None
     times: ReplyTimes | None = None
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What some members of a cohort send back after training.
+
+    Parameters
+    ----------
+    reports : list of Report
+        Of these members, in any order.
+    parts : list of (ndarray of int, object)
+        What the aggregator collected of the states of those that are finite, and accumulated.
+    changed : frozenset of str
+        Names of the tensors that some of those that are finite have changed.
+    """
+
+    reports: list[Report]
+    parts: list[tuple[np.ndarray, Any]]
+    changed: frozenset[str]
 
     @classmethod
     def of_failed(cls, members: np.ndarray, error: Exception) -> "Updates":
         """Return the updates of members whose training raised."""
         n = len(members)
-        nothing = np.full(n, np.nan), np.zeros(n, dtype=int), np.zeros(n, dtype=bool)
-        return cls(members, *nothing, None, [None] * n, error=error)
+        nothing = np.full(n, np.nan), np.zeros(n, dtype=int), np.zeros(n, dtype=bool), [None] * n
+        return cls([Report(members, *nothing, error)], [], frozenset())
+
+
+def merge(aggregator: BaseAggregator, updates: Updates, more: Updates) -> Updates:
+    """Return the updates of the members of both, accumulated in this order."""
+    parts = [*updates.parts]
+    for members, part in more.parts:
+        aggregator.accumulate(parts, members, part)
+    return Updates([*updates.reports, *more.reports], parts, updates.changed | more.changed)
 
 
 class Evaluation(NamedTuple):
@@ -104,8 +126,12 @@ class Evaluator(Protocol):
 class Engine(Evaluator, Protocol):
     """Trains and evaluates clients."""
 
-    def train(self, request: TrainRequest) -> Iterable[Updates]:
-        """Train a cohort from the request's state; a client that is listed twice trains twice."""
+    def train(self, request: TrainRequest) -> Updates:
+        """Train a cohort, which is not empty, from the request's state.
+
+        A client that is listed twice trains twice. Updates are merged along the balanced tree of
+        the rows that the members use.
+        """
 
 
 def collect(
@@ -127,9 +153,9 @@ def collect(
         request.state, stack, request.cohort.weights, request.parameters
     )
     clean = part is not stack and _is_finite(part)
-    changed: Collection[str] = changed_names(request.state, stack, with_nan=not clean)
+    changed = changed_names(request.state, stack, with_nan=not clean)
     finite = np.isfinite(losses)
-    if not clean and (part is stack or not _is_finite(part, request.state.keys() - set(changed))):
+    if not clean and (part is stack or not _is_finite(part, request.state.keys() - changed)):
         finite &= _finite_members(request.state, stack, changed)
     for i, variate in enumerate(variates):
         finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
@@ -138,15 +164,18 @@ def collect(
     if isinstance(part, dict):
         reused = {_address(tensor) for tensor in stack.values()}  # by the next chunk
         part = {n: (t.clone() if _address(t) in reused else t).cpu() for n, t in part.items()}
-    return Updates(members, losses, n_samples, finite, part, variates, changed)
+    parts: list[tuple[np.ndarray, Any]] = []
+    if finite.any():
+        request.aggregator.accumulate(parts, members[finite], part)
+    return Updates([Report(members, losses, n_samples, finite, variates)], parts, changed)
 
 
 def _of_finite(
     request: TrainRequest, stack: State, finite: np.ndarray
-) -> tuple[Any, Collection[str]]:
+) -> tuple[Any, frozenset[str]]:
     """Return what the aggregator collects of the finite members, and what they have changed."""
     if not finite.any():
-        return None, ()
+        return None, frozenset()
     kept = {name: tensor[torch.from_numpy(finite)] for name, tensor in stack.items()}
     weights = request.cohort.weights[finite]
     part = request.aggregator.collect(request.state, kept, weights, request.parameters)

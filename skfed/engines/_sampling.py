@@ -230,6 +230,13 @@ class MinibatchDraws:
     epochs: int
     steps: int | None
 
+    @property
+    def n_rows_laid_out(self) -> int:
+        """Rows of all steps, those of the longest counted for each member."""
+        largest = int(self.sizes.max())
+        size = min(whole(self.batch_size, largest), largest)
+        return len(self.sizes) * count_steps(largest, size, self.epochs, self.steps) * size
+
     def subset(self, members: Sequence[int] | np.ndarray) -> "MinibatchDraws":
         """Return the draws of some members alone."""
         return replace(self, states=self.states[members], sizes=self.sizes[members])

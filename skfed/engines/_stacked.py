@@ -7,13 +7,15 @@ step is then the dispatch of its operations.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import add
 
 import numpy as np
 
 from skfed.engines._data import Dataset, MemoryPool
 from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
 from skfed.engines._loop import evaluate_one_by_one
-from skfed.engines._replies import Evaluation, Updates
+from skfed.engines._replies import Evaluation, Updates, merge
 from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
 from skfed.engines._sampling import (
     Draws,
@@ -22,6 +24,7 @@ from skfed.engines._sampling import (
     take_positions,
 )
 from skfed.engines._stacked_steps import ChunkTraining, Method
+from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
 from skfed.engines._workers import Workers
 from skfed.nets import NetPool
 from skfed.selection._poll_metrics import POLL_METRICS, Batches
@@ -95,9 +98,12 @@ class StackedEngine:
         self.workers.close()
         self.data.close()
 
-    def train(self, request: TrainRequest) -> Iterator[Updates]:
+    def train(self, request: TrainRequest) -> Updates:
         """Train a cohort; a client that is listed twice trains twice."""
-        return self.workers.map(self._trainings(request), self.data)
+        join = partial(merge, request.aggregator)
+        return run_works(
+            list(self._trainings(request)), balanced_tree, join, self.workers, self.data
+        )
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
@@ -109,8 +115,8 @@ class StackedEngine:
             return Evaluation(np.zeros(0), np.zeros(0, dtype=int))
         polled = self.draws.polled(t, clients, request.max_samples)
         batches = list(cut_into_batches(polled, self._evaluation_batch()))
-        works = self._evaluations(request, metric.batch_sums, batches)
-        results = list(self.workers.map(works, self.data))
+        works = list(self._evaluations(request, metric.batch_sums, batches))
+        results = run_works(works, consecutive_tree, add, self.workers, self.data)
         owners = np.array([i for i, _ in batches])
         sums = np.bincount(owners, weights=[value for value, _ in results])
         raised = {int(owners[b]): e for b, (_, e) in enumerate(results) if e is not None}

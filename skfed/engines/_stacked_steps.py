@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,12 +15,12 @@ from torch.nn.utils.rnn import pad_sequence
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._data import Dataset, Memory, MemoryPool
 from skfed.engines._linear import BoundLinearStack, LinearStack
-from skfed.engines._replies import Updates, collect
+from skfed.engines._replies import Updates, collect, merge
 from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import MinibatchDraws
 from skfed.engines._targets import Target
 from skfed.engines._vmap import BatchedModule
-from skfed.engines._workers import Load
+from skfed.engines._workers import Load, Work
 from skfed.nets import NetPool, State
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import one_torch_thread
@@ -71,7 +72,12 @@ class ChunkTraining:
     draws: MinibatchDraws
     layers_rng: np.random.Generator | None
 
-    def run(self, load: Load) -> list[Updates]:
+    @property
+    def cost(self) -> int:
+        """The rows of all steps, those of the longest counted for each member."""
+        return self.draws.n_rows_laid_out
+
+    def run(self, load: Load) -> Updates:
         """Take all steps, and collect what the aggregator needs."""
         dataset, rows = load(self.clients)
         request, chunk = self.request, Chunk(dataset, *self.draws.side_by_side(rows))
@@ -91,7 +97,7 @@ class ChunkTraining:
                 sums = pad_sequence(losses, batch_first=True).double().sum(0).cpu().numpy()
             taken = chunk.sizes > 0
             variates = stack.variates(request, (taken * rates[:, None]).sum(0))
-            updates = collect(
+            return collect(
                 replace(request, state=stack.state),
                 self.members,
                 stack.whole,
@@ -99,13 +105,12 @@ class ChunkTraining:
                 chunk.sizes.sum(axis=0),
                 variates,
             )
-        return [updates]
 
-    def split(self) -> Sequence["ChunkTraining"]:
-        """Return the training of each member alone."""
+    def recover(self, run: Callable[[Work], Updates], error: Exception) -> Updates:
+        """Train each member alone; return the update of one that has failed alone."""
         if len(self.members) == 1:
-            return ()
-        return [
+            return Updates.of_failed(self.members, error)
+        each = (
             replace(
                 self,
                 request=self.request.subset(np.array([i])),
@@ -114,11 +119,8 @@ class ChunkTraining:
                 draws=self.draws.subset([i]),
             )
             for i in range(len(self.members))
-        ]
-
-    def failed(self, error: Exception) -> list[Updates]:
-        """Return the update of a member that failed."""
-        return [Updates.of_failed(self.members, error)]
+        )
+        return reduce(partial(merge, self.request.aggregator), map(run, each))
 
 
 @dataclass(frozen=True)

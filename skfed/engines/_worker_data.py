@@ -116,9 +116,9 @@ class ClientData:
     Attributes
     ----------
     copies_due : Counter of bytes
-        In how many of the next payloads rows are included unasked. After a cache miss there is one
-        for each worker: rows sent again to one that happens to have them would never reach the
-        others.
+        In how many of the next payloads rows are included. After a cache miss there is one for each
+        worker, the first of them complete: rows sent again to one that happens to have them would
+        never reach the others.
     """
 
     def __init__(self, dataset: Dataset, federation: Federation, budget: int, n_workers: int = 1):
@@ -137,7 +137,7 @@ class ClientData:
         included = digests
         if not complete:
             included = {k: digest for k, digest in digests.items() if self.copies_due[digest] > 0}
-            self.copies_due.subtract(included.values())
+        self.copies_due.subtract(d for d in included.values() if self.copies_due[d] > 0)
         arrays = {digest: self._arrays(k) for k, digest in included.items()}
         return Payload(digests, arrays, str(self.dataset.device), self.budget)
 

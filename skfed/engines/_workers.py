@@ -3,13 +3,11 @@
 import pickle
 import sys
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from importlib.util import find_spec
-from itertools import chain, islice
 from operator import methodcaller
 from typing import Any, Protocol
 
@@ -48,23 +46,28 @@ class Work(Protocol):
     """A call on the rows of some clients; it can be sent to another process."""
 
     @property
+    def cost(self) -> int:
+        """How many rows it uses, repeats counted; at least 1."""
+
+    @property
     def clients(self) -> Sequence[int]:
         """The clients whose rows are needed."""
 
-    def run(self, load: Load) -> list:
+    def run(self, load: Load) -> Any:
         """Do the work."""
 
-    def split(self) -> Sequence["Work"]:
-        """Return the work of each client alone; nothing where there is only one."""
+    def recover(self, run: Callable[["Work"], Any], error: Exception) -> Any:
+        """Return the result after the work has raised.
 
-    def failed(self, error: Exception) -> list:
-        """Return the result of the work of one client that failed."""
+        It is made of the results of ``run`` on parts of the work; that of one client has no parts,
+        and its result holds the error.
+        """
 
 
 def run_or_split(
-    work: Work, run: Callable[[Work], list], failures: tuple[type[Exception], ...] = (Exception,)
-) -> list:
-    """Return ``run(work)``; where it fails, run the work of each client alone.
+    work: Work, run: Callable[[Work], Any], failures: tuple[type[Exception], ...] = (Exception,)
+) -> Any:
+    """Return ``run(work)``; where it fails, run parts of the work, down to those of one client.
 
     Only the clients whose own work fails are then left out.
     """
@@ -73,10 +76,8 @@ def run_or_split(
     except MemoryError:
         raise
     except failures as error:
-        parts = work.split()
-        if not parts:
-            return work.failed(sendable(error))
-        return [result for part in parts for result in run_or_split(part, run, failures)]
+        again = partial(run_or_split, run=run, failures=failures)
+        return work.recover(again, sendable(error))
 
 
 def sendable(error: Exception) -> Exception:
@@ -113,7 +114,9 @@ class Workers:
             here = SequentialBackend | ThreadingBackend
             self.has_processes = self.n_workers > 1 and not isinstance(self.backend, here)
         return_as = "generator" if self.backend.supports_return_generator else "list"
-        self._new = partial(Parallel, n_jobs=n_jobs, prefer=prefer, return_as=return_as)
+        # In batches of one, since there are no more works than jobs.
+        options = {"prefer": prefer, "batch_size": 1, "return_as": return_as}
+        self._new = partial(Parallel, n_jobs=n_jobs, **options)
         self._kept: Parallel | None = None
         self._executor: ThreadPoolExecutor | None = None
         if self.n_workers > 1 and not self.has_processes:
@@ -139,69 +142,57 @@ class Workers:
         if self._executor is not None:
             self._executor.shutdown()
 
-    def map(self, works: Iterable[Work], data: ClientData) -> Iterator:
-        """Yield the members of the works' results, in order and as they come.
+    def count(self) -> int:
+        """Return how many works are done at a time; of Dask, whose workers come and go, by now."""
+        if self.has_processes and self.dask is not None:
+            return max(1, sum(self.dask.ncores().values()))
+        return self.n_workers
 
-        Where a worker process dies, the works that were under way are run again, one by one, and
-        one whose process dies again is split into clients: only a client that kills its process
-        fails.
+    def map(self, works: Sequence[Work], data: ClientData) -> Iterable[Any]:
+        """Return the results of works, in order.
+
+        Where a worker process dies, the works whose results are missing are run again, one by one,
+        and one whose process dies again in parts: only a client that kills its process fails.
 
         Parameters
         ----------
-        works : iterable of Work
-            Taken from as workers become free.
+        works : sequence of Work
+            Not more than ``count()``.
         data : ClientData
             The rows of all clients.
         """
         run = partial(run_or_split, run=methodcaller("run", data.local))
         if self.has_processes:
-            results = self._in_processes(works, data)
-        elif self._executor is not None:
-            results = _in_threads(works, run, self._executor, 2 * self.n_workers)
-        else:
-            results = map(run, works)
-        for result in results:
-            yield from result
+            return self._in_processes(works, data)
+        if self._executor is not None:
+            return _in_threads(works, run, self._executor)
+        return map(run, works)
 
-    def _in_processes(self, works: Iterable[Work], data: ClientData) -> Iterator[list]:
-        """Yield results; works whose rows were missing are sent again with all of them."""
-        behind: list[tuple[Work, Any]] = []  # from the first work on whose rows were missing
-        for work, result in self._sent(works, data):
-            if isinstance(result, CacheMiss):
-                data.note_miss(result)
-            if behind or isinstance(result, CacheMiss):
-                behind.append((work, result))
-            else:
-                yield result
-        missed = (work for work, result in behind if isinstance(result, CacheMiss))
-        again = self._sent(missed, data, complete=True)
-        for _, result in behind:
-            yield next(again)[1] if isinstance(result, CacheMiss) else result
+    def _in_processes(self, works: Sequence[Work], data: ClientData) -> list:
+        """Return results; works whose rows were missing are sent again with all of them."""
+        results = self._sent(works, data)
+        missed = [i for i, result in enumerate(results) if isinstance(result, CacheMiss)]
+        for i in missed:
+            data.note_miss(results[i])
+        if missed:
+            again = self._sent([works[i] for i in missed], data, complete=True)
+            for i, result in zip(missed, again, strict=True):
+                results[i] = result
+        return results
 
-    def _sent(
-        self, works: Iterable[Work], data: ClientData, complete: bool = False
-    ) -> Iterator[tuple[Work, Any]]:
-        """Send works to other processes; yield each with its result or a CacheMiss."""
-        coming, pending = iter(works), deque[Work]()
+    def _sent(self, works: Sequence[Work], data: ClientData, complete: bool = False) -> list:
+        """Send works to other processes; return the result of each, or a CacheMiss."""
+        calls = ((work, data.payload(work.clients, complete)) for work in works)
+        results: list[Any] = []
+        try:
+            for result in self._results(calls):
+                results.append(result)  # kept where a later one raises
+        except _deaths():
+            alone = partial(run_or_split, run=partial(self._alone, data), failures=_deaths())
+            results += map(alone, works[len(results) :])
+        return results
 
-        def calls() -> Iterator[tuple[Work, Payload | FilePayload]]:
-            for work in coming:
-                pending.append(work)
-                yield work, data.payload(work.clients, complete)
-
-        broken = True
-        while broken:
-            try:
-                for result in self._results(calls()):
-                    yield pending.popleft(), result
-                broken = False
-            except _deaths():
-                suspects = [*pending]
-                pending.clear()
-                for work in suspects:
-                    yield work, run_or_split(work, partial(self._alone, data), _deaths())
-
-    def _alone(self, data: ClientData, work: Work) -> list:
+    def _alone(self, data: ClientData, work: Work) -> Any:
         """Send one work, with all its rows."""
         (result,) = self._results([(work, data.payload(work.clients, complete=True))])
         return result
@@ -219,18 +210,18 @@ class Workers:
         Not by joblib, which waits without end for a task whose worker died.
         """
         submit = partial(self.dask.submit, serve, pure=False, **self.backend.submit_kwargs)
-        n_workers = sum(self.dask.ncores().values())
         # A worker that waits for others, as in a search, lets them use its slot.
         waiting = self.backend.retrieval_context()
         waiting.__enter__()
         try:
-            yield from _in_order((submit(*call) for call in calls), max(1, n_workers))
+            for future in [submit(*call) for call in calls]:
+                yield future.result()
         finally:  # which the context itself passes over after an exception
             waiting.__exit__(None, None, None)
 
 
-def serve(work: Work, payload: Payload | FilePayload) -> list | CacheMiss:
-    """Run a work in a worker process, unless it lacks rows."""
+def serve(work: Work, payload: Payload | FilePayload) -> Any:
+    """Run a work in a worker process; return its result, or a CacheMiss if it lacks rows."""
     load = payload.load() if isinstance(payload, FilePayload) else _worker_cache.load(payload)
     if isinstance(load, CacheMiss):
         return load
@@ -244,51 +235,18 @@ def _deaths() -> tuple[type[Exception], ...]:
 
 
 def _in_threads(
-    works: Iterable[Work], run: Callable[[Work], list], executor: ThreadPoolExecutor, limit: int
-) -> Iterator[list]:
-    """Yield results of works that are done in an executor's threads and in the calling thread.
+    works: Sequence[Work], run: Callable[[Work], Any], executor: ThreadPoolExecutor
+) -> list:
+    """Return results of works: the first is done in this thread, the others in an executor's.
 
-    At most ``limit`` are submitted at a time. Not by joblib, which looks for results every 10 ms,
-    longer than a chunk takes.
+    Not by joblib, which looks for results every 10 ms, longer than a chunk takes.
     """
-    coming, pending = iter(works), deque[tuple[Work, Future]]()
-    first = list(islice(coming, 2))
-    if len(first) < 2:
-        yield from map(run, first)
-        return
-    coming = chain(first, coming)
+    first, *others = works
+    futures = [executor.submit(run, work) for work in others]
     try:
-        while True:
-            for work in islice(coming, limit - len(pending)):
-                pending.append((work, executor.submit(run, work)))
-            if not pending:
-                return
-            if pending[0][1].done() or not _run_one(pending, run):
-                yield pending.popleft()[1].result()
+        return [run(first), *(future.result() for future in futures)]
     finally:  # also where a work has raised
-        wait([future for _, future in pending if not future.cancel()])
-
-
-def _run_one(pending: deque[tuple[Work, Future]], run: Callable[[Work], list]) -> bool:
-    """Run the first work that no thread has begun in this one; return False if there is none."""
-    for i, (work, future) in enumerate(pending):
-        if future.cancel():
-            done: Future = Future()
-            done.set_result(run(work))
-            pending[i] = work, done
-            return True
-    return False
-
-
-def _in_order(futures: Iterable, n_workers: int) -> Iterator[Any]:
-    """Yield results in order; no more than two a worker are under way."""
-    pending: deque = deque()
-    for future in futures:
-        pending.append(future)
-        if len(pending) > 2 * n_workers:
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
+        wait([future for future in futures if not future.cancel()])
 
 
 def _with_extra(extra: str, package: str, register: Callable[[], None]) -> Callable[[], None]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -21,7 +21,8 @@ from skfed.engines import (
     Updates,
     enumerate_copies,
 )
-from skfed.engines._replies import collect
+from skfed.engines._replies import collect, merge
+from skfed.engines._tasks import balanced_tree, fold
 from skfed.flower._messages import (
     MOMENTS,
     POLL,
@@ -34,6 +35,7 @@ from skfed.flower._messages import (
     to_state,
 )
 from skfed.flower._nodes import Nodes
+from skfed.flower._waiting import Replies
 from skfed.nets import State
 from skfed.server._limits import Limits
 from skfed.server._standardize import Moments
@@ -103,21 +105,21 @@ class MessageEngine:
         found_or_none = [None if isinstance(m, Exception) else m for m in moments.values()]
         return found_or_none, replies.times(names)
 
-    def train(self, request: TrainRequest) -> Iterator[Updates]:
-        """Train a cohort; yield the update of each member.
+    def train(self, request: TrainRequest) -> Updates:
+        """Train a cohort.
 
         A client that is in the cohort twice gets one message, and sends two updates.
         """
-        clients = request.cohort.clients.tolist()
+        clients = request.cohort.clients
+        copies = list(enumerate_copies(clients.tolist()))
         end = partial(self.limits.end, "training")
         replies = self.nodes.exchange(self._train_contents(request), TRAIN, end)
-        for i, (k, copy) in enumerate(enumerate_copies(clients)):
-            member, (name,) = np.array([i]), self._names([k])
-            read = partial(self._updates, request, member, copy)
-            updates = _read(replies.contents[name], read)
-            if isinstance(updates, Exception):
-                updates = Updates.of_failed(member, updates)
-            yield replace(updates, times=replies.times([name]))
+
+        def read(i: int) -> Updates:
+            return self._read_updates(request, np.array([i]), *copies[i], replies)
+
+        tree = balanced_tree(self.draws.n_trained(request.training, clients).tolist())
+        return fold(tree, read, partial(merge, request.aggregator))
 
     def _names(self, clients: Iterable[int]) -> list[str]:
         return [str(name) for name in self.federation.names(clients)]
@@ -155,6 +157,17 @@ class MessageEngine:
             self._holders.add(name)
             records["state"] = arrays
         return RecordDict(records)
+
+    def _read_updates(
+        self, request: TrainRequest, member: np.ndarray, k: int, copy: int, replies: Replies
+    ) -> Updates:
+        """Return the update of one copy of a client, or why there is none, with its seconds."""
+        (name,) = self._names([k])
+        updates = _read(replies.contents[name], partial(self._updates, request, member, copy))
+        if isinstance(updates, Exception):
+            updates = Updates.of_failed(member, updates)
+        (report,) = updates.reports
+        return replace(updates, reports=[replace(report, times=replies.times([name]))])
 
     def _updates(
         self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict

@@ -118,8 +118,8 @@ class Rounds:
         with one_torch_thread():
             pending = self._poll_and_select()
             request, updates, training = pending.request, pending.updates, pending.exchanges[-1]
-            for batch in self.engine.train(request):  # the clients train here
-                updates.add(batch)  # which drops updates that failed
+            if len(request.cohort.clients):
+                updates.add(self.engine.train(request))  # the clients train here
             admitted = admit(request.cohort, updates.finite, self.config.min_clients)
             cohort, aggregate = request.cohort.keep(admitted), updates.aggregate(admitted)
             updates.complete(training)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from skfed.aggregation._tensors import settled
-from skfed.engines import Late, ReplyTimes, TrainRequest, Updates, enumerate_copies
+from skfed.engines import Late, ReplyTimes, Report, TrainRequest, Updates, enumerate_copies
 from skfed.nets import State
 from skfed.server._exchange import Exchange, Outcome
 from skfed.server._poll import FailureLog, LossPrivatizer
@@ -26,31 +26,38 @@ class RoundUpdates:
         self.causes: dict[int, Exception] = {}  # of failures, by member
         self.times: list[tuple[np.ndarray, ReplyTimes | None]] = []  # with members
         self.variates: list[State | None] = [None] * n_members
-        self.changed: set[str] = set()  # names of tensors that a finite update has changed
+        # Names of tensors that a finite update has changed.
+        self.changed: frozenset[str] = frozenset()
         self.parts: list[tuple[np.ndarray, Any]] = []  # what the aggregator has collected
 
     def add(self, updates: Updates) -> None:
-        """Add the updates of some members; the models of those that failed are dropped."""
-        members = updates.members
-        self.n_samples[members] = updates.n_samples
-        self.sent[members] = updates.error is None
-        self.finite[members] = updates.finite
-        self.late[members] = isinstance(updates.error, Late)
-        self.times.append((members, updates.times))
-        reports = zip(members, updates.losses, updates.variates, updates.finite, strict=True)
-        for i, loss, variate, finite in reports:
-            k, copy = self.copies[i]
+        """Add the updates of the cohort; the models of those that failed are dropped."""
+        failed: dict[int, Exception] = {}
+        for report in updates.reports:
+            self._add_report(report, failed)
+        for i in sorted(failed):
+            k, _ = self.copies[i]
+            failed[i].add_note(f"while training {self.failures.name(k)}")
+            self.causes[i] = failed[i]
+            self.failures.add(k, failed[i])
+        self.parts, self.changed = updates.parts, updates.changed
+
+    def _add_report(self, report: Report, failed: dict[int, Exception]) -> None:
+        """Add what some members report; note the causes of those that failed."""
+        members = report.members
+        self.n_samples[members] = report.n_samples
+        self.sent[members] = report.error is None
+        self.finite[members] = report.finite
+        self.late[members] = isinstance(report.error, Late)
+        self.times.append((members, report.times))
+        columns = members.tolist(), report.losses, report.variates, report.finite
+        for i, loss, variate, finite in zip(*columns, strict=True):
             if finite:
+                k, copy = self.copies[i]
                 self.losses[i] = self.privatizer.of_training(k, copy, loss)
                 self.variates[i] = variate
             elif not self.late[i]:
-                cause = updates.error or self.privatizer.not_finite("update", loss)
-                cause.add_note(f"while training {self.failures.name(k)}")
-                self.causes[int(i)] = cause
-                self.failures.add(k, cause)
-        if updates.finite.any():
-            self.changed |= set(updates.changed)
-            self.request.aggregator.accumulate(self.parts, members[updates.finite], updates.part)
+                failed[i] = report.error or self.privatizer.not_finite("update", loss)
 
     def aggregate(self, admitted: np.ndarray) -> State:
         """Return the aggregate of the members in a mask; tensors that none has changed stay.

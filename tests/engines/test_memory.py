@@ -180,9 +180,10 @@ def test_a_cohort_does_not_hold_all_models_of_a_mean(blobs, monkeypatch):
     run = ChunkTraining.run
 
     def watch(self, load):
-        [updates] = run(self, load)
-        open_chunks.append({name: tuple(t.shape) for name, t in updates.part.items()})
-        return [updates]
+        updates = run(self, load)
+        [(_, part)] = updates.parts
+        open_chunks.append({name: tuple(t.shape) for name, t in part.items()})
+        return updates
 
     monkeypatch.setattr(ChunkTraining, "run", watch)
     FederatedClassifier(

@@ -47,8 +47,7 @@ def test_rows_that_a_worker_lacks_are_sent_once(data):
     again = data.payload(clients, complete=True)
     assert again.arrays.keys() == missed.digests
     assert sums(sent(cache, again), clients) == sums(data.local, clients)
-    assert data.payload(clients).arrays.keys() == missed.digests  # once for the only worker
-    assert not data.payload(clients).arrays
+    assert not data.payload(clients).arrays  # there is one worker
     assert sums(sent(cache, data.payload(clients)), clients) == sums(data.local, clients)
 
 
@@ -226,7 +225,7 @@ def processes(monkeypatch):
 def test_rows_reach_processes_that_get_work_in_turn(blobs, same_model, request, engine, n, budget):
     X, y, clients = blobs
     params = {"selector": PowerOfChoice(d=6, clients_per_round=6), "engine": engine}
-    params |= {"n_rounds": 8, "memory_budget": budget, "random_state": 0}
+    params |= {"n_rounds": 24, "memory_budget": budget, "random_state": 0}
     one = FederatedClassifier(**params).fit(X, y, clients=clients)
     n_sent = request.getfixturevalue("processes")(n)
     many = FederatedClassifier(**params).fit(X, y, clients=clients)
