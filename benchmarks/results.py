@@ -112,6 +112,8 @@ def processor(machine: dict) -> str:
     """Return the name of the processor, with what of it decides about speed."""
     cpu = machine["cpu"]
     name = cpu.get("brand_raw", machine["machine"])
+    if "family" in cpu:  # some names are those of many processors
+        name += f" (family {cpu['family']}, model {cpu['model']})"
     if "avx512f" in cpu.get("flags", []):
         name += " with AVX-512"
     caches = ", ".join(f"{k} {v // 1024:,} KiB" for k, v in machine.get("caches", {}).items())

@@ -1,6 +1,6 @@
 """What clients reply: updates after training, and values of a poll's metric."""
 
-from cmath import isfinite
+from cmath import isfinite  # of complex numbers too
 from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -91,8 +91,8 @@ class Updates:
 
 def merge(aggregator: BaseAggregator, updates: Updates, more: Updates) -> Updates:
     """Return the updates of the members of both, accumulated in this order."""
-    parts = [*updates.parts]
-    for members, part in more.parts:
+    parts: list[tuple[np.ndarray, Any]] = []
+    for members, part in (*updates.parts, *more.parts):
         aggregator.accumulate(parts, members, part)
     return Updates([*updates.reports, *more.reports], parts, updates.changed | more.changed)
 
@@ -129,8 +129,8 @@ class Engine(Evaluator, Protocol):
     def train(self, request: TrainRequest) -> Updates:
         """Train a cohort, which is not empty, from the request's state.
 
-        A client that is listed twice trains twice. Updates are merged along the balanced tree of
-        the rows that the members use.
+        A client that is listed twice trains twice. Updates are merged along a tree that depends on
+        the cohort and its rows alone.
         """
 
 
@@ -164,9 +164,7 @@ def collect(
     if isinstance(part, dict):
         reused = {_address(tensor) for tensor in stack.values()}  # by the next chunk
         part = {n: (t.clone() if _address(t) in reused else t).cpu() for n, t in part.items()}
-    parts: list[tuple[np.ndarray, Any]] = []
-    if finite.any():
-        request.aggregator.accumulate(parts, members[finite], part)
+    parts = [(members[finite], part)] if finite.any() else []
     return Updates([Report(members, losses, n_samples, finite, variates)], parts, changed)
 
 

@@ -207,12 +207,12 @@ class StackedEngine:
         alike = training.steps is None and len(set(training.rates or ())) > 1
         limit = self._clients_a_chunk(largest)
         # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
-        max_steps = self.memory_budget // (4 * 8 * self.draws.rows_a_step(largest))
+        max_steps = self.memory_budget // (4 * 8 * int(self.draws.rows_a_step(largest)))
         return cut(self.draws.n_steps(training, clients), limit, alike, max_steps)
 
     def _clients_a_chunk(self, largest: int) -> int:
         model = self.plan.model_bytes
-        data = self.draws.rows_a_step(largest) * self.plan.row_bytes
+        data = int(self.draws.rows_a_step(largest)) * self.plan.row_bytes
         # Beside a model there may be its gradient, a copy with other terms added, and SCAFFOLD's
         # correction; beside each activation its gradient.
         return self._limit(model + data, 4 * model + self.plan.state_bytes + 2 * data)

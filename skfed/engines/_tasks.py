@@ -1,20 +1,23 @@
-"""The works of a round in a fixed binary tree, which is cut into one task for each job.
+"""The works of a round in a fixed binary tree, of which each job gets a share.
 
-The results of two halves are joined at the node above them, in this process or in a worker, so that
-a sum is made in the order of the tree. The tree depends on the costs of the works alone, not on
-n_jobs or the backend, and so do the bits of the sum.
+Two results are joined at the node above them, in this process or in a worker, so that a sum is made
+in the order of the tree. The tree depends on the costs of the works alone, not on n_jobs or the
+backend, and so do the bits of the sum.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate
-from operator import methodcaller
+from operator import add
 from typing import Any, TypeVar
 
+import numpy as np
+
 from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Load, Work, Workers, run_or_split
+from skfed.engines._workers import Load, Work, Workers, run_work
 
 T = TypeVar("T")
 
@@ -23,10 +26,10 @@ Tree = int | tuple["Tree", "Tree"]
 
 
 def balanced_tree(costs: Sequence[int]) -> Tree:
-    """Return a tree of positions, the halves of each node of much the same cost.
+    """Return a tree of positions, the halves of each node of about the same cost.
 
-    By their costs, the highest first, positions go to the half that is lighter so far, the first
-    one where both weigh the same. Each half is split in the same way.
+    By their costs, the highest first, positions go to the half that costs less so far, the first
+    one where both cost the same. Each half is split in the same way.
     """
     return _halve(sorted(range(len(costs)), key=lambda i: -costs[i]), costs)  # ties in order
 
@@ -46,7 +49,7 @@ def _halve(positions: list[int], costs: Sequence[int]) -> Tree:
 
 
 def consecutive_tree(costs: Sequence[int]) -> Tree:
-    """Return a tree of positions in their order, the halves of each node of much the same cost."""
+    """Return a tree of positions in their order, the halves of each node of about the same cost."""
     ends = list(accumulate(costs))
 
     def halve(start: int, stop: int) -> Tree:
@@ -67,40 +70,71 @@ def fold(tree: Tree, leaf: Callable[[int], T], join: Callable[[T, T], T]) -> T:
     return join(fold(first, leaf, join), fold(second, leaf, join))
 
 
+def divide(tree: Tree, costs: Sequence[int], n_jobs: int) -> list[list[Tree]]:
+    """Return the nodes of each of at most so many jobs, in the order of the tree.
+
+    Halves of an even number of jobs get halves of the tree, so that each of two, four or eight
+    jobs gets one node. An odd number of jobs gets parts of the tree of about the same cost, of more
+    nodes than one.
+    """
+    if n_jobs == 1 or isinstance(tree, int):
+        return [[tree]]
+    if n_jobs % 2 == 0:
+        return [nodes for half in tree for nodes in divide(half, costs, n_jobs // 2)]
+    positions = _positions(tree)
+    ends = np.cumsum([costs[i] for i in positions])
+    middles = ends - np.array([costs[i] for i in positions]) / 2
+    jobs = (n_jobs * middles / ends[-1]).astype(int).tolist()
+    found: dict[int, list[Tree]] = defaultdict(list)
+    for job, node in _whole_nodes(tree, dict(zip(positions, jobs, strict=True))):
+        found[job].append(node)
+    return list(found.values())
+
+
+def _positions(tree: Tree) -> list[int]:
+    return fold(tree, lambda i: [i], add)
+
+
+def _whole_nodes(tree: Tree, jobs: Mapping[int, int]) -> Iterator[tuple[int, Tree]]:
+    """Yield the largest nodes whose positions are all of one job, with that job."""
+    its = {jobs[i] for i in _positions(tree)}
+    if len(its) == 1:
+        yield its.pop(), tree
+    elif not isinstance(tree, int):
+        for half in tree:
+            yield from _whole_nodes(half, jobs)
+
+
 @dataclass(frozen=True)
-class Pair:
-    """Two works, one after the other (a ``Work``).
+class Share:
+    """The works of one job: those under some nodes of the tree (a ``Task``).
 
     Parameters
     ----------
-    first, second : Work
-        Works of clients, or pairs.
+    nodes : sequence of Tree
+        Nodes, in the order of the tree.
+    works : sequence of Work
+        Those of the nodes' positions, in the order of the nodes.
     join : callable
-        Makes one result of those of both.
+        Makes one result of two; it can be sent to another process.
     """
 
-    first: Work
-    second: Work
+    nodes: Sequence[Tree]
+    works: Sequence[Work]
     join: Callable[[Any, Any], Any]
-
-    @cached_property
-    def cost(self) -> int:
-        """That of both."""
-        return self.first.cost + self.second.cost
 
     @property
     def clients(self) -> Sequence[int]:
-        """Those of both."""
-        return [*self.first.clients, *self.second.clients]
+        """The clients of all works."""
+        return [k for work in self.works for k in work.clients]
 
-    def run(self, load: Load) -> Any:
-        """Do both works; where one fails, the other is not done again."""
-        run = partial(run_or_split, run=methodcaller("run", load))
-        return self.join(run(self.first), run(self.second))
+    def run(self, load: Load) -> list:
+        """Do the works; return the result of each node."""
+        return self.results(map(partial(run_work, load=load), self.works))
 
-    def recover(self, run: Callable[[Work], Any], error: Exception) -> Any:
-        """Return the joined results of ``run`` on each work."""
-        return self.join(run(self.first), run(self.second))
+    def results(self, found: Iterator[Any]) -> list:
+        """Return the result of each node, given those of the works, in their order."""
+        return [fold(node, lambda _: next(found), self.join) for node in self.nodes]
 
 
 def run_works(
@@ -125,25 +159,22 @@ def run_works(
     data : ClientData
         The rows of all clients.
     """
-    tree = make_tree([work.cost for work in works])
-    tasks, pairs = _cut(fold(tree, works.__getitem__, partial(Pair, join=join)), workers.count())
-    results = list(workers.map(tasks, data))
-    for i, pair in reversed(pairs):
-        results[i : i + 2] = [pair.join(*results[i : i + 2])]
-    return results[0]
+    costs = [work.cost for work in works]
+    tree = make_tree(costs)
+    shares = [
+        Share(nodes, [works[i] for node in nodes for i in _positions(node)], join)
+        for nodes in divide(tree, costs, workers.count())
+    ]
+    found: dict[Tree, T] = {}
+    for share, results in zip(shares, workers.map(shares, data), strict=True):
+        found |= zip(share.nodes, results, strict=True)
+    return _joined(tree, found, join)
 
 
-def _cut(work: Work, n_tasks: int) -> tuple[list[Work], list[tuple[int, Pair]]]:
-    """Cut a work into at most so many tasks, the one of the highest cost first.
-
-    Return them, in the order of the tree, and the pairs that were cut, with their positions.
-    """
-    tasks, cut = [work], []
-    while len(tasks) < n_tasks:
-        pairs = [(i, task) for i, task in enumerate(tasks) if isinstance(task, Pair)]
-        if not pairs:
-            break
-        i, pair = max(pairs, key=lambda found: found[1].cost)  # the first of those with this cost
-        tasks[i : i + 1] = pair.first, pair.second
-        cut.append((i, pair))
-    return tasks, cut
+def _joined(tree: Tree, found: Mapping[Tree, T], join: Callable[[T, T], T]) -> T:
+    """Return the result of a tree, given those of some nodes."""
+    if tree in found:
+        return found[tree]
+    assert not isinstance(tree, int)
+    first, second = tree
+    return join(_joined(first, found, join), _joined(second, found, join))

@@ -3,12 +3,14 @@
 import pickle
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from importlib.util import find_spec
 from operator import methodcaller
+from threading import Event
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,6 +64,24 @@ class Work(Protocol):
         It is made of the results of ``run`` on parts of the work; that of one client has no parts,
         and its result holds the error.
         """
+
+
+class Task(Protocol):
+    """Works that one worker does, one after the other; it can be sent to another process."""
+
+    @property
+    def works(self) -> Sequence[Work]:
+        """The works, in the order in which they are done."""
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The clients whose rows are needed."""
+
+    def run(self, load: Load) -> Any:
+        """Do the works, each by ``run_or_split``; return the result of all."""
+
+    def results(self, found: Iterator[Any]) -> Any:
+        """Return the result of all, given those of the works, in their order."""
 
 
 def run_or_split(
@@ -143,62 +163,95 @@ class Workers:
             self._executor.shutdown()
 
     def count(self) -> int:
-        """Return how many works are done at a time; of Dask, whose workers come and go, by now."""
+        """Return the number of tasks into which works are divided.
+
+        For Dask it is twice that of the cores that are up now: a cluster that adapts starts workers
+        only while tasks wait.
+        """
         if self.has_processes and self.dask is not None:
-            return max(1, sum(self.dask.ncores().values()))
+            return max(1, 2 * self._n_cores_of_dask())
         return self.n_workers
 
-    def map(self, works: Sequence[Work], data: ClientData) -> Iterable[Any]:
-        """Return the results of works, in order.
+    def _n_cores_of_dask(self) -> int:
+        return sum(self.dask.ncores().values())
 
-        Where a worker process dies, the works whose results are missing are run again, one by one,
-        and one whose process dies again in parts: only a client that kills its process fails.
+    def map(self, tasks: Sequence[Task], data: ClientData) -> Iterable[Any]:
+        """Return the results of tasks, in order.
+
+        Where a worker process dies, the works of the tasks whose results are missing are sent one
+        by one, and one whose process dies again in parts: only a client that kills its process
+        fails.
 
         Parameters
         ----------
-        works : sequence of Work
+        tasks : sequence of Task
             Not more than ``count()``.
         data : ClientData
             The rows of all clients.
         """
-        run = partial(run_or_split, run=methodcaller("run", data.local))
         if self.has_processes:
-            return self._in_processes(works, data)
+            return self._in_processes(tasks, data)
         if self._executor is not None:
-            return _in_threads(works, run, self._executor)
-        return map(run, works)
+            return _in_threads(tasks, data.local, self._executor)
+        return (task.run(data.local) for task in tasks)
 
-    def _in_processes(self, works: Sequence[Work], data: ClientData) -> list:
-        """Return results; works whose rows were missing are sent again with all of them."""
-        results = self._sent(works, data)
+    def _in_processes(self, tasks: Sequence[Task], data: ClientData) -> list:
+        """Return results; tasks whose rows were missing are sent again with all of them."""
+        results = self._sent(tasks, data)
         missed = [i for i, result in enumerate(results) if isinstance(result, CacheMiss)]
         for i in missed:
             data.note_miss(results[i])
         if missed:
-            again = self._sent([works[i] for i in missed], data, complete=True)
+            again = self._sent([tasks[i] for i in missed], data, complete=True)
             for i, result in zip(missed, again, strict=True):
                 results[i] = result
         return results
 
-    def _sent(self, works: Sequence[Work], data: ClientData, complete: bool = False) -> list:
-        """Send works to other processes; return the result of each, or a CacheMiss."""
-        calls = ((work, data.payload(work.clients, complete)) for work in works)
+    def _sent(self, tasks: Sequence[Task], data: ClientData, complete: bool = False) -> list:
+        """Send tasks to other processes; return the result of each, or a CacheMiss."""
+        calls = ((task.run, data.payload(task.clients, complete)) for task in tasks)
         results: list[Any] = []
         try:
             for result in self._results(calls):
                 results.append(result)  # kept where a later one raises
         except _deaths():
-            alone = partial(run_or_split, run=partial(self._alone, data), failures=_deaths())
-            results += map(alone, works[len(results) :])
+            for task in tasks[len(results) :]:
+                results.append(task.results(self._after_a_death(task.works, data)))
         return results
+
+    def _after_a_death(self, works: Iterable[Work], data: ClientData) -> Iterator[Any]:
+        """Yield the results of works, sent one by one with all their rows, in order.
+
+        Those that were under way when a worker died are sent alone.
+        """
+        coming, pending = iter(works), deque[Work]()
+
+        def calls() -> Iterator[tuple[Callable[[Load], Any], Payload | FilePayload]]:
+            for work in coming:
+                pending.append(work)
+                yield partial(run_work, work), data.payload(work.clients, complete=True)
+
+        died = True
+        while died:
+            try:
+                for result in self._results(calls()):
+                    pending.popleft()
+                    yield result
+                died = False
+            except _deaths():
+                suspects = [*pending]
+                pending.clear()
+                for work in suspects:
+                    yield run_or_split(work, partial(self._alone, data), _deaths())
 
     def _alone(self, data: ClientData, work: Work) -> Any:
         """Send one work, with all its rows."""
-        (result,) = self._results([(work, data.payload(work.clients, complete=True))])
+        payload = data.payload(work.clients, complete=True)
+        (result,) = self._results([(partial(run_work, work), payload)])
         return result
 
-    def _results(self, calls: Iterable[tuple[Work, Payload | FilePayload]]) -> Iterable[Any]:
-        """Send calls to other processes, and return their results in order."""
+    def _results(self, calls: Iterable[tuple]) -> Iterable[Any]:
+        """Send the arguments of ``serve`` to other processes; return the results in order."""
         if self.dask is not None:
             return self._through_dask(calls)
         parallel = self._kept or self._new()
@@ -214,17 +267,20 @@ class Workers:
         waiting = self.backend.retrieval_context()
         waiting.__enter__()
         try:
-            for future in [submit(*call) for call in calls]:
-                yield future.result()
+            n_cores = max(1, self._n_cores_of_dask())
+            yield from _in_order((submit(*call) for call in calls), 2 * n_cores)
         finally:  # which the context itself passes over after an exception
             waiting.__exit__(None, None, None)
 
 
-def serve(work: Work, payload: Payload | FilePayload) -> Any:
-    """Run a work in a worker process; return its result, or a CacheMiss if it lacks rows."""
+def serve(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
+    """Call ``run`` with rows, in a worker process; return a CacheMiss where rows are missing."""
     load = payload.load() if isinstance(payload, FilePayload) else _worker_cache.load(payload)
-    if isinstance(load, CacheMiss):
-        return load
+    return load if isinstance(load, CacheMiss) else run(load)
+
+
+def run_work(work: Work, load: Load) -> Any:
+    """Return the result of a work, by ``run_or_split``."""
     return run_or_split(work, methodcaller("run", load))
 
 
@@ -234,19 +290,36 @@ def _deaths() -> tuple[type[Exception], ...]:
     return (BrokenProcessPool, *([distributed.KilledWorker] if distributed else []))
 
 
-def _in_threads(
-    works: Sequence[Work], run: Callable[[Work], Any], executor: ThreadPoolExecutor
-) -> list:
-    """Return results of works: the first is done in this thread, the others in an executor's.
+def _in_threads(tasks: Sequence[Task], load: Load, executor: ThreadPoolExecutor) -> list:
+    """Return results of tasks: the first is done in this thread, the others in an executor's.
 
     Not by joblib, which looks for results every 10 ms, longer than a chunk takes.
     """
-    first, *others = works
-    futures = [executor.submit(run, work) for work in others]
+    ended = Event()
+
+    def load_until_the_end(clients: Sequence[int]) -> tuple[Dataset, list[np.ndarray]]:
+        if ended.is_set():  # this thread was interrupted, or has raised
+            raise KeyboardInterrupt
+        return load(clients)
+
+    first, *others = tasks
+    futures = [executor.submit(task.run, load_until_the_end) for task in others]
     try:
-        return [run(first), *(future.result() for future in futures)]
-    finally:  # also where a work has raised
+        return [first.run(load_until_the_end), *(future.result() for future in futures)]
+    finally:
+        ended.set()
         wait([future for future in futures if not future.cancel()])
+
+
+def _in_order(futures: Iterable[Any], limit: int) -> Iterator[Any]:
+    """Yield the results of futures in order; at most ``limit`` are under way."""
+    pending: deque[Any] = deque()
+    for future in futures:
+        pending.append(future)
+        if len(pending) == limit:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
 
 
 def _with_extra(extra: str, package: str, register: Callable[[], None]) -> Callable[[], None]:

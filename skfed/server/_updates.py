@@ -40,7 +40,9 @@ class RoundUpdates:
             failed[i].add_note(f"while training {self.failures.name(k)}")
             self.causes[i] = failed[i]
             self.failures.add(k, failed[i])
-        self.parts, self.changed = updates.parts, updates.changed
+        self.changed = updates.changed
+        for members, part in updates.parts:
+            self.request.aggregator.accumulate(self.parts, members, part)
 
     def _add_report(self, report: Report, failed: dict[int, Exception]) -> None:
         """Add what some members report; note the causes of those that failed."""

@@ -2,7 +2,11 @@
 
 import logging
 import weakref
+from collections.abc import Callable
+from concurrent.futures import wait as futures_wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from threading import Event
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +18,10 @@ from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed.aggregation import CoordinateMedian, WeightedMean
-from skfed.engines._tasks import balanced_tree, consecutive_tree, fold, run_works
-from skfed.engines._workers import Workers, run_or_split
+from skfed.engines import _tasks, _workers
+from skfed.engines._stacked_steps import ChunkTraining
+from skfed.engines._tasks import balanced_tree, consecutive_tree, divide, fold, run_works
+from skfed.engines._workers import Workers
 
 
 def test_works_go_to_the_half_that_is_lighter():
@@ -76,12 +82,12 @@ def named(fails=""):
 
 @pytest.fixture
 def tasks(monkeypatch):
-    """The works of each call of workers, and their results."""
+    """The tasks of each call of workers, and their results."""
     calls, real = [], Workers.map
 
-    def kept(self, works, data):
-        results = list(real(self, works, data))
-        calls.append((works, results))
+    def kept(self, shares, data):
+        results = list(real(self, shares, data))
+        calls.append((shares, results))
         return results
 
     monkeypatch.setattr(Workers, "map", kept)
@@ -91,21 +97,41 @@ def tasks(monkeypatch):
 @pytest.mark.parametrize(
     ("n_jobs", "expected"),
     [
-        (1, ["a d b f c e"]),
-        (2, ["a d", "b f c e"]),
-        (3, ["a", "d", "b f c e"]),
-        (4, ["a", "d", "b f", "c e"]),
-        (7, list("adbfce")),
+        (1, ["adbfce"]),
+        (2, ["ad", "bfce"]),
+        (3, ["a", "db", "fce"]),
+        (4, ["a", "d", "bf", "ce"]),
+        (6, ["a", "d", "b", "f", "ce"]),
+        (8, list("adbfce")),
     ],
 )
-def test_the_heaviest_work_is_cut_until_each_job_has_one(tasks, n_jobs, expected):
-    """The halves are 11 = 9 + 2 and 11 = (5 + 1) + (4 + 1)."""
+def test_each_job_has_about_the_same_cost(tasks, n_jobs, expected):
+    """The tree is ((a d) ((b f) (c e))), its costs ((9 2) ((5 1) (4 1))).
+
+    The middles of a, d, b, f, c and e are at 4.5, 10, 13.5, 16.5, 19 and 21.5. Three jobs have
+    thirds of 22, which begin at 0, 7.3 and 14.7. Six have thirds of each half, which begin at 0,
+    3.7 and 7.3: in the first half a is in the second and d in the last.
+    """
     workers = Workers(n_jobs)
     result = run_works(named(), balanced_tree, joined, workers, SimpleNamespace(local=None))
     workers.close()
     assert result == "((a d) ((b f) (c e)))"
-    ((works, _),) = tasks
-    assert [" ".join(work.clients) for work in works] == expected
+    ((shares, _),) = tasks
+    assert ["".join(share.clients) for share in shares] == expected
+
+
+@pytest.mark.parametrize("make_tree", [balanced_tree, consecutive_tree])
+@pytest.mark.parametrize("n_jobs", range(1, 25))
+def test_no_job_has_much_more_than_its_share(make_tree, n_jobs):
+    costs = np.random.default_rng(n_jobs).integers(1, 100, 300).tolist()
+    parts = divide(make_tree(costs), costs, n_jobs)
+    positions = [fold(node, lambda i: {i}, set.union) for nodes in parts for node in nodes]
+    assert set.union(*positions) == set(range(300)) and sum(map(len, positions)) == 300
+    sums = [sum(fold(node, costs.__getitem__, int.__add__) for node in nodes) for nodes in parts]
+    assert len(sums) == n_jobs
+    assert max(sums) <= sum(costs) / n_jobs + 2 * max(costs)
+    if n_jobs in (1, 2, 4, 8, 16):
+        assert all(len(nodes) == 1 for nodes in parts)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 3, 4])
@@ -116,21 +142,104 @@ def test_a_work_that_fails_leaves_the_others(n_jobs):
     assert result == "((a D) ((B f) (c e)))"
 
 
-def test_a_task_whose_process_dies_is_joined_in_the_same_order(tasks):
-    """As after a death: what holds the work of d fails as a whole, until that is alone."""
-    workers = Workers(1)
-    run_works(named(), balanced_tree, joined, workers, SimpleNamespace(local=None))
-    (((task,), _),) = tasks
+@dataclass
+class Acting(Named):
+    """A work that calls ``act`` while it runs."""
+
+    act: Callable[[], object] = bool
+
+    def run(self, load):
+        load(self.clients)
+        self.act()
+        return self.name
+
+
+def test_an_interrupted_fit_does_not_wait_for_all_clients(monkeypatch):
+    """The other thread ends the work that it has begun, and begins no more."""
+    begun, waited_for, done = Event(), Event(), []
+
+    def interrupt():
+        begun.wait(30)
+        raise KeyboardInterrupt
+
+    def end():
+        begun.set()
+        waited_for.wait(30)
+        done.append("b")
+
+    def wait(futures):
+        waited_for.set()
+        return futures_wait(futures)
+
+    monkeypatch.setattr(_workers, "wait", wait)
+    acts = {"a": interrupt, "b": end, "c": lambda: done.append("c")}
+    works = [Acting(name, cost, act=acts[name]) for name, cost in {"a": 3, "b": 2, "c": 1}.items()]
+    workers, data = Workers(2), SimpleNamespace(local=lambda clients: None)
+    with pytest.raises(KeyboardInterrupt):
+        run_works(works, balanced_tree, joined, workers, data)
+    workers.close()
+    assert done == ["b"]
+
+
+def test_after_a_death_works_are_sent_one_by_one(monkeypatch):
+    """What holds the work of d dies with its process: d alone fails, and the tree is the same."""
     sent = []
 
-    def send(work):
-        sent.append("".join(work.clients))
-        if "d" in work.clients:
-            raise OSError("terminated")
-        return work.run(None)
+    def send(self, calls):
+        for run, payload in calls:
+            sent.append("".join(payload))
+            if "d" in payload:
+                raise BrokenProcessPool
+            yield run(None)
 
-    assert run_or_split(task, send, (OSError,)) == "((a D) ((b f) (c e)))"
-    assert sent == ["adbfce", "ad", "a", "d", "bfce"]
+    monkeypatch.setattr(Workers, "_results", send)
+    workers = Workers(1)
+    workers.has_processes = True
+    data = SimpleNamespace(payload=lambda clients, complete: clients)
+    assert run_works(named(), balanced_tree, joined, workers, data) == "((a D) ((b f) (c e)))"
+    assert sent == ["adbfce", *"addbfce"]  # all; d with others, and alone; then the others
+
+
+class Greedy(WeightedMean):
+    """Cannot add up more than one part."""
+
+    def accumulate(self, parts, members, part):
+        if parts:
+            raise ArithmeticError("no more")
+        parts.append((members, part))
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2, 3])
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_an_error_of_the_aggregator_ends_the_fit(ragged, monkeypatch, engine, n_jobs):
+    """It is no client's failure, and no work is done again."""
+    n_done = []
+    count = _tasks.run_work
+    monkeypatch.setattr(_tasks, "run_work", lambda *a, **k: (n_done.append(1), count(*a, **k))[1])
+    with parallel_config(backend="threading"), pytest.raises(ArithmeticError, match="no more"):
+        fit(ragged, engine, aggregator=Greedy(), n_jobs=n_jobs)
+    assert 2 <= len(n_done) <= 9
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2, 3])
+def test_a_chunk_that_raises_is_trained_client_by_client(ragged, monkeypatch, same_model, n_jobs):
+    """Its updates are joined at its place in the tree."""
+    whole = ChunkTraining.run
+
+    def run(self, load):
+        if len(self.members) > 1:
+            raise RuntimeError("too many at once")
+        return whole(self, load)
+
+    budget = {"memory_budget": 10_000}
+    one = fit(ragged, "stacked", **budget)
+    monkeypatch.setattr(ChunkTraining, "run", run)
+    with parallel_config(backend="threading"):
+        first, second = fit(ragged, "stacked", **budget), fit(ragged, "stacked", n_jobs=n_jobs)
+        many = fit(ragged, "stacked", n_jobs=n_jobs, **budget)
+    assert same_model(first, many)
+    assert np.allclose(one.predict_proba(ragged[0]), many.predict_proba(ragged[0]), atol=1e-12)
+    assert not many.history_["n_failed"].any() and not second.history_["n_failed"].any()
 
 
 def fit(data, engine, module=nn.Linear, **params):
@@ -188,7 +297,7 @@ def test_the_bits_are_the_same_for_any_n_jobs(serial, fits, same_model, n_jobs, 
             assert serial[name].history_[column].equals(model.history_[column])
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2, 3])
+@pytest.mark.parametrize("n_jobs", [1, 2, 3, 4])
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 @pytest.mark.parametrize(("rule", "n_parts"), [("mean", 1), ("median", 9), ("own combine", 9)])
 def test_a_job_gets_one_task_a_round(ragged, tasks, rule, n_parts, engine, n_jobs):
@@ -196,12 +305,14 @@ def test_a_job_gets_one_task_a_round(ragged, tasks, rule, n_parts, engine, n_job
     settings = {"selector": PowerOfChoice(d=9, clients_per_round=9), "memory_budget": 1}
     with parallel_config(backend="threading"):
         fit(ragged, engine, aggregator=RULES[rule], n_jobs=n_jobs, **settings)
-    assert [len(works) for works, _ in tasks] == [n_jobs] * 4  # polls and trainings of two rounds
-    for _, results in tasks[1::2]:
+    assert [len(shares) for shares, _ in tasks] == [n_jobs] * 4  # polls, trainings of two rounds
+    for shares, results in tasks[1::2]:
+        counts = [sum(len(updates.parts) for updates in found) for found in results]
         if rule == "mean":
-            assert [len(updates.parts) for updates in results] == [n_parts] * n_jobs
+            assert counts == [n_parts * len(share.nodes) for share in shares]
+            assert n_jobs == 3 or counts == [n_parts] * n_jobs
         else:
-            assert sum(len(updates.parts) for updates in results) == n_parts
+            assert sum(counts) == n_parts
 
 
 class Fragile(nn.Linear):
