@@ -88,8 +88,9 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
     def accumulate(self, parts: list[tuple[np.ndarray, Any]], members: np.ndarray, part: Any):
         """Add what was collected of some members to what was collected before; here, keep both.
 
-        Jobs accumulate what they collect, and their parts are then accumulated in turn. The order
-        depends on the cohort alone.
+        It is called on parts of parts: in each job on what that has collected, then on what all
+        jobs have accumulated, in an order that depends on the cohort and the memory budget alone.
+        Threads may call it at the same time on lists of their own.
 
         Parameters
         ----------

@@ -15,8 +15,8 @@ class WeightedMean(BaseAggregator):
 
     Buffers are averaged by weights that sum to 1, also those of an unbiased cohort: q_k over the
     sum of all q_k. Integer buffers (a batch normalisation's counter) are rounded. What no client
-    has changed stays as it is. Models are summed as they come and not kept; sums of stacks add up
-    in float64, so that rounding does not grow with the cohort.
+    has changed stays as it is. Models are summed and not kept; sums of stacks add up in float64, so
+    that rounding does not grow with the cohort.
     """
 
     def collect(self, model, stack, weights, parameters):
@@ -30,7 +30,7 @@ class WeightedMean(BaseAggregator):
         return total
 
     def accumulate(self, parts, members, part):
-        """Add up the sums as they come; a subclass with a ``combine`` of its own gets them all."""
+        """Add up the sums; a subclass with a ``combine`` of its own gets them all."""
         if not parts or type(self).combine is not WeightedMean.combine:
             parts.append((members, part))
             return

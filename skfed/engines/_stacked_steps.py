@@ -151,8 +151,8 @@ class Chunk:
         widths = self.sizes.max(axis=1)
         full = self.sizes.sum(axis=1) == n_members * widths
         alike = np.stack([n_members, widths, full])
-        starts = np.flatnonzero(np.diff(alike, axis=1, prepend=-1).any(axis=0))
-        for start, end in pairwise([*starts.tolist(), len(widths)]):
+        changes = np.flatnonzero((alike[:, 1:] != alike[:, :-1]).any(axis=0)) + 1
+        for start, end in pairwise([0, *changes.tolist(), len(widths)]):
             yield slice(start, end), self._block(slice(start, end), *alike[:, start].tolist())
 
     def _block(self, steps: slice, n_members: int, width: int, full: bool) -> "Block":
