@@ -9,15 +9,14 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from operator import add
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Load, Work, Workers, run_work
+from skfed.engines._workers import Work, Workers, run_or_split
 
 T = TypeVar("T")
 
@@ -105,36 +104,55 @@ def _whole_nodes(tree: Tree, jobs: Mapping[int, int]) -> Iterator[tuple[int, Tre
             yield from _whole_nodes(half, jobs)
 
 
+def _n_joins(tree: Tree) -> list[int]:
+    """Return how many nodes end with each position: their halves are joined then."""
+    return fold(tree, lambda i: [0], lambda one, other: [*one, *other[:-1], other[-1] + 1])
+
+
 @dataclass(frozen=True)
 class Share:
     """The works of one job: those under some nodes of the tree (a ``Task``).
 
     Parameters
     ----------
-    nodes : sequence of Tree
-        Nodes, in the order of the tree.
     works : sequence of Work
-        Those of the nodes' positions, in the order of the nodes.
+        The works, in the order of the tree.
+    n_joins : sequence of int
+        How many nodes end with each work.
     join : callable
         Makes one result of two; it can be sent to another process.
     """
 
-    nodes: Sequence[Tree]
     works: Sequence[Work]
+    n_joins: Sequence[int]
     join: Callable[[Any, Any], Any]
+
+    @classmethod
+    def of(
+        cls, nodes: Sequence[Tree], works: Sequence[Work], join: Callable[[Any, Any], Any]
+    ) -> Self:
+        """Return the share of some nodes, given the works of all positions."""
+        own = [works[i] for node in nodes for i in _positions(node)]
+        return cls(own, [n for node in nodes for n in _n_joins(node)], join)
 
     @property
     def clients(self) -> Sequence[int]:
         """The clients of all works."""
         return [k for work in self.works for k in work.clients]
 
-    def run(self, load: Load) -> list:
-        """Do the works; return the result of each node."""
-        return self.results(map(partial(run_work, load=load), self.works))
-
-    def results(self, found: Iterator[Any]) -> list:
-        """Return the result of each node, given those of the works, in their order."""
-        return [fold(node, lambda _: next(found), self.join) for node in self.nodes]
+    def run(
+        self,
+        run: Callable[[Work], Any],
+        failures: tuple[type[Exception], ...] = (Exception,),
+    ) -> list:
+        """Do the works by ``run_or_split``; return the result of each node."""
+        results: list[Any] = []
+        for work, n_joins in zip(self.works, self.n_joins, strict=True):
+            results.append(run_or_split(work, run, failures))
+            for _ in range(n_joins):
+                second = results.pop()
+                results.append(self.join(results.pop(), second))
+        return results
 
 
 def run_works(
@@ -161,13 +179,11 @@ def run_works(
     """
     costs = [work.cost for work in works]
     tree = make_tree(costs)
-    shares = [
-        Share(nodes, [works[i] for node in nodes for i in _positions(node)], join)
-        for nodes in divide(tree, costs, workers.count())
-    ]
+    parts = divide(tree, costs, workers.count())
+    shares = [Share.of(nodes, works, join) for nodes in parts]
     found: dict[Tree, T] = {}
-    for share, results in zip(shares, workers.map(shares, data), strict=True):
-        found |= zip(share.nodes, results, strict=True)
+    for nodes, results in zip(parts, workers.map(shares, data), strict=True):
+        found |= zip(nodes, results, strict=True)
     return _joined(tree, found, join)
 
 

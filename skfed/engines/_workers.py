@@ -77,11 +77,12 @@ class Task(Protocol):
     def clients(self) -> Sequence[int]:
         """The clients whose rows are needed."""
 
-    def run(self, load: Load) -> Any:
-        """Do the works, each by ``run_or_split``; return the result of all."""
-
-    def results(self, found: Iterator[Any]) -> Any:
-        """Return the result of all, given those of the works, in their order."""
+    def run(
+        self,
+        run: Callable[[Work], Any],
+        failures: tuple[type[Exception], ...] = (Exception,),
+    ) -> Any:
+        """Return the result of all; ``run_or_split`` has the same arguments for each."""
 
 
 def run_or_split(
@@ -193,7 +194,7 @@ class Workers:
             return self._in_processes(tasks, data)
         if self._executor is not None:
             return _in_threads(tasks, data.local, self._executor)
-        return (task.run(data.local) for task in tasks)
+        return map(methodcaller("run", methodcaller("run", data.local)), tasks)
 
     def _in_processes(self, tasks: Sequence[Task], data: ClientData) -> list:
         """Return results; tasks whose rows were missing are sent again with all of them."""
@@ -216,7 +217,8 @@ class Workers:
                 results.append(result)  # kept where a later one raises
         except _deaths():
             for task in tasks[len(results) :]:
-                results.append(task.results(self._after_a_death(task.works, data)))
+                found = self._after_a_death(task.works, data)
+                results.append(task.run(partial(_next_of, found), failures=()))
         return results
 
     def _after_a_death(self, works: Iterable[Work], data: ClientData) -> Iterator[Any]:
@@ -226,10 +228,10 @@ class Workers:
         """
         coming, pending = iter(works), deque[Work]()
 
-        def calls() -> Iterator[tuple[Callable[[Load], Any], Payload | FilePayload]]:
+        def calls() -> Iterator[tuple[Callable[[Any], Any], Payload | FilePayload]]:
             for work in coming:
                 pending.append(work)
-                yield partial(run_work, work), data.payload(work.clients, complete=True)
+                yield partial(run_or_split, work), data.payload(work.clients, complete=True)
 
         died = True
         while died:
@@ -247,7 +249,7 @@ class Workers:
     def _alone(self, data: ClientData, work: Work) -> Any:
         """Send one work, with all its rows."""
         payload = data.payload(work.clients, complete=True)
-        (result,) = self._results([(partial(run_work, work), payload)])
+        (result,) = self._results([(partial(run_or_split, work), payload)])
         return result
 
     def _results(self, calls: Iterable[tuple]) -> Iterable[Any]:
@@ -273,15 +275,17 @@ class Workers:
             waiting.__exit__(None, None, None)
 
 
-def serve(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
-    """Call ``run`` with rows, in a worker process; return a CacheMiss where rows are missing."""
+def serve(call: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
+    """Call a task, or a work, with what runs a work in this worker process, and return its result.
+
+    It is a CacheMiss where rows are missing.
+    """
     load = payload.load() if isinstance(payload, FilePayload) else _worker_cache.load(payload)
-    return load if isinstance(load, CacheMiss) else run(load)
+    return load if isinstance(load, CacheMiss) else call(methodcaller("run", load))
 
 
-def run_work(work: Work, load: Load) -> Any:
-    """Return the result of a work, by ``run_or_split``."""
-    return run_or_split(work, methodcaller("run", load))
+def _next_of(results: Iterator[Any], work: Work) -> Any:
+    return next(results)
 
 
 def _deaths() -> tuple[type[Exception], ...]:
@@ -302,10 +306,11 @@ def _in_threads(tasks: Sequence[Task], load: Load, executor: ThreadPoolExecutor)
             raise KeyboardInterrupt
         return load(clients)
 
+    run = methodcaller("run", load_until_the_end)
     first, *others = tasks
-    futures = [executor.submit(task.run, load_until_the_end) for task in others]
+    futures = [executor.submit(task.run, run) for task in others]
     try:
-        return [first.run(load_until_the_end), *(future.result() for future in futures)]
+        return [first.run(run), *(future.result() for future in futures)]
     finally:
         ended.set()
         wait([future for future in futures if not future.cancel()])

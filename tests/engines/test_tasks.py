@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import wait as futures_wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from operator import methodcaller
 from threading import Event
 from types import SimpleNamespace
 
@@ -21,7 +22,7 @@ from skfed.aggregation import CoordinateMedian, WeightedMean
 from skfed.engines import _tasks, _workers
 from skfed.engines._stacked_steps import ChunkTraining
 from skfed.engines._tasks import balanced_tree, consecutive_tree, divide, fold, run_works
-from skfed.engines._workers import Workers
+from skfed.engines._workers import Workers, run_or_split
 
 
 def test_works_go_to_the_half_that_is_lighter():
@@ -186,11 +187,11 @@ def test_after_a_death_works_are_sent_one_by_one(monkeypatch):
     sent = []
 
     def send(self, calls):
-        for run, payload in calls:
+        for call, payload in calls:
             sent.append("".join(payload))
             if "d" in payload:
                 raise BrokenProcessPool
-            yield run(None)
+            yield call(methodcaller("run", None))
 
     monkeypatch.setattr(Workers, "_results", send)
     workers = Workers(1)
@@ -214,8 +215,12 @@ class Greedy(WeightedMean):
 def test_an_error_of_the_aggregator_ends_the_fit(ragged, monkeypatch, engine, n_jobs):
     """It is no client's failure, and no work is done again."""
     n_done = []
-    count = _tasks.run_work
-    monkeypatch.setattr(_tasks, "run_work", lambda *a, **k: (n_done.append(1), count(*a, **k))[1])
+
+    def count(*arguments):
+        n_done.append(1)
+        return run_or_split(*arguments)
+
+    monkeypatch.setattr(_tasks, "run_or_split", count)
     with parallel_config(backend="threading"), pytest.raises(ArithmeticError, match="no more"):
         fit(ragged, engine, aggregator=Greedy(), n_jobs=n_jobs)
     assert 2 <= len(n_done) <= 9
@@ -309,7 +314,7 @@ def test_a_job_gets_one_task_a_round(ragged, tasks, rule, n_parts, engine, n_job
     for shares, results in tasks[1::2]:
         counts = [sum(len(updates.parts) for updates in found) for found in results]
         if rule == "mean":
-            assert counts == [n_parts * len(share.nodes) for share in shares]
+            assert counts == [n_parts * (len(one.works) - sum(one.n_joins)) for one in shares]
             assert n_jobs == 3 or counts == [n_parts] * n_jobs
         else:
             assert sum(counts) == n_parts
