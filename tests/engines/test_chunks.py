@@ -128,7 +128,8 @@ def test_threads_of_a_fit_end_with_it(ragged, fails):
             model.fit(X, y, clients=clients)
     else:
         model.fit(X, y, clients=clients)
-    assert len(during[-1]) == 2  # the calling thread is the third
+    # The calling thread is the third; one that is free takes the next task before a new one starts.
+    assert 1 <= len(during[-1]) <= 2
     assert not during[-1] & set(threading.enumerate())
 
 
