@@ -88,9 +88,9 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
     def accumulate(self, parts: list[tuple[np.ndarray, Any]], members: np.ndarray, part: Any):
         """Add what was collected of some members to what was collected before; here, keep both.
 
-        It is called on parts of parts: in each job on what that has collected, then on what all
-        jobs have accumulated, in an order that depends on the cohort and the memory budget alone.
-        Threads may call it at the same time on lists of their own.
+        Each job accumulates what it has collected, then the results of the jobs are accumulated, in
+        an order that depends on the cohort and the memory budget alone. Threads may call it at the
+        same time on lists of their own.
 
         Parameters
         ----------

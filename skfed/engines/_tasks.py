@@ -73,8 +73,8 @@ def divide(tree: Tree, costs: Sequence[int], n_jobs: int) -> list[list[Tree]]:
     """Return the nodes of each of at most so many jobs, in the order of the tree.
 
     Halves of an even number of jobs get halves of the tree, so that each of two, four or eight
-    jobs gets one node. An odd number of jobs gets parts of the tree of about the same cost, of more
-    nodes than one.
+    jobs gets one node. An odd number of jobs, such as each half of six, gets parts of the tree of
+    about the same cost, of more nodes than one.
     """
     if n_jobs == 1 or isinstance(tree, int):
         return [[tree]]

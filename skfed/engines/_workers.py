@@ -4,9 +4,10 @@ import pickle
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
 from operator import methodcaller
@@ -135,8 +136,9 @@ class Workers:
             here = SequentialBackend | ThreadingBackend
             self.has_processes = self.n_workers > 1 and not isinstance(self.backend, here)
         return_as = "generator" if self.backend.supports_return_generator else "list"
-        # In batches of one, since there are no more works than jobs.
-        options = {"prefer": prefer, "batch_size": 1, "return_as": return_as}
+        # Each call by itself and none ahead, so that a death concerns few of them.
+        options = {"prefer": prefer, "batch_size": 1, "pre_dispatch": "n_jobs"}
+        options["return_as"] = return_as
         self._new = partial(Parallel, n_jobs=n_jobs, **options)
         self._kept: Parallel | None = None
         self._executor: ThreadPoolExecutor | None = None
@@ -216,15 +218,17 @@ class Workers:
             for result in self._results(calls):
                 results.append(result)  # kept where a later one raises
         except _deaths():
-            for task in tasks[len(results) :]:
-                found = self._after_a_death(task.works, data)
-                results.append(task.run(partial(_next_of, found), failures=()))
+            missing = tasks[len(results) :]
+            works = [work for task in missing for work in task.works]
+            with closing(self._after_a_death(works, data)) as found:
+                results += [task.run(partial(_next_of, found), failures=()) for task in missing]
+                next(found, None)  # to its end, since joblib kills workers of what is left early
         return results
 
-    def _after_a_death(self, works: Iterable[Work], data: ClientData) -> Iterator[Any]:
+    def _after_a_death(self, works: Iterable[Work], data: ClientData) -> Generator[Any]:
         """Yield the results of works, sent one by one with all their rows, in order.
 
-        Those that were under way when a worker died are sent alone.
+        Those that were taken to be sent when a worker died are sent alone.
         """
         coming, pending = iter(works), deque[Work]()
 

@@ -192,13 +192,15 @@ def test_after_a_death_works_are_sent_one_by_one(monkeypatch):
             if "d" in payload:
                 raise BrokenProcessPool
             yield call(methodcaller("run", None))
+        sent.append("end")
 
     monkeypatch.setattr(Workers, "_results", send)
     workers = Workers(1)
     workers.has_processes = True
     data = SimpleNamespace(payload=lambda clients, complete: clients)
     assert run_works(named(), balanced_tree, joined, workers, data) == "((a D) ((b f) (c e)))"
-    assert sent == ["adbfce", *"addbfce"]  # all; d with others, and alone; then the others
+    # All of them; d with others, and alone; then the others, to the end.
+    assert sent == ["adbfce", *"addbfce", "end"]
 
 
 class Greedy(WeightedMean):
