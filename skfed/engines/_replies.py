@@ -72,7 +72,8 @@ class Updates:
     reports : list of Report
         Of these members, in any order.
     parts : list of (ndarray of int, object)
-        What the aggregator collected of the states of those that are finite, and accumulated.
+        What the aggregator collected of the states of those that are finite; accumulated where
+        updates were merged.
     changed : frozenset of str
         Names of the tensors that some of those that are finite have changed.
     """

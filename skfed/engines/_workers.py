@@ -137,9 +137,8 @@ class Workers:
             self.has_processes = self.n_workers > 1 and not isinstance(self.backend, here)
         return_as = "generator" if self.backend.supports_return_generator else "list"
         # Each call by itself and none ahead, so that a death concerns few of them.
-        options = {"prefer": prefer, "batch_size": 1, "pre_dispatch": "n_jobs"}
-        options["return_as"] = return_as
-        self._new = partial(Parallel, n_jobs=n_jobs, **options)
+        options = {"batch_size": 1, "pre_dispatch": "n_jobs", "return_as": return_as}
+        self._new = partial(Parallel, n_jobs=n_jobs, prefer=prefer, **options)
         self._kept: Parallel | None = None
         self._executor: ThreadPoolExecutor | None = None
         if self.n_workers > 1 and not self.has_processes:
