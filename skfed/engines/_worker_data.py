@@ -62,9 +62,10 @@ class Payload(NamedTuple):
 
 
 class CacheMiss(NamedTuple):
-    """The reply of a worker that lacks rows."""
+    """The reply of a worker that lacks rows; its address, where tasks can be sent to it."""
 
     digests: set[Digest]
+    worker: str | None = None
 
 
 class FileArray(NamedTuple):
@@ -116,9 +117,9 @@ class ClientData:
     Attributes
     ----------
     copies_due : Counter of bytes
-        In how many of the next payloads rows are included. After a cache miss there is one for each
-        worker, the first of them complete: rows sent again to one that happens to have them would
-        never reach the others.
+        In how many of the next payloads rows are included. After a miss of a worker whose address
+        is not known there is one for each worker, the first of them complete: rows sent again to
+        one that happens to have them would never reach the others.
     """
 
     def __init__(self, dataset: Dataset, federation: Federation, budget: int, n_workers: int = 1):
@@ -142,8 +143,9 @@ class ClientData:
         return Payload(digests, arrays, str(self.dataset.device), self.budget)
 
     def note_miss(self, miss: CacheMiss) -> None:
-        """Include rows that a worker lacked in as many payloads as there are workers."""
-        self.copies_due |= Counter(dict.fromkeys(miss.digests, self.n_workers))
+        """Include rows that an unknown worker lacked in as many payloads as there are workers."""
+        if miss.worker is None:
+            self.copies_due |= Counter(dict.fromkeys(miss.digests, self.n_workers))
 
     def digest(self, k: int) -> Digest:
         """Return the digest of a client's rows, which is the same in other fits."""

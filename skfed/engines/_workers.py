@@ -12,7 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from operator import methodcaller
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -84,6 +84,24 @@ class Task(Protocol):
         failures: tuple[type[Exception], ...] = (Exception,),
     ) -> Any:
         """Return the result of all; ``run_or_split`` has the same arguments for each."""
+
+
+class Call(NamedTuple):
+    """What is sent to another process.
+
+    Parameters
+    ----------
+    run : callable
+        Called with what runs a work in that process.
+    payload : Payload or FilePayload
+        The rows of the clients, or where they are.
+    worker : str or None, default=None
+        The address of the worker that gets it; None where any may.
+    """
+
+    run: Callable[[Callable[[Work], Any]], Any]
+    payload: Payload | FilePayload
+    worker: str | None = None
 
 
 def run_or_split(
@@ -199,22 +217,33 @@ class Workers:
 
     def _in_processes(self, tasks: Sequence[Task], data: ClientData) -> list:
         """Return results; tasks whose rows were missing are sent again with all of them."""
-        results = self._sent(tasks, data)
-        missed = [i for i, result in enumerate(results) if isinstance(result, CacheMiss)]
-        for i in missed:
-            data.note_miss(results[i])
-        if missed:
-            again = self._sent([tasks[i] for i in missed], data, complete=True)
-            for i, result in zip(missed, again, strict=True):
+        results = self._sent(tasks, [None] * len(tasks), data)
+        misses = {i: result for i, result in enumerate(results) if isinstance(result, CacheMiss)}
+        for miss in misses.values():
+            data.note_miss(miss)
+        if misses:
+            again = self._sent([tasks[i] for i in misses], [*misses.values()], data)
+            for i, result in zip(misses, again, strict=True):
                 results[i] = result
         return results
 
-    def _sent(self, tasks: Sequence[Task], data: ClientData, complete: bool = False) -> list:
-        """Send tasks to other processes; return the result of each, or a CacheMiss."""
-        calls = ((task.run, data.payload(task.clients, complete)) for task in tasks)
+    def _sent(
+        self, tasks: Sequence[Task], misses: Sequence[CacheMiss | None], data: ClientData
+    ) -> list:
+        """Send tasks to other processes; return the result of each, or a CacheMiss.
+
+        A task that has missed rows is sent with all of them, to the worker that lacked them if its
+        address is known: a scheduler may choose another one each time.
+        """
+
+        def call(task: Task, miss: CacheMiss | None) -> Call:
+            if miss is None:
+                return Call(task.run, data.payload(task.clients))
+            return Call(task.run, data.payload(task.clients, complete=True), miss.worker)
+
         results: list[Any] = []
         try:
-            for result in self._results(calls):
+            for result in self._results(map(call, tasks, misses)):
                 results.append(result)  # kept where a later one raises
         except _deaths():
             missing = tasks[len(results) :]
@@ -231,10 +260,10 @@ class Workers:
         """
         coming, pending = iter(works), deque[Work]()
 
-        def calls() -> Iterator[tuple[Callable[[Any], Any], Payload | FilePayload]]:
+        def calls() -> Iterator[Call]:
             for work in coming:
                 pending.append(work)
-                yield partial(run_or_split, work), data.payload(work.clients, complete=True)
+                yield Call(partial(run_or_split, work), data.payload(work.clients, complete=True))
 
         died = True
         while died:
@@ -252,39 +281,55 @@ class Workers:
     def _alone(self, data: ClientData, work: Work) -> Any:
         """Send one work, with all its rows."""
         payload = data.payload(work.clients, complete=True)
-        (result,) = self._results([(partial(run_or_split, work), payload)])
+        (result,) = self._results([Call(partial(run_or_split, work), payload)])
         return result
 
-    def _results(self, calls: Iterable[tuple]) -> Iterable[Any]:
-        """Send the arguments of ``serve`` to other processes; return the results in order."""
+    def _results(self, calls: Iterable[Call]) -> Iterable[Any]:
+        """Send calls to other processes; return the results in order."""
         if self.dask is not None:
             return self._through_dask(calls)
         parallel = self._kept or self._new()
-        return parallel(delayed(serve)(*call) for call in calls)
+        return parallel(delayed(serve)(call.run, call.payload) for call in calls)
 
-    def _through_dask(self, calls: Iterable[tuple]) -> Iterator[Any]:
+    def _through_dask(self, calls: Iterable[Call]) -> Iterator[Any]:
         """Yield results from Dask.
 
         Not by joblib, which waits without end for a task whose worker died.
         """
-        submit = partial(self.dask.submit, serve, pure=False, **self.backend.submit_kwargs)
+
+        def submit(call: Call) -> Any:
+            options = {"pure": False, **self.backend.submit_kwargs}
+            if call.worker is not None:  # another one where it has died
+                options |= {"workers": [call.worker], "allow_other_workers": True}
+            return self.dask.submit(serve_on_dask, call.run, call.payload, **options)
+
         # A worker that waits for others, as in a search, lets them use its slot.
         waiting = self.backend.retrieval_context()
         waiting.__enter__()
         try:
             n_cores = max(1, self._n_cores_of_dask())
-            yield from _in_order((submit(*call) for call in calls), 2 * n_cores)
+            yield from _in_order(map(submit, calls), 2 * n_cores)
         finally:  # which the context itself passes over after an exception
             waiting.__exit__(None, None, None)
 
 
-def serve(call: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
+def serve(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
     """Call a task, or a work, with what runs a work in this worker process, and return its result.
 
     It is a CacheMiss where rows are missing.
     """
     load = payload.load() if isinstance(payload, FilePayload) else _worker_cache.load(payload)
-    return load if isinstance(load, CacheMiss) else call(methodcaller("run", load))
+    return load if isinstance(load, CacheMiss) else run(methodcaller("run", load))
+
+
+def serve_on_dask(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
+    """Do the same on a worker of Dask, which has an address."""
+    from distributed import get_worker
+
+    result = serve(run, payload)
+    if isinstance(result, CacheMiss):
+        return result._replace(worker=get_worker().address)
+    return result
 
 
 def _next_of(results: Iterator[Any], work: Work) -> Any:

@@ -51,6 +51,13 @@ def test_rows_that_a_worker_lacks_are_sent_once(data):
     assert sums(sent(cache, data.payload(clients)), clients) == sums(data.local, clients)
 
 
+def test_rows_for_a_worker_with_an_address_are_included_in_no_other_payload(data):
+    data.note_miss(CacheMiss({data.digest(0)}, worker="tcp://10.0.0.1:8786"))
+    assert not data.payload([0]).arrays
+    data.note_miss(CacheMiss({data.digest(0)}))
+    assert data.payload([0]).arrays.keys() == {data.digest(0)}
+
+
 def test_the_least_recently_used_go_beyond_the_budget(data):
     cache = WorkerCache()
     for k in (0, 1, 2, 0, 3):
@@ -191,18 +198,24 @@ def processes(monkeypatch):
     """Give work in turn to so many mock processes; count the clients whose rows are sent."""
     n_sent, n_workers = [], 1
 
-    def in_turn(caches, self, calls):
-        for call in calls:
-            work, payload = pickle.loads(pickle.dumps(call))
-            n_sent.append(len(payload.arrays))
-            monkeypatch.setattr(_workers, "_worker_cache", next(caches))
-            yield serve(work, payload)
-
-    def start(n):
+    def start(n, have_addresses):
         nonlocal n_workers
         n_workers = n
-        caches = cycle([WorkerCache() for _ in range(n)])
-        monkeypatch.setattr(Workers, "_results", lambda *given: in_turn(caches, *given))
+        caches = {str(i): WorkerCache() for i in range(n)}
+        turns = cycle(caches)
+
+        def results(self, calls):
+            for call in calls:
+                run, payload, worker = pickle.loads(pickle.dumps(call))
+                n_sent.append(len(payload.arrays))
+                address = worker or next(turns)
+                monkeypatch.setattr(_workers, "_worker_cache", caches[address])
+                result = serve(run, payload)
+                if have_addresses and isinstance(result, CacheMiss):
+                    result = result._replace(worker=address)
+                yield result
+
+        monkeypatch.setattr(Workers, "_results", results)
         return n_sent
 
     real = Workers.__init__
@@ -222,14 +235,17 @@ def processes(monkeypatch):
 @pytest.mark.parametrize("budget", [1, 2**30])
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_rows_reach_processes_that_get_work_in_turn(blobs, same_model, request, engine, n, budget):
+@pytest.mark.parametrize("have_addresses", [False, True])
+def test_rows_reach_processes_that_get_work_in_turn(
+    blobs, same_model, request, have_addresses, engine, n, budget
+):
     X, y, clients = blobs
     params = {"selector": PowerOfChoice(d=6, clients_per_round=6), "engine": engine}
     params |= {"n_rounds": 24, "memory_budget": budget, "random_state": 0}
     one = FederatedClassifier(**params).fit(X, y, clients=clients)
-    n_sent = request.getfixturevalue("processes")(n)
+    n_sent = request.getfixturevalue("processes")(n, have_addresses)
     many = FederatedClassifier(**params).fit(X, y, clients=clients)
     assert same_model(one, many)
     if budget > 1:
-        assert 6 * n <= sum(n_sent) <= 6 * 3 * n
+        assert 6 * n <= sum(n_sent) <= 6 * (2 if have_addresses else 3) * n
         assert sum(n_sent[-2:]) == 0
