@@ -41,7 +41,7 @@ from skfed.nets import (
     weighed,
 )
 from skfed.selection._poll_metrics import POLL_METRICS, PollMetric
-from skfed.utils._seeding import Purpose, torch_seeded
+from skfed.utils._seeding import Purpose, StreamKey, stream, torch_seeded
 from skfed.utils._torch_context import one_torch_thread
 
 Rates = tuple[float, ...]  # learning rates, one for each parameter group
@@ -100,7 +100,7 @@ class LoopEngine:
                 clients=[k],
                 cost=n_rows[i],
                 draw=draws.minibatches(request.training, t, k, copy),
-                layers_rng=draws.stream(Purpose.RANDOM_LAYERS, t, k, copy),
+                layers_key=draws.key(Purpose.RANDOM_LAYERS, t, k, copy),
             )
 
 
@@ -123,7 +123,7 @@ class ClientTraining:
     clients: Sequence[int]
     cost: int  # rows used in the local steps
     draw: Callable[[], Minibatches]
-    layers_rng: np.random.Generator
+    layers_key: StreamKey  # a generator takes much longer to be sent
 
     def run(self, load: Load) -> Updates:
         """Train, and collect what the aggregator needs."""
@@ -140,7 +140,7 @@ class ClientTraining:
         request, training = self.request, self.request.training
         correction = None if request.corrections is None else request.corrections[0]
         with (
-            torch_seeded(self.layers_rng, self.net_pool.device),
+            torch_seeded(stream(*self.layers_key), self.net_pool.device),
             self.net_pool.borrowed() as net,
             one_torch_thread(),
         ):
@@ -185,7 +185,7 @@ class ClientEvaluation:
     metric: PollMetric
     clients: Sequence[int]
     positions: Positions
-    layers_rng: np.random.Generator
+    layers_key: StreamKey
 
     @property
     def cost(self) -> int:
@@ -197,7 +197,7 @@ class ClientEvaluation:
         dataset, (own,) = load(self.clients)
         rows = take_positions(own, self.positions)
         with (
-            torch_seeded(self.layers_rng, self.net_pool.device),
+            torch_seeded(stream(*self.layers_key), self.net_pool.device),
             self.net_pool.borrowed() as net,
             one_torch_thread(),
         ):
@@ -225,7 +225,7 @@ def evaluate_one_by_one(
             metric=POLL_METRICS[request.metric],
             clients=[k],
             positions=positions,
-            layers_rng=draws.stream(Purpose.EVALUATION_LAYERS, t, k),
+            layers_key=draws.key(Purpose.EVALUATION_LAYERS, t, k),
         )
         for k, positions in zip(clients, polled, strict=True)
     ]

@@ -11,7 +11,7 @@ import numpy as np
 from skfed._federation import Federation
 from skfed.engines._requests import LocalTraining
 from skfed.nets import whole
-from skfed.utils._seeding import Purpose, stream, stream_states, streams
+from skfed.utils._seeding import Purpose, StreamKey, stream, stream_states, streams
 
 #: Positions among a client's rows; a range where they are consecutive.
 Positions = range | np.ndarray
@@ -35,9 +35,13 @@ class Draws:
     seed: int
     batch_size: int
 
+    def key(self, purpose: Purpose, round: int, k: int, copy: int = 0) -> StreamKey:
+        """Return the key of one client's draws of one kind in a round."""
+        return self.seed, purpose, round, self.federation.digest(k), copy
+
     def stream(self, purpose: Purpose, round: int, k: int, copy: int = 0) -> np.random.Generator:
-        """Return the generator of one client's draws of one kind in a round."""
-        return stream(self.seed, purpose, round, self.federation.digest(k), copy)
+        """Return the generator of these draws."""
+        return stream(*self.key(purpose, round, k, copy))
 
     def streams(
         self, purpose: Purpose, round: int, clients: np.ndarray
@@ -50,7 +54,7 @@ class Draws:
         self, training: LocalTraining, round: int, k: int, copy: int
     ) -> Callable[[], "Minibatches"]:
         """Return a function that draws a client's minibatches; it is small when it is sent."""
-        key = self.seed, Purpose.MINIBATCHES, round, self.federation.digest(k), copy
+        key = self.key(Purpose.MINIBATCHES, round, k, copy)
         n_samples = self.federation.size(k)
         size = self.rows_a_step(n_samples)
         return partial(_draw, key, n_samples, size, training.epochs, training.steps)
@@ -268,7 +272,7 @@ class MinibatchDraws:
         return numbers, sizes, iterations(len(sizes), self.epochs, self.steps)
 
 
-def _draw(key: tuple, *settings: Any) -> Minibatches:
+def _draw(key: StreamKey, *settings: Any) -> Minibatches:
     return minibatches(stream(*key), *settings)
 
 

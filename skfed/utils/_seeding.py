@@ -40,6 +40,10 @@ class Purpose(IntEnum):
     STATISTICS_NOISE = 14
 
 
+#: Seed, purpose, round, digest of the client and copy: the arguments of ``stream``.
+StreamKey = tuple[int, Purpose, int, bytes, int]
+
+
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:
     """Draw the seed of all streams of a fit from scikit-learn's ``random_state``."""
     return int(check_random_state(random_state).randint(2**32, dtype=np.uint64))
