@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from joblib import parallel_config
 from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
 from torch import nn
@@ -348,7 +349,9 @@ def test_nested_parameters_are_searched(blobs):
 
 def test_corrections_reach_other_processes(blobs, same_model):
     params = {"aggregator": Scaffold(), "proximal_mu": 0.1, "local_steps": 3}
-    assert same_model(fit(blobs, **params), fit(blobs, n_jobs=2, **params))
+    with parallel_config(backend="loky"):
+        processes = fit(blobs, n_jobs=2, **params)
+    assert same_model(fit(blobs, **params), processes)
 
 
 def test_a_pickled_model_goes_on_with_its_servers_state(blobs, same_model):

@@ -208,12 +208,13 @@ def test_a_module_class_of_a_notebook_reaches_other_processes(blobs, same_model)
             super().__init__(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(3))
 
     X, y, clients = blobs
-    models = [
-        FederatedClassifier(Local, n_rounds=2, n_jobs=n_jobs, random_state=0).fit(
-            X, y, clients=clients
-        )
-        for n_jobs in (1, 2)
-    ]
+    with parallel_config(backend="loky"):
+        models = [
+            FederatedClassifier(Local, n_rounds=2, n_jobs=n_jobs, random_state=0).fit(
+                X, y, clients=clients
+            )
+            for n_jobs in (1, 2)
+        ]
     assert same_model(*models)
 
 

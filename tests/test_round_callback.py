@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
 from sklearn.model_selection import GridSearchCV, KFold
@@ -66,7 +67,8 @@ def model_with(*callbacks, **params):
 def test_records_are_the_rows_of_the_history(blobs, params):
     X, y, clients = blobs
     records = Records()
-    model = model_with(records, **params).fit(X, y, clients=clients, X_val=X, y_val=y)
+    with parallel_config(backend="loky"):
+        model = model_with(records, **params).fit(X, y, clients=clients, X_val=X, y_val=y)
     assert records.rounds == [0, 1, 2, 3]
     assert_history(records, model.history_)
     assert all(estimator is model for estimator in records.estimators)

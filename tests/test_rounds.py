@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from joblib import parallel_config
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 from torch import nn
@@ -322,7 +323,8 @@ def test_a_model_is_each_parameter_and_buffer_once(blobs, same_model):
     params = {"selector": ALL, "n_rounds": 2, "random_state": 0}
     model = FederatedClassifier(net, **params).fit(X, y, clients=clients)
     assert model.history_["bytes_up"][0] == 6 * 4 * (25 + 15 + 1 + 1)
-    parallel = FederatedClassifier(net, n_jobs=2, **params).fit(X, y, clients=clients)
+    with parallel_config(backend="loky"):
+        parallel = FederatedClassifier(net, n_jobs=2, **params).fit(X, y, clients=clients)
     assert same_model(model, parallel)
     assert model.net_.module_.calls.item() == 2  # one batch a client and round, averaged
     assert model.net_.criterion_.temperature.item() != 1

@@ -14,6 +14,7 @@ from skfed.engines._linear import CriterionLoss, CrossEntropy, LinearStack
 from skfed.engines._loop import LoopEngine
 from skfed.engines._probe import CannotStack, Probe, few_rows, first_line
 from skfed.engines._sampling import Draws
+from skfed.engines._sharing import NetCost
 from skfed.engines._stacked import Plan, StackedEngine
 from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
 from skfed.engines._vmap import BatchedModule
@@ -86,7 +87,11 @@ def make_engine(
     workers = Workers(n_jobs, prefer="processes")
     dataset = Dataset(X, y, weights=weights)
     data = workers.client_data(dataset, draws.federation, memory_budget)
-    return LoopEngine(net_pool, data, draws, workers), f"loop: {reason}"
+    net_cost = None
+    if workers.are_optional and torch.device(net_pool.device).type == "cpu":
+        net = net_pool.set_up()
+        net_cost = NetCost.of(net, few_rows(net, X, y, draws.batch_size)[0])
+    return LoopEngine(net_pool, data, draws, workers, net_cost), f"loop: {reason}"
 
 
 def _plan(

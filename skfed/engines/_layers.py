@@ -77,8 +77,8 @@ class Call:
         return self.function(x, *self.args, **dict(self.kwargs))
 
 
-class _Recorder(TorchFunctionMode):
-    """Records the calls of torch functions, with arguments and results."""
+class Recorder(TorchFunctionMode):
+    """Records the calls of torch functions that return a tensor, with arguments and results."""
 
     def __init__(self):
         self.calls: list[tuple[Callable, tuple, dict, Any]] = []
@@ -96,7 +96,7 @@ def layers_of(module: nn.Module, X: torch.Tensor) -> tuple[Layers, Callable | No
     They are recorded on a few rows, not by ``torch.fx``, which changes modules for all threads
     while it traces. The caller has to compare results: flattening, for one, is not checked here.
     """
-    with _Recorder() as recorder:
+    with Recorder() as recorder:
         output = module(X)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     buffers = {id(buffer): name for name, buffer in module.named_buffers() if buffer.dim() == 1}

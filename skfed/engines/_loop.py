@@ -25,6 +25,7 @@ from skfed.engines._sampling import (
     enumerate_copies,
     take_positions,
 )
+from skfed.engines._sharing import FORWARD, STEP, NetCost
 from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
 from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Load, Work, Workers
@@ -61,12 +62,17 @@ class LoopEngine:
         The random draws of clients.
     workers : Workers
         Where clients are trained and evaluated.
+    net_cost : NetCost or None, default=None
+        What a pass through the net costs, if clients are to be trained or evaluated in this thread
+        where that takes less time.
     """
 
     net_pool: NetPool
     data: ClientData
     draws: Draws
     workers: Workers
+    net_cost: NetCost | None = None
+    this_thread: Workers = field(default_factory=partial(Workers, 1), init=False)
     clients_add_noise: bool = field(default=False, init=False)
     measures_time: bool = field(default=False, init=False)
     validation_rows: int | None = field(default=None, init=False)
@@ -78,14 +84,25 @@ class LoopEngine:
 
     def train(self, request: TrainRequest) -> Updates:
         """Train each client from the same state; one that is listed twice trains twice."""
-        join = partial(merge, request.aggregator)
-        return run_works(
-            list(self.trainings(request)), balanced_tree, join, self.workers, self.data
-        )
+        clients, join = request.cohort.clients, partial(merge, request.aggregator)
+        n_steps = self.draws.n_steps(request.training, clients)
+        n_rows = self.draws.n_trained(request.training, clients)
+        workers = self._workers(STEP, len(clients) + n_steps.sum(), n_rows.sum())
+        return run_works(list(self.trainings(request)), balanced_tree, join, workers, self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
-        return evaluate_one_by_one(self.net_pool, self.data, self.draws, self.workers, request)
+        n_rows = self.draws.n_polled(request.clients, request.max_samples)
+        workers = self._workers(FORWARD, len(request.clients), n_rows.sum())
+        return evaluate_one_by_one(self.net_pool, self.data, self.draws, workers, request)
+
+    def _workers(self, n_passes: int, n_calls: int, n_rows: int) -> Workers:
+        """Return the workers for a poll or training: this thread where it is too small for them."""
+        if self.net_cost is None:
+            return self.workers
+        seconds = self.net_cost.seconds(n_passes, n_calls, n_rows)
+        worth_it = self.net_cost.is_worth_sharing(seconds, self.workers.n_workers)
+        return self.workers if worth_it else self.this_thread
 
     def trainings(self, request: TrainRequest) -> Iterator["ClientTraining"]:
         """Yield the training of each member of a cohort."""

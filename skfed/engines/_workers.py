@@ -142,6 +142,12 @@ class Workers:
     prefer : {"threads", "processes"}, default="threads"
         Kind of workers, unless ``joblib.parallel_config`` names a backend. Products release the
         interpreter's lock, so threads are enough for them.
+
+    Attributes
+    ----------
+    are_optional : bool
+        Whether they are processes of this machine that the user has not asked for by name: small
+        works may then be done in this thread.
     """
 
     def __init__(self, n_jobs: int | None, prefer: str = "threads"):
@@ -153,6 +159,10 @@ class Workers:
         else:
             here = SequentialBackend | ThreadingBackend
             self.has_processes = self.n_workers > 1 and not isinstance(self.backend, here)
+        # A backend that parallel_config names is the active one, whatever is preferred.
+        with_threads, _ = get_active_backend(prefer="threads")
+        self.are_optional = self.has_processes and type(self.backend) is LokyBackend
+        self.are_optional &= type(with_threads) is not LokyBackend
         return_as = "generator" if self.backend.supports_return_generator else "list"
         # Each call by itself and none ahead, so that a death concerns few of them.
         options = {"batch_size": 1, "pre_dispatch": "n_jobs", "return_as": return_as}
@@ -324,7 +334,7 @@ def serve(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
 
 def serve_on_dask(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
     """Do the same on a worker of Dask, which has an address."""
-    from distributed import get_worker
+    from dask.distributed import get_worker
 
     result = serve(run, payload)
     if isinstance(result, CacheMiss):

@@ -213,11 +213,16 @@ def test_threads_train_and_poll_under_the_callers_autocast(blobs, same_model, en
 @pytest.mark.slow
 def test_processes_reset_the_net_and_know_the_callers_state_of_torch(blobs, same_model):
     net = make(Counting, criterion=RunningLoss)
+
+    def fit_in_processes():
+        with parallel_config(backend="loky"):
+            return fit(blobs, net, n_jobs=2)
+
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert same_model(fit(blobs, net), fit(blobs, net, n_jobs=2))
+        assert same_model(fit(blobs, net), fit_in_processes())
     torch.set_default_dtype(torch.double)
     try:
-        assert same_model(fit(blobs, net), fit(blobs, net, n_jobs=2))
+        assert same_model(fit(blobs, net), fit_in_processes())
     finally:
         torch.set_default_dtype(torch.float)
 

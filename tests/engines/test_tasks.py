@@ -187,17 +187,17 @@ def test_after_a_death_works_are_sent_one_by_one(monkeypatch):
     sent = []
 
     def send(self, calls):
-        for call, payload in calls:
-            sent.append("".join(payload))
-            if "d" in payload:
+        for call in calls:
+            sent.append("".join(call.payload))
+            if "d" in call.payload:
                 raise BrokenProcessPool
-            yield call(methodcaller("run", None))
+            yield call.run(methodcaller("run", None))
         sent.append("end")
 
     monkeypatch.setattr(Workers, "_results", send)
     workers = Workers(1)
     workers.has_processes = True
-    data = SimpleNamespace(payload=lambda clients, complete: clients)
+    data = SimpleNamespace(payload=lambda clients, complete=False: clients)
     assert run_works(named(), balanced_tree, joined, workers, data) == "((a D) ((b f) (c e)))"
     # All of them; d with others, and alone; then the others, to the end.
     assert sent == ["adbfce", *"addbfce", "end"]

@@ -1,0 +1,70 @@
+"""Whether a poll or training of the loop engine takes less time in processes of this machine.
+
+This is decided by what is computed, not by a clock: the same on each machine and in each run.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from skfed.engines._layers import Recorder
+from skfed.nets import model_bytes
+from skfed.utils._seeding import torch_seeded
+
+# Seconds of a core with 100 GFLOP/s and 10 GB/s; a call is an evaluation, a step or the start of a
+# client's training.
+_CALL, _OPERATION, _FLOP, _BYTE = 2e-4, 4e-6, 1e-11, 1e-10
+# Seconds of joblib: to send tasks and wait for results, and a byte of a model there and back.
+_ROUND_TRIP, _SENT_BYTE = 0.025, 1e-8
+FORWARD, STEP = 1, 3  # passes through a net: the backward pass has two products for each
+
+
+@dataclass(frozen=True)
+class NetCost:
+    """What a pass through a net costs on a CPU, at least.
+
+    Parameters
+    ----------
+    model_bytes : int
+        Bytes of a model.
+    n_operations : int
+        Calls of torch functions in a forward pass.
+    row_flops : float
+        Floating point operations for a row in a forward pass.
+    """
+
+    model_bytes: int
+    n_operations: int
+    row_flops: float
+
+    @classmethod
+    def of(cls, net: NeuralNet, X: torch.Tensor) -> "NetCost | None":
+        """Return the cost of a net, which may not be used afterwards; None if it cannot be counted.
+
+        X are a few rows. The products of recurrent layers are not counted by torch.
+        """
+        if any(isinstance(module, nn.RNNBase) for module in net.module_.modules()):
+            return None
+        flops, recorder = FlopCounterMode(display=False), Recorder()
+        try:
+            with torch_seeded(np.random.default_rng(0), net.device), torch.no_grad():
+                net._set_training(True)
+                with flops, recorder:
+                    net.module_(X)
+        except Exception:  # from the module's code; clients will raise it, and say so
+            return None
+        return cls(model_bytes(net), len(recorder.calls), flops.get_total_flops() / len(X))
+
+    def seconds(self, n_passes: int, n_calls: int, n_rows: int) -> float:
+        """Return the least seconds of so many calls, with so many rows in all."""
+        call = _CALL + n_passes * (self.n_operations * _OPERATION + 2 * self.model_bytes * _BYTE)
+        return n_calls * call + n_passes * n_rows * self.row_flops * _FLOP
+
+    def is_worth_sharing(self, seconds: float, n_workers: int) -> bool:
+        """Tell whether so many processes save the time that it takes to send tasks and models."""
+        sending = _ROUND_TRIP + n_workers * self.model_bytes * _SENT_BYTE
+        return seconds * (1 - 1 / n_workers) >= sending

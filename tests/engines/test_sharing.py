@@ -1,0 +1,104 @@
+"""Small polls and trainings of the loop engine are not sent to other processes."""
+
+import os
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from joblib import parallel_config
+from skorch import NeuralNetClassifier
+from torch import nn
+
+from skfed import FederatedClassifier, PowerOfChoice
+from skfed.engines import _sharing
+from skfed.engines._sharing import FORWARD, STEP, NetCost
+
+N_CLIENTS = 6
+
+
+def cost_of(module, X):
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss).initialize()
+    return NetCost.of(net, X)
+
+
+def test_a_stack_is_counted_as_by_hand():
+    """Products of 5 x 4 and 4 x 3 weights, an activation between them, and 39 float32."""
+    module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    cost = cost_of(module, torch.ones(7, 5))
+    assert cost == NetCost(model_bytes=4 * 39, n_operations=3, row_flops=2 * (20 + 12))
+    # 10 evaluations with 1,000 rows in all; then as many steps, of three passes each.
+    assert cost.seconds(FORWARD, 10, 1000) == pytest.approx(
+        10 * (2e-4 + 3 * 4e-6 + 2 * 156e-10) + 1000 * 64e-11
+    )
+    assert cost.seconds(STEP, 10, 1000) == pytest.approx(
+        10 * (2e-4 + 3 * (3 * 4e-6 + 2 * 156e-10)) + 3 * 1000 * 64e-11
+    )
+
+
+def test_the_products_of_a_convolution_are_counted():
+    """3 x 3 weights of 2 channels at each of 6 x 6 places."""
+    assert cost_of(nn.Conv2d(1, 2, 3), torch.ones(4, 1, 8, 8)).row_flops == 2 * 9 * 2 * 36
+
+
+class Failing(nn.Linear):
+    def forward(self, X):
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("module", [nn.Sequential(nn.GRU(5, 3)), Failing(5, 3)])
+def test_what_cannot_be_counted_is_unknown(module):
+    assert cost_of(module, torch.ones(7, 5)) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "n_workers", "model_bytes", "expected"),
+    [
+        # Two workers save half, four three quarters; 25 ms, and 10 ns a byte and worker, are lost.
+        (0.051, 2, 0, True),
+        (0.049, 2, 0, False),
+        (0.034, 4, 0, True),
+        (0.033, 4, 0, False),
+        (0.091, 2, 10**6, True),
+        (0.089, 2, 10**6, False),
+    ],
+)
+def test_sending_must_take_less_time_than_it_saves(seconds, n_workers, model_bytes, expected):
+    assert NetCost(model_bytes, 1, 1.0).is_worth_sharing(seconds, n_workers) is expected
+
+
+def recording(folder):
+    """Return modules that leave a file with the number of the process that uses them."""
+
+    class Recording(nn.Linear):  # in here, since joblib sends such a class by value
+        def __init__(self):
+            super().__init__(5, 3)
+
+        def forward(self, X):
+            (folder / str(os.getpid())).touch()
+            return super().forward(X)
+
+    return Recording
+
+
+@pytest.mark.parametrize(
+    ("backend", "round_trip", "elsewhere"),
+    [(None, 0.025, False), (None, 0.0, True), ("loky", 0.025, True)],
+    ids=["small", "large", "named"],
+)
+def test_small_rounds_stay_in_this_process(
+    blobs, same_model, tmp_path, monkeypatch, backend, round_trip, elsewhere
+):
+    """Unless a backend is named."""
+    X, y, clients = blobs
+    monkeypatch.setattr(_sharing, "_ROUND_TRIP", round_trip)
+    net = NeuralNetClassifier(recording(tmp_path), criterion=nn.CrossEntropyLoss)
+    params = {"selector": PowerOfChoice(d=N_CLIENTS, clients_per_round=4), "n_rounds": 2}
+    params |= {"engine": "loop", "random_state": 0}
+    with parallel_config(backend=backend) if backend else nullcontext():
+        two = FederatedClassifier(net, n_jobs=2, **params).fit(X, y, clients=clients)
+    processes = {int(path.name) for path in tmp_path.iterdir()}
+    assert (processes != {os.getpid()}) is elsewhere
+    one = FederatedClassifier(net, **params).fit(X, y, clients=clients)
+    assert same_model(one, two)
+    np.testing.assert_array_equal(one.history_["objective"], two.history_["objective"])
