@@ -10,6 +10,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import well_written_loop
+from benchmarks.comparison import Comparison
 from benchmarks.machine import Floor, last_cache_bytes
 from benchmarks.peers import PEERS, Peer, PeerUnavailable
 from benchmarks.torch_models import Convolutions, Recurrent, make_module
@@ -144,16 +146,28 @@ def test_flops(images, workload):
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_two_jobs(benchmark, compare, folders, workload):
     """Compare two jobs on two cores with one."""
-    work, data = WORKLOADS[workload], load(folders[workload])
+    found = compare_jobs(compare, WORKLOADS[workload], load(folders[workload]), ROUNDS[workload])
+    benchmark.extra_info["workload"] = workload
+    print(f"\n{workload}:", *found.lines(), sep="\n")
 
+
+@needs_two_cores
+@pytest.mark.parametrize("clients_per_round", [3, 10, 30, 100])
+def test_two_jobs_of_the_loop(benchmark, compare, folders, clients_per_round):
+    """Compare two jobs with one for rounds of the loop engine: small ones are not shared."""
+    work = replace(WORKLOADS["W3"], clients_per_round=clients_per_round)
+    found = compare_jobs(compare, work, load(folders["W3"]), ROUNDS["W3"], engine="loop")
+    name = benchmark.extra_info["workload"] = f"W3 of {clients_per_round} a round, loop"
+    print(f"\n{name}:", *found.lines(), sep="\n")
+
+
+def compare_jobs(compare, work: Workload, data, rounds: int, **params) -> Comparison:
     def time_rounds(n_jobs: int) -> list[float]:
-        history = fit_rounds(work, data, ROUNDS[workload], n_jobs=n_jobs)
+        history = fit_rounds(work, data, rounds, n_jobs=n_jobs, **params)
         return history["round_seconds"].tolist()
 
     contestants = {f"n_jobs={n_jobs}": partial(time_rounds, n_jobs) for n_jobs in (1, 2)}
-    found = compare("jobs", contestants, base="n_jobs=2", n_turns=9)
-    benchmark.extra_info["workload"] = workload
-    print(f"\n{workload}:", *found.lines(), sep="\n")
+    return compare("jobs", contestants, base="n_jobs=2", n_turns=9)
 
 
 @needs_two_cores
