@@ -47,15 +47,15 @@ class NetCost:
 
         X are a few rows. The products of recurrent layers are not counted by torch.
         """
-        if any(isinstance(module, nn.RNNBase) for module in net.module_.modules()):
-            return None
         flops, recorder = FlopCounterMode(display=False), Recorder()
         try:
+            if any(isinstance(module, nn.RNNBase) for module in net.module_.modules()):
+                return None
             with torch_seeded(np.random.default_rng(0), net.device), torch.no_grad():
                 net._set_training(True)
                 with flops, recorder:
                     net.module_(X)
-        except Exception:  # from the module's code; clients will raise it, and say so
+        except Exception:  # the module's code raises, as it will for clients, or has another name
             return None
         return cls(model_bytes(net), len(recorder.calls), flops.get_total_flops() / len(X))
 

@@ -51,6 +51,18 @@ def test_what_cannot_be_counted_is_unknown(module):
     assert cost_of(module, torch.ones(7, 5)) is None
 
 
+def test_a_net_whose_module_has_another_name_is_unknown():
+    class Renamed(NeuralNetClassifier):
+        def initialize_module(self):
+            self.layer_ = nn.Linear(5, 3)
+            return self
+
+        def infer(self, x, **fit_params):
+            return self.layer_(x)
+
+    assert NetCost.of(Renamed(nn.Linear).initialize(), torch.ones(7, 5)) is None
+
+
 @pytest.mark.parametrize(
     ("seconds", "n_workers", "model_bytes", "expected"),
     [
