@@ -114,8 +114,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     n_jobs : int, default=None
         Jobs that train in parallel, as joblib counts them: in threads or, with the loop engine, in
         processes, unless ``joblib.parallel_config`` sets a backend. In a round each job has a share
-        of the clients, or of chunks of them, with about as many rows as the others; what takes no
-        longer in this process is not shared. The result does not depend on it.
+        of the clients, or of chunks of them, with about as many rows as the others; polls and
+        trainings with little to compute are not shared. The result does not depend on it.
     checkpoint : str or path, default=None
         Directory to which ``fit`` writes its state every ``checkpoint_every`` rounds, in
         safetensors and JSON (``skfed.checkpoint``). A fit with the same parameters and data resumes

@@ -87,11 +87,23 @@ def make_engine(
     workers = Workers(n_jobs, prefer="processes")
     dataset = Dataset(X, y, weights=weights)
     data = workers.client_data(dataset, draws.federation, memory_budget)
-    net_cost = None
-    if workers.are_optional and torch.device(net_pool.device).type == "cpu":
-        net = net_pool.set_up()
-        net_cost = NetCost.of(net, few_rows(net, X, y, draws.batch_size)[0])
+    net_cost = _net_cost(net_pool, X, y, draws.batch_size) if workers.are_optional else None
     return LoopEngine(net_pool, data, draws, workers, net_cost), f"loop: {reason}"
+
+
+def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> NetCost | None:
+    """Return what a pass through the net costs; None where a step may be more than its passes."""
+    net = net_pool.set_up()
+    if (
+        torch.device(net_pool.device).type != "cpu"
+        or overridden(net, _STEP_METHODS)
+        or net.callbacks_
+        or net.compile
+        or type(net.optimizer_) not in STACKABLE_OPTIMIZERS
+        or not type(net.criterion_).__module__.startswith("torch.nn.modules.")
+    ):
+        return None
+    return NetCost.of(net, few_rows(net, X, y, batch)[0])
 
 
 def _plan(

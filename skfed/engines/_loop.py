@@ -63,8 +63,8 @@ class LoopEngine:
     workers : Workers
         Where clients are trained and evaluated.
     net_cost : NetCost or None, default=None
-        What a pass through the net costs, if clients are to be trained or evaluated in this thread
-        where that takes less time.
+        What a pass through the net costs, if small polls and trainings are to be done in this
+        thread.
     """
 
     net_pool: NetPool
@@ -140,7 +140,7 @@ class ClientTraining:
     clients: Sequence[int]
     cost: int  # rows used in the local steps
     draw: Callable[[], Minibatches]
-    layers_key: StreamKey  # a generator takes much longer to be sent
+    layers_key: StreamKey  # a generator's pickle is large and slow
 
     def run(self, load: Load) -> Updates:
         """Train, and collect what the aggregator needs."""

@@ -62,10 +62,10 @@ class Payload(NamedTuple):
 
 
 class CacheMiss(NamedTuple):
-    """The reply of a worker that lacks rows; its address, where tasks can be sent to it."""
+    """The reply of a worker that lacks rows."""
 
     digests: set[Digest]
-    worker: str | None = None
+    worker: str | None = None  # its address, where a task can be sent to it
 
 
 class FileArray(NamedTuple):

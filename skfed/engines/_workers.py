@@ -146,8 +146,8 @@ class Workers:
     Attributes
     ----------
     are_optional : bool
-        Whether they are processes of this machine that the user has not asked for by name: small
-        works may then be done in this thread.
+        Whether they are processes of this machine, and ``joblib.parallel_config`` names no
+        backend: small works may then be done in this thread.
     """
 
     def __init__(self, n_jobs: int | None, prefer: str = "threads"):
@@ -161,8 +161,10 @@ class Workers:
             self.has_processes = self.n_workers > 1 and not isinstance(self.backend, here)
         # A backend that parallel_config names is the active one, whatever is preferred.
         with_threads, _ = get_active_backend(prefer="threads")
-        self.are_optional = self.has_processes and type(self.backend) is LokyBackend
-        self.are_optional &= type(with_threads) is not LokyBackend
+        is_named = type(with_threads) is type(self.backend)
+        self.are_optional = (
+            self.has_processes and isinstance(self.backend, LokyBackend) and not is_named
+        )
         return_as = "generator" if self.backend.supports_return_generator else "list"
         # Each call by itself and none ahead, so that a death concerns few of them.
         options = {"batch_size": 1, "pre_dispatch": "n_jobs", "return_as": return_as}
@@ -243,7 +245,7 @@ class Workers:
         """Send tasks to other processes; return the result of each, or a CacheMiss.
 
         A task that has missed rows is sent with all of them, to the worker that lacked them if its
-        address is known: a scheduler may choose another one each time.
+        address is known: else another one may get them each time.
         """
 
         def call(task: Task, miss: CacheMiss | None) -> Call:
@@ -306,12 +308,15 @@ class Workers:
 
         Not by joblib, which waits without end for a task whose worker died.
         """
+        given = self.backend.submit_kwargs
+        # Options of the user's may say which workers are allowed; an address would replace them.
+        function = serve if given else serve_on_dask
 
         def submit(call: Call) -> Any:
-            options = {"pure": False, **self.backend.submit_kwargs}
-            if call.worker is not None:  # another one where it has died
+            options = {"pure": False, **given}
+            if call.worker is not None:  # another one may have it, since this one may die
                 options |= {"workers": [call.worker], "allow_other_workers": True}
-            return self.dask.submit(serve_on_dask, call.run, call.payload, **options)
+            return self.dask.submit(function, call.run, call.payload, **options)
 
         # A worker that waits for others, as in a search, lets them use its slot.
         waiting = self.backend.retrieval_context()
@@ -333,12 +338,12 @@ def serve(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
 
 
 def serve_on_dask(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
-    """Do the same on a worker of Dask, which has an address."""
+    """Return the result of ``serve``; a CacheMiss has the address of this worker of Dask."""
     from dask.distributed import get_worker
 
     result = serve(run, payload)
     if isinstance(result, CacheMiss):
-        return result._replace(worker=get_worker().address)
+        return result._replace(worker=get_worker().contact_address)
     return result
 
 

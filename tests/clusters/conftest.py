@@ -18,9 +18,12 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def dask():
     distributed = pytest.importorskip("distributed", reason=needs("it", "dask"))
-    cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
-    )
+    dask = pytest.importorskip("dask", reason=needs("it", "dask"))
+    # Which worker gets a task that is sent to one would otherwise depend on time.
+    with dask.config.set({"distributed.scheduler.work-stealing": False}):
+        cluster = distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
+        )
     with cluster, distributed.Client(cluster) as client:
         yield client
 

@@ -1,7 +1,9 @@
 """Rows are sent to a worker of a cluster that lacks them; otherwise only states are sent."""
 
+import joblib
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed._federation import make_federation
@@ -56,11 +58,29 @@ def test_rows_are_sent_only_to_workers_that_lack_them(sent, on, dask, engine):
     data = X.nbytes + y.nbytes
     with on("dask"):
         model.fit(X, y, clients=clients)
+        model.fit(X, y, clients=clients)  # what a fit has sent serves the next
         n_bytes = [sum(a_round) for a_round in sent]
-        # Two workers. A task is sent with the rows of all its clients where it lacks some of them.
-        assert data <= sum(n_bytes) < 4 * data  # not 1.5 data a round
+        # Each client goes to both workers once, and at most one that is known with each of them.
+        assert data <= sum(n_bytes) <= 4 * data  # not 1.5 data a round
         assert np.median(n_bytes) == 0
         # Dask may not yet have given each client to both workers.
         dask.run(keep_rows, X, y, clients)
         model.fit(X, y, clients=clients)
-        assert sum(sum(a_round) for a_round in sent[N_ROUNDS:]) == 0
+        assert sum(sum(a_round) for a_round in sent[2 * N_ROUNDS :]) == 0
+
+
+def test_options_of_the_users_for_tasks_are_left_as_they_are(blobs, same_model, dask, monkeypatch):
+    """They may say which workers are allowed, so tasks are not sent to an address."""
+    X, y, clients = blobs
+    given, submit = [], type(dask).submit
+
+    def kept(self, *arguments, **options):
+        given.append(options)
+        return submit(self, *arguments, **options)
+
+    monkeypatch.setattr(type(dask), "submit", kept)
+    model = FederatedClassifier(engine="loop", n_rounds=3, random_state=0)
+    with joblib.parallel_config(backend="dask", priority=1):
+        elsewhere = clone(model).fit(X + 1, y, clients=clients)
+    assert given and all(options == {"pure": False, "priority": 1} for options in given)
+    assert same_model(elsewhere, model.fit(X + 1, y, clients=clients))

@@ -12,6 +12,7 @@ from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed.engines import _sharing
+from skfed.engines._loop import LoopEngine
 from skfed.engines._sharing import FORWARD, STEP, NetCost
 
 N_CLIENTS = 6
@@ -46,7 +47,14 @@ class Failing(nn.Linear):
         raise ValueError("no")
 
 
-@pytest.mark.parametrize("module", [nn.Sequential(nn.GRU(5, 3)), Failing(5, 3)])
+class Attending(nn.Linear):
+    def forward(self, X):
+        return nn.functional.scaled_dot_product_attention(*[super().forward(X)] * 3)
+
+
+@pytest.mark.parametrize(
+    "module", [nn.Sequential(nn.GRU(5, 3)), Attending(5, 3), Failing(5, 3)], ids=type
+)
 def test_what_cannot_be_counted_is_unknown(module):
     assert cost_of(module, torch.ones(7, 5)) is None
 
@@ -77,6 +85,35 @@ def test_a_net_whose_module_has_another_name_is_unknown():
 )
 def test_sending_must_take_less_time_than_it_saves(seconds, n_workers, model_bytes, expected):
     assert NetCost(model_bytes, 1, 1.0).is_worth_sharing(seconds, n_workers) is expected
+
+
+class ManySteps(NeuralNetClassifier):
+    def train_step(self, batch, **fit_params):
+        return [super(ManySteps, self).train_step(batch, **fit_params) for _ in range(9)][-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "known"),
+    [
+        (NeuralNetClassifier, {}, True),
+        (ManySteps, {}, False),
+        (NeuralNetClassifier, {"optimizer": torch.optim.LBFGS}, False),
+    ],
+    ids=["plain", "steps", "optimizer"],
+)
+def test_a_step_of_more_than_its_passes_is_unknown(blobs, monkeypatch, kind, settings, known):
+    X, y, clients = blobs
+    found = []
+    real = LoopEngine.__init__
+
+    def kept(self, *arguments):
+        found.append(arguments[4])
+        real(self, *arguments)
+
+    monkeypatch.setattr(LoopEngine, "__init__", kept)
+    net = kind(nn.Linear(5, 3), criterion=nn.CrossEntropyLoss, **settings)
+    FederatedClassifier(net, n_rounds=1, engine="loop", n_jobs=2).fit(X, y, clients=clients)
+    assert (found[0] is not None) is known
 
 
 def recording(folder):
