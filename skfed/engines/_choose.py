@@ -19,7 +19,14 @@ from skfed.engines._stacked import Plan, StackedEngine
 from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
 from skfed.engines._vmap import BatchedModule
 from skfed.engines._workers import Workers
-from skfed.nets import NetPool, batch_size, model_bytes, overridden, parameter_names
+from skfed.nets import (
+    NetPool,
+    batch_size,
+    has_hooks,
+    model_bytes,
+    overridden,
+    parameter_names,
+)
 from skfed.selection._poll_metrics import is_rowwise
 from skfed.utils._seeding import torch_seeded
 
@@ -240,10 +247,7 @@ def _check_settings(net: NeuralNet) -> None:
     if net._modules != ["module"] or net._criteria != ["criterion"]:
         raise CannotStack("estimator has more than one module or criterion")
     optimizer, module = net.optimizer_, net.module_
-    hooked = any(
-        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
-        for m in module.modules()
-    ) or any(
+    hooked = has_hooks(*module.modules()) or any(
         p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None)
         for p in module.parameters()
     )

@@ -6,6 +6,7 @@ from skfed.nets._pool import NetPool
 from skfed.nets._predict import (
     batch_size,
     cast,
+    has_hooks,
     output_of,
     overridden,
     predict,
@@ -42,6 +43,7 @@ __all__ = [
     "evaluate_net",
     "get_state",
     "group_of_parameters",
+    "has_hooks",
     "linear_attributes",
     "make_net",
     "model_bytes",

@@ -14,7 +14,8 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed.callbacks._skorch import acts_on_batches
-from skfed.nets._predict import overridden, to_tensors
+from skfed.nets._convolutions import speed_up_convolutions
+from skfed.nets._predict import to_tensors
 from skfed.nets._state import model_bytes
 from skfed.utils._pools import Pool
 from skfed.utils._seeding import torch_seeded
@@ -22,7 +23,6 @@ from skfed.utils._torch_context import TorchContext
 
 # Classes of these change nothing from batch to batch but parameters and buffers.
 _LIBRARIES = "torch.", "skorch.", "skfed."
-_STEP_METHODS = "train_step", "train_step_single", "validation_step", "infer", "get_loss"
 _PLAIN = bool, int, float, complex, str, bytes, type(None)
 _OF_MODULES = vars(nn.Module()).keys()
 
@@ -61,6 +61,7 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
 
     def _new(self) -> tuple[NeuralNet, "ResetPoint"]:
         net = self.set_up()
+        speed_up_convolutions(net)
         return net, ResetPoint(net)
 
     def _n_bytes(self, one: tuple[NeuralNet, "ResetPoint"]) -> int:
@@ -80,22 +81,7 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
             for name, callback in net.callbacks_
             if name not in defaults and acts_on_batches(callback)
         ]
-        _put_channels_last(net)
         return net
-
-
-def _put_channels_last(net: NeuralNet) -> None:
-    """Store the weights of convolutions as torch computes them fastest on a CPU: by a quarter.
-
-    Not where code of the user's sees them in a step: a ``view`` of such a weight can fail.
-    """
-    if net.device != "cpu" or net.callbacks_ or overridden(net, _STEP_METHODS):
-        return
-    for module in net.module_.modules():
-        if type(module) is nn.Conv2d:
-            weight = module.weight
-            # Not by contiguous(), which leaves weights for one channel as they are.
-            weight.data = weight.data.to(memory_format=torch.channels_last)
 
 
 def cloned(net: NeuralNet, keep: bool) -> NeuralNet:

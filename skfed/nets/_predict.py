@@ -50,6 +50,14 @@ def overridden(net: NeuralNet, methods: Iterable[str]) -> list[str]:
     return [name for name in methods if getattr(type(net), name) is not getattr(base, name)]
 
 
+def has_hooks(*modules: nn.Module) -> bool:
+    """Tell whether functions of the user's are called with a module or with its gradients."""
+    return any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+        for m in modules
+    )
+
+
 def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
     """Return the net's predict_proba; that of skorch's regressors returns predictions."""
     if overridden(net, ("predict_proba", "_get_predict_nonlinearity")):
