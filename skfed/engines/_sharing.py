@@ -4,46 +4,48 @@ This is decided by what is computed, not by a clock: for a number of processes t
 machine and in each run.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
 from skorch import NeuralNet
-from torch import nn
-from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from skfed.engines._layers import Recorder
 from skfed.nets import model_bytes
 from skfed.utils._seeding import torch_seeded
 
 # Seconds of a core with 100 GFLOP/s and 10 GB/s.
-_CALL, _OPERATION, _FLOP, _BYTE = 2e-4, 4e-6, 1e-11, 1e-10
+_CALL, _OPERATION, _FLOP, _BYTE = 2e-4, 2e-6, 1e-11, 1e-10
 # Seconds of joblib: to send tasks and wait for results, and a byte of a model there and back.
 _ROUND_TRIP, _SENT_BYTE = 0.025, 1e-8
 FORWARD, STEP = 1, 3  # passes: backward there are two products for each one forward
 
-# What torch computes for them on a CPU is not counted in full.
-_UNCOUNTED = nn.RNNBase | nn.MultiheadAttention
+Shape = Sequence[int]
 
 
 @dataclass(frozen=True)
 class NetCost:
-    """What a pass through a net costs on a CPU, at least.
+    """An estimate of what a pass through a net costs on a CPU.
 
     Parameters
     ----------
     model_bytes : int
         Bytes of a model.
     n_operations : int
-        Calls of torch functions in a forward pass that return a tensor.
+        Operations of a forward pass that are more than a view.
     row_flops : float
         Floating point operations for a row in a forward pass.
+    row_bytes : float
+        Bytes that are written for a row in a forward pass.
     """
 
     model_bytes: int
     n_operations: int
     row_flops: float
+    row_bytes: float
 
     @classmethod
     def of(cls, net: NeuralNet, X: torch.Tensor) -> "NetCost | None":
@@ -58,22 +60,24 @@ class NetCost:
         X : Tensor of shape (n_rows, ...)
             A few rows of the data.
         """
-        flops, recorder = FlopCounterMode(display=False), Recorder()
+        flops = FlopCounterMode(display=False, custom_mapping=_FLOPS_ON_CPU)
+        operations = _Operations()
         try:
-            if any(isinstance(module, _UNCOUNTED) for module in net.module_.modules()):
-                return None
             with torch_seeded(np.random.default_rng(0), net.device), torch.no_grad():
                 net._set_training(True)
-                with flops, recorder:
+                with flops, operations:
                     net.module_(X)
         except Exception:  # the module's code raises, as it will for clients, or has another name
             return None
-        if any(function is F.scaled_dot_product_attention for function, *_ in recorder.calls):
-            return None
-        return cls(model_bytes(net), len(recorder.calls), flops.get_total_flops() / len(X))
+        return cls(
+            model_bytes=model_bytes(net),
+            n_operations=operations.count,
+            row_flops=flops.get_total_flops() / len(X),
+            row_bytes=operations.n_bytes / len(X),
+        )
 
     def seconds(self, n_passes: int, n_calls: int, n_rows: int) -> float:
-        """Return the least seconds of evaluations or trainings.
+        """Return an estimate of the seconds of evaluations or trainings.
 
         Parameters
         ----------
@@ -86,7 +90,8 @@ class NetCost:
         """
         # A pass reads each weight and writes it or its gradient.
         call = _CALL + n_passes * (self.n_operations * _OPERATION + 2 * self.model_bytes * _BYTE)
-        return n_calls * call + n_passes * n_rows * self.row_flops * _FLOP
+        row = self.row_flops * _FLOP + self.row_bytes * _BYTE
+        return n_calls * call + n_passes * n_rows * row
 
     def is_worth_sharing(self, seconds: float, n_workers: int) -> bool:
         """Tell whether processes save the time that it takes to send tasks and models.
@@ -100,3 +105,36 @@ class NetCost:
         """
         sending = _ROUND_TRIP + n_workers * self.model_bytes * _SENT_BYTE
         return seconds * (1 - 1 / n_workers) >= sending
+
+
+class _Operations(TorchDispatchMode):
+    """Counts torch's operations, some for each place of a row in a recurrent layer, and bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = self.n_bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            self.count += 1
+            results = result if isinstance(result, tuple | list) else [result]
+            self.n_bytes += sum(one.nbytes for one in results if torch.is_tensor(one))
+        return result
+
+
+def _attention_flops(query: Shape, key: Shape, value: Shape, *args, **kwargs) -> int:
+    """Return the FLOPs of the products with the keys and with the values, from shapes."""
+    return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def _recurrent_flops(X: Shape, of_input: Shape, of_hidden: Shape, *args, **kwargs) -> int:
+    """Return the FLOPs of the products with the weights of an LSTM, from shapes."""
+    return 2 * prod(X[:-1]) * (prod(of_input) + prod(of_hidden))
+
+
+# Of the products that torch makes in one operation on a CPU, those that it does not count.
+_FLOPS_ON_CPU = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+    torch.ops.aten.mkldnn_rnn_layer: _recurrent_flops,
+}

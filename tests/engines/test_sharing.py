@@ -27,13 +27,16 @@ def test_a_stack_is_counted_as_by_hand():
     """Products of 5 x 4 and 4 x 3 weights, an activation between them, and 39 float32."""
     module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
     cost = cost_of(module, torch.ones(7, 5))
-    assert cost == NetCost(model_bytes=4 * 39, n_operations=3, row_flops=2 * (20 + 12))
+    assert cost == NetCost(
+        model_bytes=4 * 39, n_operations=3, row_flops=2 * (20 + 12), row_bytes=4 * (4 + 4 + 3)
+    )
     # 10 evaluations with 1,000 rows in all; then as many steps, of three passes each.
+    row = 64 * 1e-11 + 44 * 1e-10
     assert cost.seconds(FORWARD, 10, 1000) == pytest.approx(
-        10 * (2e-4 + 3 * 4e-6 + 2 * 156e-10) + 1000 * 64e-11
+        10 * (2e-4 + 3 * 2e-6 + 2 * 156e-10) + 1000 * row
     )
     assert cost.seconds(STEP, 10, 1000) == pytest.approx(
-        10 * (2e-4 + 3 * (3 * 4e-6 + 2 * 156e-10)) + 3 * 1000 * 64e-11
+        10 * (2e-4 + 3 * (3 * 2e-6 + 2 * 156e-10)) + 3 * 1000 * row
     )
 
 
@@ -42,21 +45,47 @@ def test_the_products_of_a_convolution_are_counted():
     assert cost_of(nn.Conv2d(1, 2, 3), torch.ones(4, 1, 8, 8)).row_flops == 2 * 9 * 2 * 36
 
 
+@pytest.mark.parametrize(("kind", "n_gates"), [(nn.RNN, 1), (nn.GRU, 3), (nn.LSTM, 4)])
+def test_the_products_of_recurrent_layers_are_counted(kind, n_gates):
+    """Two layers, each forward and backward, over 9 places of 5 columns, with 3 units a gate."""
+    module = kind(5, 3, num_layers=2, bidirectional=True, batch_first=True)
+    cost = cost_of(module, torch.ones(7, 9, 5))
+    assert cost.row_flops == 9 * 2 * n_gates * 3 * 2 * ((5 + 3) + (6 + 3))
+
+
+def test_a_recurrent_layer_has_some_operations_for_each_place():
+    counts = [
+        cost_of(nn.GRU(5, 3, batch_first=True), torch.ones(7, n, 5)).n_operations for n in (10, 30)
+    ]
+    assert 2.5 < counts[1] / counts[0] <= 3
+
+
+class Attending(nn.Linear):
+    """Attention of places to each other by 2 heads."""
+
+    def forward(self, X):
+        X = super().forward(X).unflatten(2, (2, 3)).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(X, X, X)
+
+
+@pytest.mark.parametrize(
+    ("module", "n_columns_of_products"),
+    [(Attending(6, 6), 6), (nn.TransformerEncoderLayer(6, 2, 5, batch_first=True), 4 * 6 + 2 * 5)],
+    ids=["attention", "layer"],
+)
+def test_the_products_of_attention_are_counted(module, n_columns_of_products):
+    """With the keys and with the values, 3 columns a head; then those of 6 columns a place."""
+    cost = cost_of(module, torch.ones(7, 9, 6))
+    assert cost.row_flops == 2 * (2 * 2 * 9 * 9 * 3) + 9 * 2 * 6 * n_columns_of_products
+
+
 class Failing(nn.Linear):
     def forward(self, X):
         raise ValueError("no")
 
 
-class Attending(nn.Linear):
-    def forward(self, X):
-        return nn.functional.scaled_dot_product_attention(*[super().forward(X)] * 3)
-
-
-@pytest.mark.parametrize(
-    "module", [nn.Sequential(nn.GRU(5, 3)), Attending(5, 3), Failing(5, 3)], ids=type
-)
-def test_what_cannot_be_counted_is_unknown(module):
-    assert cost_of(module, torch.ones(7, 5)) is None
+def test_a_net_that_fails_is_unknown():
+    assert cost_of(Failing(5, 3), torch.ones(7, 5)) is None
 
 
 def test_a_net_whose_module_has_another_name_is_unknown():
@@ -84,7 +113,7 @@ def test_a_net_whose_module_has_another_name_is_unknown():
     ],
 )
 def test_sending_must_take_less_time_than_it_saves(seconds, n_workers, model_bytes, expected):
-    assert NetCost(model_bytes, 1, 1.0).is_worth_sharing(seconds, n_workers) is expected
+    assert NetCost(model_bytes, 1, 1.0, 1.0).is_worth_sharing(seconds, n_workers) is expected
 
 
 class ManySteps(NeuralNetClassifier):
