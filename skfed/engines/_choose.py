@@ -20,6 +20,7 @@ from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
 from skfed.engines._vmap import BatchedModule
 from skfed.engines._workers import Workers
 from skfed.nets import (
+    STEP_METHODS,
     NetPool,
     batch_size,
     has_hooks,
@@ -32,12 +33,6 @@ from skfed.utils._seeding import torch_seeded
 
 logger = logging.getLogger(__name__)
 
-_STEP_METHODS = (
-    "train_step", "train_step_single", "validation_step", "evaluation_step", "infer", "get_loss",
-    "initialize_optimizer", "notify", "on_train_begin", "on_epoch_begin", "on_batch_begin",
-    "on_batch_end", "on_grad_computed", "_set_training", "_step_optimizer",
-    "_zero_grad_optimizer",
-)  # fmt: skip
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
 _LARGE_STEP = 2**20  # bytes of a client's model and rows beyond which dispatch matters little
@@ -103,7 +98,7 @@ def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> Ne
     net = net_pool.set_up()
     if (
         torch.device(net_pool.device).type != "cpu"
-        or overridden(net, _STEP_METHODS)
+        or overridden(net, STEP_METHODS)
         or net.callbacks_
         or net.compile
         or type(net.optimizer_) not in STACKABLE_OPTIMIZERS
@@ -241,7 +236,7 @@ def _check_weights(net: NeuralNet) -> None:
 
 def _check_settings(net: NeuralNet) -> None:
     """Raise CannotStack where the net's settings rule out stacking."""
-    own = overridden(net, _STEP_METHODS)
+    own = overridden(net, STEP_METHODS)
     if not isinstance(net.criterion_, nn.Module):
         raise CannotStack("the criterion is not a torch module")
     if net._modules != ["module"] or net._criteria != ["criterion"]:

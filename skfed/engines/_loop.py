@@ -37,6 +37,7 @@ from skfed.nets import (
     get_state,
     group_of_parameters,
     parameter_names,
+    pool_before_relu,
     set_state,
     to_tensors,
     weighed,
@@ -161,6 +162,7 @@ class ClientTraining:
             self.net_pool.borrowed() as net,
             one_torch_thread(),
         ):
+            pool_before_relu(net)  # not where clients are stacked, which it makes slower
             set_state(net, request.state)
             net.initialize_optimizer()
             net.history.clear()

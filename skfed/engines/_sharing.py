@@ -1,7 +1,7 @@
 """Whether a poll or training of the loop engine is shared among processes of this machine.
 
-This is decided by what is computed, not by a clock: for a number of processes the same on each
-machine and in each run.
+This is decided by what is computed, not by a clock: for a number of processes and a build of torch
+the same on each machine and in each run.
 """
 
 from collections.abc import Sequence
@@ -108,7 +108,7 @@ class NetCost:
 
 
 class _Operations(TorchDispatchMode):
-    """Counts torch's operations, some for each place of a row in a recurrent layer, and bytes."""
+    """Counts torch's operations, and the bytes that they write."""
 
     def __init__(self):
         super().__init__()
@@ -128,13 +128,13 @@ def _attention_flops(query: Shape, key: Shape, value: Shape, *args, **kwargs) ->
     return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
-def _recurrent_flops(X: Shape, of_input: Shape, of_hidden: Shape, *args, **kwargs) -> int:
-    """Return the FLOPs of the products with the weights of an LSTM, from shapes."""
-    return 2 * prod(X[:-1]) * (prod(of_input) + prod(of_hidden))
+def _lstm_flops(rows: Shape, of_input: Shape, of_hidden: Shape, *args, **kwargs) -> int:
+    """Return the FLOPs of the products with the two weights of an LSTM, from shapes."""
+    return 2 * prod(rows[:-1]) * (prod(of_input) + prod(of_hidden))
 
 
-# Of the products that torch makes in one operation on a CPU, those that it does not count.
+# Products of a CPU that torch computes in one operation and does not count.
 _FLOPS_ON_CPU = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    torch.ops.aten.mkldnn_rnn_layer: _recurrent_flops,
+    torch.ops.aten.mkldnn_rnn_layer: _lstm_flops,
 }

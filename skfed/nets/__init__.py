@@ -1,9 +1,11 @@
 """The skorch net of an estimator: made, copied, read and written."""
 
+from skfed.nets._convolutions import pool_before_relu
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
 from skfed.nets._pool import NetPool
 from skfed.nets._predict import (
+    STEP_METHODS,
     batch_size,
     cast,
     has_hooks,
@@ -32,6 +34,7 @@ __all__ = [
     "CLASSIFIER",
     "LINEAR_ATTRIBUTES",
     "REGRESSOR",
+    "STEP_METHODS",
     "NetPool",
     "NetSpec",
     "State",
@@ -51,6 +54,7 @@ __all__ = [
     "output_of",
     "overridden",
     "parameter_names",
+    "pool_before_relu",
     "predict",
     "predict_log",
     "set_state",

@@ -14,7 +14,7 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed.callbacks._skorch import acts_on_batches
-from skfed.nets._convolutions import speed_up_convolutions
+from skfed.nets._convolutions import put_channels_last, takes_channels_last
 from skfed.nets._predict import to_tensors
 from skfed.nets._state import model_bytes
 from skfed.utils._pools import Pool
@@ -30,7 +30,8 @@ _OF_MODULES = vars(nn.Module()).keys()
 class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
     """Copies of a net, with only its batch-level callbacks, for the work of clients.
 
-    A copy is reset before each use and runs under the caller's ``torch.autocast``.
+    A copy is reset before each use and runs under the caller's ``torch.autocast``; its convolutions
+    have weights in channels-last order where a step works with them.
 
     Pickles hold the net's settings, and each process initialises its own copies. A fitted skorch
     net cannot always be sent: it pickles its module by itself, without joblib's support for classes
@@ -42,6 +43,7 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
         self._settings = cloned(net, keep=False)
         self._classes = getattr(net, "classes_inferred_", None)  # for scorers
         self._row = row  # of X, in the net's dtype: a lazy module infers its shapes from it
+        self._channels_last: bool | None = None  # found when a copy is borrowed
         self.torch_context = TorchContext.current(net.device)
 
     @property
@@ -60,8 +62,11 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
             yield net
 
     def _new(self) -> tuple[NeuralNet, "ResetPoint"]:
+        if self._channels_last is None:
+            self._channels_last = takes_channels_last(self.set_up(), self._row)
         net = self.set_up()
-        speed_up_convolutions(net)
+        if self._channels_last:
+            put_channels_last(net.module_)
         return net, ResetPoint(net)
 
     def _n_bytes(self, one: tuple[NeuralNet, "ResetPoint"]) -> int:

@@ -17,6 +17,14 @@ _FORWARD_METHODS = (
     "forward_iter", "get_dataset", "get_iterator", "evaluation_step", "infer", "_set_training",
 )  # fmt: skip
 
+#: Methods of skorch in which code of the user's may take part in a step.
+STEP_METHODS = (
+    "train_step", "train_step_single", "validation_step", "evaluation_step", "infer", "get_loss",
+    "initialize_optimizer", "notify", "on_train_begin", "on_epoch_begin", "on_batch_begin",
+    "on_batch_end", "on_grad_computed", "_set_training", "_step_optimizer",
+    "_zero_grad_optimizer",
+)  # fmt: skip
+
 
 def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
     """Return the module's output for a few rows of X, which are in the net's dtype."""

@@ -1,4 +1,4 @@
-"""Clients' nets have convolutions in a form that is faster; nothing else shows it."""
+"""Nets that train clients have convolutions in a form that is faster; only rounding shows it."""
 
 from copy import deepcopy
 
@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback
 from torch import nn
 
-from skfed import FederatedClassifier
+from skfed import FederatedClassifier, PowerOfChoice
 from skfed.aggregation import Scaffold
-from skfed.nets import NetPool, _convolutions
-from skfed.nets._convolutions import _pool_before_relu
+from skfed.engines import _loop
+from skfed.nets import NetPool, _pool, pool_before_relu
 
 
 class Small(nn.Sequential):
@@ -52,8 +53,9 @@ def images():
     return X.astype(np.float32), y, np.arange(60) % 4
 
 
-def make(module=Small, net=NeuralNetClassifier, engine="loop", **params):
-    estimator = net(module, criterion=nn.CrossEntropyLoss, lr=0.1, batch_size=8)
+def make(module=Small, net=NeuralNetClassifier, engine="loop", optimizer=torch.optim.SGD, **params):
+    settings = {"optimizer": optimizer, "lr": 0.1, "batch_size": 8}
+    estimator = net(module, criterion=nn.CrossEntropyLoss, **settings)
     return FederatedClassifier(estimator, n_rounds=3, engine=engine, random_state=0, **params)
 
 
@@ -72,7 +74,7 @@ def test_results_are_the_same_up_to_rounding(images, tmp_path, monkeypatch):
     model = make(**params).fit(X, y, clients=clients)
     assert in_usual_order(of_clients(model.net_, X)) == [False, False]
     assert in_usual_order(model.net_) == [True, True]
-    monkeypatch.setattr(_convolutions, "_put_channels_last", lambda module: None)
+    monkeypatch.setattr(_pool, "put_channels_last", lambda module: None)
     plain = make(aggregator=Scaffold()).fit(X, y, clients=clients)
     for one, other in zip(
         model.net_.module_.parameters(), plain.net_.module_.parameters(), strict=True
@@ -87,24 +89,73 @@ def test_not_where_a_users_code_sees_the_weights(images):
     assert not any(model.history_["failed"])
 
 
+class Viewing(nn.Module):
+    """Has a view of activations, which fails where channels are last."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 2)
+        self.out = nn.Linear(27, 3)
+
+    def forward(self, X):
+        return self.out(self.second(self.first(X).relu()).view(-1, 27))
+
+
+class ViewingInTraining(Viewing):
+    def forward(self, X):
+        return super().forward(X) if self.training else X.flatten(1)[:, :3]
+
+
+class OwnSGD(torch.optim.SGD):
+    """Has a view of gradients."""
+
+    def step(self, closure=None):
+        loss = super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad.view(-1)
+        return loss
+
+
+@pytest.mark.parametrize(
+    ("module", "optimizer"),
+    [
+        (Viewing, torch.optim.SGD),
+        (ViewingInTraining, torch.optim.SGD),
+        (Small, OwnSGD),
+        (Small, torch.optim.LBFGS),
+    ],
+)
+@pytest.mark.parametrize("engine", ["loop", "auto"])
+def test_code_that_needs_the_usual_order_gets_it(images, module, optimizer, engine):
+    X, y, clients = images
+    model = make(module, optimizer=optimizer, engine=engine, selector=PowerOfChoice(d=3))
+    model.fit(X, y, clients=clients)
+    assert not any(model.history_["failed"])
+    assert np.isfinite(model.history_["train_loss"]).all()
+    assert in_usual_order(of_clients(model.net_, X)) == [True, True]
+
+
 def test_a_copy_that_a_user_may_see_is_as_it_was_made(images):
-    """Callbacks of scikit-learn's get one, and personalised scores are of one."""
+    """scikit-learn's callbacks get one, and personalised scores are of one."""
     X, y, clients = images
     model = make(Pooled).fit(X, y, clients=clients)
     copy = NetPool(model.net_, X[:1]).set_up()
     assert in_usual_order(copy) == in_usual_order(model.net_) == [True, True]
-    assert kinds(copy.module_) == kinds(model.net_.module_)
+    expected = ["Conv2d", "ReLU", "MaxPool2d", "Conv2d", "Flatten"]
+    assert kinds(copy.module_) == kinds(model.net_.module_) == expected
 
 
 def kinds(module):
     return [type(layer).__name__ for layer in module]
 
 
-def exchanged(module):
+def exchanged(module, callbacks=()):
     """Return a copy of a module whose layers were exchanged, if they may be."""
-    copy = deepcopy(module)
-    _pool_before_relu(copy)
-    return copy
+    module.register_parameter("unused", nn.Parameter(torch.zeros(1)))  # an optimizer needs one
+    net = NeuralNetClassifier(deepcopy(module), criterion=nn.CrossEntropyLoss).initialize()
+    net.callbacks_ = list(callbacks)
+    pool_before_relu(net)
+    return net.module_
 
 
 def extreme_values(shape):
@@ -124,14 +175,17 @@ def extreme_values(shape):
     ids=["apart", "padded", "overlapping"],
 )
 @pytest.mark.parametrize("in_place", [False, True])
-def test_pooling_first_gives_the_same_bits(pool, in_place):
-    X = extreme_values((40, 3, 7, 8))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_pooling_first_gives_the_same_values(pool, in_place, dtype, order):
+    X = extreme_values((40, 8, 7, 8)).to(dtype, memory_format=order)
     found = []
     plain = nn.Sequential(nn.Identity(), nn.ReLU(in_place), pool)
     for module in plain, exchanged(plain):
         leaf = X.clone().requires_grad_()
         output = module(leaf + 0)  # what is changed in place must not be a leaf
-        output.backward(torch.arange(output.numel()).reshape(output.shape).double())
+        weights = torch.arange(output.numel()).reshape(output.shape) % 1000
+        output.backward(weights.to(dtype, memory_format=order))
         found.append((kinds(module)[1], output.detach(), leaf.grad))
     (first, output, gradient), (other, same_output, same_gradient) = found
     assert (first, other) == ("ReLU", "MaxPool2d")
@@ -146,15 +200,15 @@ def test_each_pooling_moves_before_the_relus_above_it():
     module = exchanged(nn.Sequential(block, relu, nn.MaxPool2d(1), nn.MaxPool2d(1), nn.Flatten()))
     assert kinds(module) == ["Sequential", "MaxPool2d", "MaxPool2d", "ReLU", "Flatten"]
     assert kinds(module[0]) == ["Conv2d", "MaxPool2d", "ReLU"]
-    assert [*module.state_dict()] == ["0.0.weight", "0.0.bias"]
+    assert [*module.state_dict()] == ["unused", "0.0.weight", "0.0.bias"]
 
 
 class Intermediate(nn.Module):
     """Uses the first layers of its features alone."""
 
-    def __init__(self):
+    def __init__(self, features):
         super().__init__()
-        self.features = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+        self.features = features
 
     def forward(self, X):
         return self.features[:1](X)
@@ -167,14 +221,28 @@ class Backwards(nn.Sequential):
         return X
 
 
-def hooked():
-    module = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
-    module[0].register_forward_hook(lambda layer, inputs, output: output + 1)
+class First(nn.Sequential):
+    def __iter__(self):
+        return iter([self[0]])
+
+
+def pair():
+    return nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+
+
+def shared():
+    features = pair()
+    return nn.Sequential(features, Intermediate(features))
+
+
+def hooked(place):
+    module = nn.Sequential(nn.Identity(), nn.ReLU(), nn.MaxPool2d(2))
+    [module, *module][place].register_forward_hook(lambda layer, inputs, output: None)
     return module
 
 
 def patched():
-    module = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+    module = pair()
     module[1].forward = lambda X: X[..., ::2, ::2]
     return module
 
@@ -182,28 +250,47 @@ def patched():
 @pytest.mark.parametrize(
     "module",
     [
-        Intermediate(),
-        Backwards(nn.ReLU(), nn.MaxPool2d(2)),
-        hooked(),
+        Intermediate(pair()),
+        shared(),
+        Backwards(*pair()),
+        First(*pair()),
+        hooked(0),
+        hooked(1),
+        hooked(3),
         patched(),
         nn.Sequential(nn.LeakyReLU(-1.0), nn.MaxPool2d(2)),
         nn.Sequential(nn.ReLU(), nn.AvgPool2d(2)),
         nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, padding=1, dilation=2)),
         nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)),
     ],
-    ids=["part", "forward", "hook", "patch", "leaky", "average", "dilation", "indices"],
-)
+    ids=[
+        "part", "shared", "forward", "iter", "hook", "hook of another", "hook of pooling", "patch",
+        "leaky", "average", "dilation", "indices",
+    ],
+)  # fmt: skip
 def test_layers_that_may_do_something_else_stay(module):
-    layers = [*module.modules()]
-    _pool_before_relu(module)
-    assert [*module.modules()] == layers
+    assert names_of(exchanged(module)) == names_of(module)
 
 
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_a_fit_has_the_same_bits(images, same_model, monkeypatch, engine):
+def names_of(module):
+    return [(name, type(layer)) for name, layer in module.named_modules(remove_duplicate=False)]
+
+
+def test_layers_stay_where_batch_callbacks_see_them():
+    module = pair()
+    assert names_of(exchanged(module, [("own", Callback())])) == names_of(module)
+
+
+def test_a_fit_has_the_same_bits(images, same_model, monkeypatch):
     X, y, clients = images
-    model = make(Pooled, engine=engine).fit(X, y, clients=clients)
-    assert kinds(of_clients(model.net_, X).module_)[1:3] == ["MaxPool2d", "ReLU"]
-    monkeypatch.setattr(_convolutions, "_pool_before_relu", lambda module: None)
-    plain = make(Pooled, engine=engine).fit(X, y, clients=clients)
-    assert same_model(model, plain)
+    called = []
+
+    def kept(net):
+        pool_before_relu(net)
+        called.append(kinds(net.module_))
+
+    monkeypatch.setattr(_loop, "pool_before_relu", kept)
+    model = make(Pooled).fit(X, y, clients=clients)
+    assert called == [["Conv2d", "MaxPool2d", "ReLU", "Conv2d", "Flatten"]] * len(called) != []
+    monkeypatch.setattr(_loop, "pool_before_relu", lambda net: None)
+    assert same_model(model, make(Pooled).fit(X, y, clients=clients))
