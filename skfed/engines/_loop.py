@@ -162,7 +162,7 @@ class ClientTraining:
             self.net_pool.borrowed() as net,
             one_torch_thread(),
         ):
-            pool_before_relu(net)  # not where clients are stacked, which it makes slower
+            pool_before_relu(net)  # stacked clients train slower with it
             set_state(net, request.state)
             net.initialize_optimizer()
             net.history.clear()

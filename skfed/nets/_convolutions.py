@@ -1,6 +1,7 @@
 """Convolutional nets in the form that a CPU computes fastest."""
 
 from collections.abc import Collection
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -10,14 +11,25 @@ from torch import nn
 
 from skfed.nets._predict import STEP_METHODS, has_hooks, overridden, to_tensors
 from skfed.utils._seeding import torch_seeded
+from skfed.utils._torch_context import one_torch_thread
+
+
+def has_convolutions(net: NeuralNet) -> bool:
+    """Tell whether a net has convolutions that are faster on a CPU with channels-last weights.
+
+    False where methods or callbacks of the user's, or a custom optimizer, take part in a step.
+    """
+    known = type(net.optimizer_).__module__.startswith("torch.optim.")
+    return known and _may_change(net) and any(type(m) is nn.Conv2d for m in net.module_.modules())
 
 
 def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
-    """Tell whether convolutions gain by weights in channels-last order, and a step works with them.
+    """Tell whether a net gives the same outputs, and a step works, with channels-last weights.
 
-    Activations and gradients get the order of the weights, and some code cannot take it: a ``view``
-    of either fails, in a module as in ``torch.optim.LBFGS``. So this takes a step. Not where other
-    code of the user's sees them. The net may not be used afterwards.
+    Activations and gradients get the order of the weights. A ``view`` of them can fail, in a module
+    as in ``torch.optim.LBFGS``, and random values may be drawn for them in another order: so this
+    tries a step. Outputs have to be in the usual order, since the criterion gets them. The net may
+    not be used afterwards.
 
     Parameters
     ----------
@@ -26,30 +38,46 @@ def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
     row : ndarray of shape (1, ...)
         A row of X, in the net's dtype.
     """
-    if not _may_change(net) or all(type(one) is not nn.Conv2d for one in net.module_.modules()):
-        return False
-    put_channels_last(net.module_)
+    X = to_tensors(net, np.repeat(row, 2, axis=0))[0]
     try:
-        with torch_seeded(np.random.default_rng(0), net.device), torch.enable_grad():
-            _take_step(net, *to_tensors(net, np.repeat(row, 2, axis=0)))
+        with one_torch_thread():
+            usual = _outputs(net, X)
+            put_channels_last(net.module_)
+            net.initialize_optimizer()
+            same = all(map(_is_same, usual, _outputs(net, X)))
+            net.optimizer_.step(partial(_gradients_of_sum, net, X))
     except Exception:  # of the order, or one that the net raises in the usual order too
         return False
-    return True
+    return same
 
 
-def _take_step(net: NeuralNet, X: torch.Tensor) -> None:
-    """Evaluate a net, and take a step on the sum of its outputs."""
-    net._set_training(False)
-    net.infer(X)
-    net._set_training(True)
+def _outputs(net: NeuralNet, X: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that a net returns when it is evaluated and in training."""
+    found: list[torch.Tensor] = []
+    with torch_seeded(np.random.default_rng(0), net.device), torch.no_grad():
+        for training in False, True:
+            net._set_training(training)
+            output = net.infer(X)
+            found += output if isinstance(output, tuple) else [output]
+    return found
 
-    def closure() -> torch.Tensor:
+
+def _is_same(usual: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether an output is the same up to rounding, and in the usual order."""
+    if not usual.numel():
+        return True
+    close = torch.allclose(other, usual, 1e-3, 1e-3 * float(usual.abs().max()), equal_nan=True)
+    return other.is_contiguous() and close
+
+
+def _gradients_of_sum(net: NeuralNet, X: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a net's outputs in training; set its gradients."""
+    with torch_seeded(np.random.default_rng(0), net.device), torch.enable_grad():
         output = net.infer(X)
         total = (output[0] if isinstance(output, tuple) else output).sum()
+        net.optimizer_.zero_grad()
         total.backward()
-        return total
-
-    net.optimizer_.step(closure)
+    return total
 
 
 def put_channels_last(module: nn.Module) -> None:
@@ -71,8 +99,8 @@ def pool_before_relu(net: NeuralNet) -> None:
         return
     modules = list(net.module_.modules())
     if any(map(_is_max_pool, modules)) and not has_hooks(*modules):
-        others = (child for m in modules if not _is_sequential(m) for child in m.children())
-        _exchange(net.module_, {id(child) for child in others})
+        others = (m for m in modules if not _is_sequential(m))
+        _exchange(net.module_, {id(held) for m in others for held in [*m.modules()][1:]})
 
 
 def _exchange(module: nn.Module, skipped: Collection[int]) -> None:
@@ -90,8 +118,9 @@ def _exchange(module: nn.Module, skipped: Collection[int]) -> None:
 
 def _may_change(net: NeuralNet) -> bool:
     """Tell whether a net is on a CPU, and no code of the user's sees its module in a step."""
-    on_cpu = torch.device(net.device or "cpu").type == "cpu"
-    return on_cpu and not net.callbacks_ and not overridden(net, STEP_METHODS)
+    on_cpu = torch.device(net.device).type == "cpu"
+    own = net.callbacks_ or overridden(net, STEP_METHODS)
+    return on_cpu and not own and not net.compile
 
 
 def _is_sequential(module: nn.Module) -> bool:

@@ -14,7 +14,11 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed.callbacks._skorch import acts_on_batches
-from skfed.nets._convolutions import put_channels_last, takes_channels_last
+from skfed.nets._convolutions import (
+    has_convolutions,
+    put_channels_last,
+    takes_channels_last,
+)
 from skfed.nets._predict import to_tensors
 from skfed.nets._state import model_bytes
 from skfed.utils._pools import Pool
@@ -31,7 +35,7 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
     """Copies of a net, with only its batch-level callbacks, for the work of clients.
 
     A copy is reset before each use and runs under the caller's ``torch.autocast``; its convolutions
-    have weights in channels-last order where a step works with them.
+    have channels-last weights where a trial step works with them.
 
     Pickles hold the net's settings, and each process initialises its own copies. A fitted skorch
     net cannot always be sent: it pickles its module by itself, without joblib's support for classes
@@ -62,12 +66,24 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
             yield net
 
     def _new(self) -> tuple[NeuralNet, "ResetPoint"]:
-        if self._channels_last is None:
-            self._channels_last = takes_channels_last(self.set_up(), self._row)
         net = self.set_up()
-        if self._channels_last:
+        if self._decided(net):
             put_channels_last(net.module_)
         return net, ResetPoint(net)
+
+    def _decided(self, net: NeuralNet) -> bool:
+        """Tell whether copies, of which ``net`` is one, have channels-last weights."""
+        if self._channels_last is None:
+            tried = has_convolutions(net) and takes_channels_last(self.set_up(), self._row)
+            self._channels_last = tried
+        return self._channels_last
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Decided once, so that all processes compute alike.
+        if self._channels_last is None:
+            with self.torch_context.applied():
+                self._decided(self.set_up())
+        return super().__getstate__()
 
     def _n_bytes(self, one: tuple[NeuralNet, "ResetPoint"]) -> int:
         return model_bytes(one[0])

@@ -1,5 +1,6 @@
 """Nets that train clients have convolutions in a form that is faster; only rounding shows it."""
 
+import pickle
 from copy import deepcopy
 
 import numpy as np
@@ -53,9 +54,10 @@ def images():
     return X.astype(np.float32), y, np.arange(60) % 4
 
 
-def make(module=Small, net=NeuralNetClassifier, engine="loop", optimizer=torch.optim.SGD, **params):
-    settings = {"optimizer": optimizer, "lr": 0.1, "batch_size": 8}
-    estimator = net(module, criterion=nn.CrossEntropyLoss, **settings)
+def make(module=Small, net=NeuralNetClassifier, engine="loop", **params):
+    settings = {"criterion": nn.CrossEntropyLoss, "optimizer": torch.optim.SGD}
+    settings |= {name: params.pop(name) for name in settings if name in params}
+    estimator = net(module, lr=0.1, batch_size=8, **settings)
     return FederatedClassifier(estimator, n_rounds=3, engine=engine, random_state=0, **params)
 
 
@@ -106,6 +108,29 @@ class ViewingInTraining(Viewing):
         return super().forward(X) if self.training else X.flatten(1)[:, :3]
 
 
+class Noisy(Viewing):
+    """Has random values of the shape of activations, which another order draws otherwise."""
+
+    def forward(self, X):
+        X = self.second(self.first(X).relu())
+        return self.out((X + torch.randn_like(X)).flatten(1))
+
+
+class WithFeatures(Small):
+    """Returns features too, of which the criterion has a view."""
+
+    def forward(self, X):
+        features = output = self[0](X)
+        for layer in list(self)[1:]:
+            output = layer(output)
+        return output, features
+
+
+class FeatureNorm(nn.CrossEntropyLoss):
+    def forward(self, output, y):
+        return super().forward(output[0], y) + 0.01 * output[1].view(-1).square().mean()
+
+
 class OwnSGD(torch.optim.SGD):
     """Has a view of gradients."""
 
@@ -117,22 +142,32 @@ class OwnSGD(torch.optim.SGD):
 
 
 @pytest.mark.parametrize(
-    ("module", "optimizer"),
+    ("module", "settings", "engine"),
     [
-        (Viewing, torch.optim.SGD),
-        (ViewingInTraining, torch.optim.SGD),
-        (Small, OwnSGD),
-        (Small, torch.optim.LBFGS),
+        (Viewing, {}, "loop"),
+        (Viewing, {}, "stacked"),  # its polls are not stacked
+        (ViewingInTraining, {}, "loop"),
+        (Noisy, {}, "loop"),
+        (WithFeatures, {"criterion": FeatureNorm}, "loop"),
+        (Small, {"optimizer": OwnSGD}, "loop"),
+        (Small, {"optimizer": torch.optim.LBFGS}, "loop"),
     ],
 )
-@pytest.mark.parametrize("engine", ["loop", "auto"])
-def test_code_that_needs_the_usual_order_gets_it(images, module, optimizer, engine):
+def test_code_that_needs_the_usual_order_gets_it(images, module, settings, engine):
     X, y, clients = images
-    model = make(module, optimizer=optimizer, engine=engine, selector=PowerOfChoice(d=3))
+    model = make(module, engine=engine, selector=PowerOfChoice(d=3), **settings)
     model.fit(X, y, clients=clients)
     assert not any(model.history_["failed"])
     assert np.isfinite(model.history_["train_loss"]).all()
     assert in_usual_order(of_clients(model.net_, X)) == [True, True]
+
+
+def test_the_order_is_found_before_a_pool_is_sent(images):
+    """So that all processes compute alike, and no task tries it again."""
+    X, y, clients = images
+    model = make().fit(X, y, clients=clients)
+    sent = pickle.loads(pickle.dumps(NetPool(model.net_, X[:1])))
+    assert sent._channels_last is True
 
 
 def test_a_copy_that_a_user_may_see_is_as_it_was_made(images):
@@ -151,8 +186,9 @@ def kinds(module):
 
 def exchanged(module, callbacks=()):
     """Return a copy of a module whose layers were exchanged, if they may be."""
+    module = deepcopy(module)
     module.register_parameter("unused", nn.Parameter(torch.zeros(1)))  # an optimizer needs one
-    net = NeuralNetClassifier(deepcopy(module), criterion=nn.CrossEntropyLoss).initialize()
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss).initialize()
     net.callbacks_ = list(callbacks)
     pool_before_relu(net)
     return net.module_
@@ -235,6 +271,11 @@ def shared():
     return nn.Sequential(features, Intermediate(features))
 
 
+def shared_deep():
+    features = pair()
+    return nn.Sequential(features, Intermediate(nn.Sequential(features)))
+
+
 def hooked(place):
     module = nn.Sequential(nn.Identity(), nn.ReLU(), nn.MaxPool2d(2))
     [module, *module][place].register_forward_hook(lambda layer, inputs, output: None)
@@ -252,6 +293,7 @@ def patched():
     [
         Intermediate(pair()),
         shared(),
+        shared_deep(),
         Backwards(*pair()),
         First(*pair()),
         hooked(0),
@@ -264,8 +306,8 @@ def patched():
         nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)),
     ],
     ids=[
-        "part", "shared", "forward", "iter", "hook", "hook of another", "hook of pooling", "patch",
-        "leaky", "average", "dilation", "indices",
+        "part", "shared", "deep", "forward", "iter", "hook", "hook of another", "hook of pooling",
+        "patch", "leaky", "average", "dilation", "indices",
     ],
 )  # fmt: skip
 def test_layers_that_may_do_something_else_stay(module):
