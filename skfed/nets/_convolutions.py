@@ -1,6 +1,6 @@
 """Convolutional nets in the form that a CPU computes fastest."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -26,10 +26,10 @@ def has_convolutions(net: NeuralNet) -> bool:
 def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
     """Tell whether a net gives the same outputs, and a step works, with channels-last weights.
 
-    Activations and gradients get the order of the weights. A ``view`` of them can fail, in a module
-    as in ``torch.optim.LBFGS``, and random values may be drawn for them in another order: so this
-    tries a step. Outputs have to be in the usual order, since the criterion gets them. The net may
-    not be used afterwards.
+    Activations and gradients get the order of the weights, and a ``view`` of them can fail, in a
+    module as in ``torch.optim.LBFGS``: so this tries a step. Outputs have to be in the usual order,
+    since the criterion gets them. Those in training are not compared: dropout fills activations in
+    their order. The net may not be used afterwards.
 
     Parameters
     ----------
@@ -45,21 +45,26 @@ def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
             put_channels_last(net.module_)
             net.initialize_optimizer()
             same = all(map(_is_same, usual, _outputs(net, X)))
+            net._set_training(True)
             net.optimizer_.step(partial(_gradients_of_sum, net, X))
+            same = same and all(output.is_contiguous() for output in _infer(net, X))
     except Exception:  # of the order, or one that the net raises in the usual order too
         return False
     return same
 
 
-def _outputs(net: NeuralNet, X: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that a net returns when it is evaluated and in training."""
-    found: list[torch.Tensor] = []
-    with torch_seeded(np.random.default_rng(0), net.device), torch.no_grad():
-        for training in False, True:
-            net._set_training(training)
-            output = net.infer(X)
-            found += output if isinstance(output, tuple) else [output]
-    return found
+def _outputs(net: NeuralNet, X: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return the tensors that a net returns when it is evaluated."""
+    net._set_training(False)
+    with torch.no_grad():
+        return _infer(net, X)
+
+
+def _infer(net: NeuralNet, X: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return the tensors that a net returns; draws are the same in each call."""
+    with torch_seeded(np.random.default_rng(0), net.device):
+        output = net.infer(X)
+    return output if isinstance(output, tuple) else (output,)
 
 
 def _is_same(usual: torch.Tensor, other: torch.Tensor) -> bool:
@@ -71,10 +76,9 @@ def _is_same(usual: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _gradients_of_sum(net: NeuralNet, X: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a net's outputs in training; set its gradients."""
-    with torch_seeded(np.random.default_rng(0), net.device), torch.enable_grad():
-        output = net.infer(X)
-        total = (output[0] if isinstance(output, tuple) else output).sum()
+    """Return the sum of a net's outputs; set its gradients."""
+    with torch.enable_grad():
+        total = _infer(net, X)[0].sum()
         net.optimizer_.zero_grad()
         total.backward()
     return total

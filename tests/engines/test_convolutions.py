@@ -38,6 +38,22 @@ class Pooled(nn.Sequential):
         )
 
 
+class Usual(nn.Sequential):
+    """Has what most convolutional nets have."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Dropout(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 3, 3),
+            nn.Dropout2d(),
+            nn.Flatten(),
+        )
+
+
 class Penalised(NeuralNetClassifier):
     """Has a penalty on weights, whose view needs them in the order of their indices."""
 
@@ -89,6 +105,14 @@ def test_not_where_a_users_code_sees_the_weights(images):
     model = make(net=Penalised).fit(X, y, clients=clients)
     assert in_usual_order(of_clients(model.net_, X)) == [True, True]
     assert not any(model.history_["failed"])
+
+
+@pytest.mark.parametrize("module", [Small, Pooled, Usual])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_usual_modules_have_channels_last(images, module, optimizer):
+    X, y, clients = images
+    model = make(module, optimizer=optimizer).fit(X, y, clients=clients)
+    assert in_usual_order(of_clients(model.net_, X)) == [False, False]
 
 
 class Viewing(nn.Module):
