@@ -40,11 +40,11 @@ from skfed.checkpoint._describe_code import (
     is_library,
     library_name,
 )
+from skfed.nets import HOOKS
 
 _CHUNK = 2**24
 _EXACT = {type(None), bool, int, float, complex, str, bytes}
 _REPRS = np.generic, PurePath, torch.device, torch.dtype
-_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 _OF_MODULES = vars(nn.Module()).keys()
 _NO_PICKLE = TypeError, PicklingError, AttributeError, RuntimeError, ValueError
 
@@ -128,7 +128,7 @@ class _Describer(CodeDescriber):
             for name, one in of(remove_duplicate=False)
         ]
         parts = {
-            name: (type(m), _own_attributes(m), [list(getattr(m, h).values()) for h in _HOOKS])
+            name: (type(m), _own_attributes(m), [list(getattr(m, h).values()) for h in HOOKS])
             for name, m in value.named_modules()
         }
         text = self.members([weights, dict(value.named_buffers()), parts, ties])

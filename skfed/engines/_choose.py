@@ -24,6 +24,7 @@ from skfed.nets import (
     NetPool,
     batch_size,
     has_hooks,
+    has_plain_steps,
     model_bytes,
     overridden,
     parameter_names,
@@ -98,9 +99,7 @@ def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> Ne
     net = net_pool.set_up()
     if (
         torch.device(net_pool.device).type != "cpu"
-        or overridden(net, STEP_METHODS)
-        or net.callbacks_
-        or net.compile
+        or not has_plain_steps(net)
         or type(net.optimizer_) not in STACKABLE_OPTIMIZERS
         or not type(net.criterion_).__module__.startswith("torch.nn.modules.")
     ):

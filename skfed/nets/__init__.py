@@ -3,14 +3,12 @@
 from skfed.nets._convolutions import pool_before_relu
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
+from skfed.nets._own_code import HOOKS, STEP_METHODS, has_hooks, has_plain_steps, overridden
 from skfed.nets._pool import NetPool
 from skfed.nets._predict import (
-    STEP_METHODS,
     batch_size,
     cast,
-    has_hooks,
     output_of,
-    overridden,
     predict,
     predict_log,
     to_tensors,
@@ -32,6 +30,7 @@ from skfed.nets._state import (
 
 __all__ = [
     "CLASSIFIER",
+    "HOOKS",
     "LINEAR_ATTRIBUTES",
     "REGRESSOR",
     "STEP_METHODS",
@@ -47,6 +46,7 @@ __all__ = [
     "get_state",
     "group_of_parameters",
     "has_hooks",
+    "has_plain_steps",
     "linear_attributes",
     "make_net",
     "model_bytes",

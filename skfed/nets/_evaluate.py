@@ -13,9 +13,10 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.nets._predict import batch_size, overridden, to_tensors, whole
+from skfed.nets._own_code import overridden
+from skfed.nets._predict import batch_size, to_tensors, whole
 
-_STEP_METHODS = "validation_step", "infer", "_set_training"
+_EVALUATION_METHODS = "validation_step", "infer", "_set_training"
 
 
 def evaluate_net(
@@ -30,7 +31,7 @@ def evaluate_net(
     Batches have ``n_rows``; None: as many as those of the net's iterator for validation.
     """
     size = n_rows or whole(batch_size(net, "iterator_valid"), len(y))
-    step = net.validation_step if overridden(net, _STEP_METHODS) else _plain_step(net)
+    step = net.validation_step if overridden(net, _EVALUATION_METHODS) else _plain_step(net)
     loss, total, outputs = 0.0, 0.0, []
     for start in range(0, len(y), size):
         rows = slice(start, start + size)

@@ -14,11 +14,7 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed.callbacks._skorch import acts_on_batches
-from skfed.nets._convolutions import (
-    has_convolutions,
-    put_channels_last,
-    takes_channels_last,
-)
+from skfed.nets._convolutions import has_convolutions, put_channels_last, takes_channels_last
 from skfed.nets._predict import to_tensors
 from skfed.nets._state import model_bytes
 from skfed.utils._pools import Pool
@@ -47,7 +43,7 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
         self._settings = cloned(net, keep=False)
         self._classes = getattr(net, "classes_inferred_", None)  # for scorers
         self._row = row  # of X, in the net's dtype: a lazy module infers its shapes from it
-        self._channels_last: bool | None = None  # found when a copy is borrowed
+        self._channels_last: bool | None = None  # of copies; None: not tried
         self.torch_context = TorchContext.current(net.device)
 
     @property
@@ -67,11 +63,11 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
 
     def _new(self) -> tuple[NeuralNet, "ResetPoint"]:
         net = self.set_up()
-        if self._decided(net):
+        if self._is_channels_last(net):
             put_channels_last(net.module_)
         return net, ResetPoint(net)
 
-    def _decided(self, net: NeuralNet) -> bool:
+    def _is_channels_last(self, net: NeuralNet) -> bool:
         """Tell whether copies, of which ``net`` is one, have channels-last weights."""
         if self._channels_last is None:
             tried = has_convolutions(net) and takes_channels_last(self.set_up(), self._row)
@@ -79,10 +75,10 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
         return self._channels_last
 
     def __getstate__(self) -> dict[str, Any]:
-        # Decided once, so that all processes compute alike.
+        # Tried before, so that all processes compute alike.
         if self._channels_last is None:
             with self.torch_context.applied():
-                self._decided(self.set_up())
+                self._is_channels_last(self.set_up())
         return super().__getstate__()
 
     def _n_bytes(self, one: tuple[NeuralNet, "ResetPoint"]) -> int:

@@ -1,28 +1,21 @@
 """Inputs of nets in their dtype and in batches, outputs and predictions."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
+from skorch import NeuralNet, NeuralNetClassifier
 from skorch.dataset import Dataset
 from skorch.utils import to_device, to_numpy
 from torch import nn
 from torch.utils.data import DataLoader
 
+from skfed.nets._own_code import overridden
 from skfed.utils._seeding import torch_seeded
 
 _PREDICT_ROWS = 4096
 _FORWARD_METHODS = (
     "forward_iter", "get_dataset", "get_iterator", "evaluation_step", "infer", "_set_training",
-)  # fmt: skip
-
-#: Methods of skorch in which code of the user's may take part in a step.
-STEP_METHODS = (
-    "train_step", "train_step_single", "validation_step", "evaluation_step", "infer", "get_loss",
-    "initialize_optimizer", "notify", "on_train_begin", "on_epoch_begin", "on_batch_begin",
-    "on_batch_end", "on_grad_computed", "_set_training", "_step_optimizer",
-    "_zero_grad_optimizer",
 )  # fmt: skip
 
 
@@ -50,20 +43,6 @@ def batch_size(net: NeuralNet, iterator="iterator_train") -> int:
 def whole(size: int, n_samples: int) -> int:
     """Return a batch size in rows, where -1 means all."""
     return n_samples if size == -1 else size
-
-
-def overridden(net: NeuralNet, methods: Iterable[str]) -> list[str]:
-    """Return those of skorch's methods that the class of a net overrides."""
-    base = NeuralNetClassifier if isinstance(net, NeuralNetClassifier) else NeuralNetRegressor
-    return [name for name in methods if getattr(type(net), name) is not getattr(base, name)]
-
-
-def has_hooks(*modules: nn.Module) -> bool:
-    """Tell whether functions of the user's are called with a module or with its gradients."""
-    return any(
-        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
-        for m in modules
-    )
 
 
 def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
