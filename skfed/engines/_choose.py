@@ -100,11 +100,11 @@ def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> Ne
     if (
         torch.device(net_pool.device).type != "cpu"
         or not has_plain_steps(net)
-        or type(net.optimizer_) not in STACKABLE_OPTIMIZERS
-        or not type(net.criterion_).__module__.startswith("torch.nn.modules.")
+        or not type(net.optimizer_).__module__.startswith("torch.optim.")
+        or isinstance(net.optimizer_, torch.optim.LBFGS)  # evaluates the loss several times a step
     ):
         return None
-    return NetCost.of(net, few_rows(net, X, y, batch)[0])
+    return NetCost.of(net, *few_rows(net, X, y, batch))
 
 
 def _plan(

@@ -18,7 +18,7 @@ from skfed.nets import model_bytes
 from skfed.utils._seeding import torch_seeded
 
 # Seconds of a core with 100 GFLOP/s and 10 GB/s.
-_CALL, _OPERATION, _FLOP, _BYTE = 2e-4, 2e-6, 1e-11, 1e-10
+_CALL, _OPERATION, _FLOP, _BYTE = 1.9e-4, 2e-6, 1e-11, 1e-10
 # Seconds of joblib: to send tasks and wait for results, and a byte of a model there and back.
 _ROUND_TRIP, _SENT_BYTE = 0.025, 1e-8
 FORWARD, STEP = 1, 3  # passes: backward there are two products for each one forward
@@ -28,7 +28,9 @@ Shape = Sequence[int]
 
 @dataclass(frozen=True)
 class NetCost:
-    """An estimate of what a pass through a net costs on a CPU.
+    """An estimate of what a pass through a net and its criterion costs on a CPU.
+
+    What they compute without torch is not counted.
 
     Parameters
     ----------
@@ -48,7 +50,7 @@ class NetCost:
     row_bytes: float
 
     @classmethod
-    def of(cls, net: NeuralNet, X: torch.Tensor) -> "NetCost | None":
+    def of(cls, net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> "NetCost | None":
         """Return the cost of a net, found on a few rows; None if it is not known.
 
         The net may not be used afterwards.
@@ -57,8 +59,8 @@ class NetCost:
         ----------
         net : NeuralNet
             A net with the settings of those that will train.
-        X : Tensor of shape (n_rows, ...)
-            A few rows of the data.
+        X, y : Tensor of shape (n_rows, ...)
+            A few rows of the data, and their targets.
         """
         flops = FlopCounterMode(display=False, custom_mapping=_FLOPS_ON_CPU)
         operations = _Operations()
@@ -66,8 +68,8 @@ class NetCost:
             with torch_seeded(np.random.default_rng(0), net.device), torch.no_grad():
                 net._set_training(True)
                 with flops, operations:
-                    net.module_(X)
-        except Exception:  # the module's code raises, as it will for clients, or has another name
+                    net.get_loss(net.module_(X), y, X=X, training=True)
+        except Exception:  # the user's code raises, as it will for clients, or has another name
             return None
         return cls(
             model_bytes=model_bytes(net),

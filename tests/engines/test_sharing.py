@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from joblib import parallel_config
-from skorch import NeuralNetClassifier
+from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice
@@ -18,26 +18,49 @@ from skfed.engines._sharing import FORWARD, STEP, NetCost
 N_CLIENTS = 6
 
 
-def cost_of(module, X):
-    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss).initialize()
-    return NetCost.of(net, X)
+class Sum(nn.Module):
+    """A criterion of one operation, which writes one number."""
+
+    def forward(self, output, y):
+        return (output[0] if isinstance(output, tuple) else output).sum()
+
+
+def cost_of(module, X, criterion=Sum):
+    net = NeuralNetRegressor(module, criterion=criterion).initialize()
+    return NetCost.of(net, X, torch.ones(len(X), 3))
 
 
 def test_a_stack_is_counted_as_by_hand():
     """Products of 5 x 4 and 4 x 3 weights, an activation between them, and 39 float32."""
     module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
-    cost = cost_of(module, torch.ones(7, 5))
+    cost = cost_of(module, torch.ones(8, 5))
     assert cost == NetCost(
-        model_bytes=4 * 39, n_operations=3, row_flops=2 * (20 + 12), row_bytes=4 * (4 + 4 + 3)
+        model_bytes=4 * 39,
+        n_operations=3 + 1,
+        row_flops=2 * (20 + 12),
+        row_bytes=4 * (4 + 4 + 3 + 1 / 8),
     )
     # 10 evaluations with 1,000 rows in all; then as many steps, of three passes each.
-    row = 64 * 1e-11 + 44 * 1e-10
+    row = 64 * 1e-11 + 44.5 * 1e-10
     assert cost.seconds(FORWARD, 10, 1000) == pytest.approx(
-        10 * (2e-4 + 3 * 2e-6 + 2 * 156e-10) + 1000 * row
+        10 * (1.9e-4 + 4 * 2e-6 + 2 * 156e-10) + 1000 * row
     )
     assert cost.seconds(STEP, 10, 1000) == pytest.approx(
-        10 * (2e-4 + 3 * (3 * 2e-6 + 2 * 156e-10)) + 3 * 1000 * row
+        10 * (1.9e-4 + 3 * (4 * 2e-6 + 2 * 156e-10)) + 3 * 1000 * row
     )
+
+
+class Distances(nn.Module):
+    """A criterion that multiplies the outputs of each row with those of all."""
+
+    def forward(self, output, y):
+        return (output @ output.mT).exp().mean()
+
+
+def test_the_products_of_a_criterion_are_counted():
+    cost = cost_of(nn.Linear(5, 3), torch.ones(8, 5), Distances)
+    assert cost.row_flops == 2 * 5 * 3 + 2 * 3 * 8
+    assert cost.n_operations == 1 + 3
 
 
 def test_the_products_of_a_convolution_are_counted():
@@ -97,7 +120,8 @@ def test_a_net_whose_module_has_another_name_is_unknown():
         def infer(self, x, **fit_params):
             return self.layer_(x)
 
-    assert NetCost.of(Renamed(nn.Linear).initialize(), torch.ones(7, 5)) is None
+    net = Renamed(nn.Linear, criterion=nn.CrossEntropyLoss).initialize()
+    assert NetCost.of(net, torch.ones(7, 5), torch.ones(7, dtype=torch.long)) is None
 
 
 @pytest.mark.parametrize(
@@ -121,14 +145,28 @@ class ManySteps(NeuralNetClassifier):
         return [super(ManySteps, self).train_step(batch, **fit_params) for _ in range(9)][-1]
 
 
+class Smooth(nn.Module):
+    def forward(self, output, y):
+        return nn.functional.cross_entropy(output, y, label_smoothing=0.1)
+
+
+class Twice(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        return super().step(closure)
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "known"),
     [
         (NeuralNetClassifier, {}, True),
+        (NeuralNetClassifier, {"criterion": Smooth}, True),
+        (NeuralNetClassifier, {"optimizer": torch.optim.Adamax}, True),
         (ManySteps, {}, False),
         (NeuralNetClassifier, {"optimizer": torch.optim.LBFGS}, False),
+        (NeuralNetClassifier, {"optimizer": Twice}, False),
     ],
-    ids=["plain", "steps", "optimizer"],
+    ids=["plain", "own criterion", "Adamax", "own steps", "LBFGS", "own optimizer"],
 )
 def test_a_step_of_more_than_its_passes_is_unknown(blobs, monkeypatch, kind, settings, known):
     X, y, clients = blobs
@@ -140,7 +178,7 @@ def test_a_step_of_more_than_its_passes_is_unknown(blobs, monkeypatch, kind, set
         real(self, *arguments)
 
     monkeypatch.setattr(LoopEngine, "__init__", kept)
-    net = kind(nn.Linear(5, 3), criterion=nn.CrossEntropyLoss, **settings)
+    net = kind(nn.Linear(5, 3), **{"criterion": nn.CrossEntropyLoss, **settings})
     FederatedClassifier(net, n_rounds=1, engine="loop", n_jobs=2).fit(X, y, clients=clients)
     assert (found[0] is not None) is known
 
