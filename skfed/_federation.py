@@ -71,7 +71,7 @@ class Federation:
 
     def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
         """Return ids as plain Python objects, given indices."""
-        return tuple(native(self.ids[k]) for k in clients)
+        return tuple(map(native, self.ids[np.fromiter(clients, dtype=int)]))
 
 
 def distinct_names(federation: Federation, parameter: str) -> list:

@@ -85,5 +85,5 @@ class _Weights:
         key = values.dtype, values.device
         if key not in self._tensors:
             # A copy, since what comes to a worker of Ray is read-only.
-            self._tensors[key] = torch.tensor(self._weights, dtype=key[0], device=key[1])
-        return (self._tensors[key] @ values).double().view(stack.shape[1:])
+            self._tensors[key] = torch.tensor(self._weights[None], dtype=key[0], device=key[1])
+        return self._tensors[key].mm(values).double().view(stack.shape[1:])

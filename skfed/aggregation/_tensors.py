@@ -14,9 +14,10 @@ from skfed.nets import State
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor in a real dtype with arithmetic: complex numbers as pairs."""
-    if tensor.is_complex():
+    dtype = tensor.dtype  # asked, since methods of a tensor let another thread have the interpreter
+    if dtype.is_complex:
         return torch.view_as_real(tensor.resolve_conj())
-    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
+    return tensor.float() if dtype.is_floating_point and dtype.itemsize == 1 else tensor
 
 
 def like(values: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -159,7 +159,8 @@ def collect(
     if not clean and (part is stack or not _is_finite(part, request.state.keys() - changed)):
         finite &= _finite_members(request.state, stack, changed)
     for i, variate in enumerate(variates):
-        finite[i] &= all(tensor.isfinite().all() for tensor in (variate or {}).values())
+        if variate is not None:
+            finite[i] &= all(tensor.isfinite().all() for tensor in variate.values())
     if not finite.all():
         part, changed = _of_finite(request, stack, finite)
     if isinstance(part, dict):

@@ -1,6 +1,5 @@
 """What all engines have in common: which rows a client uses, and its random streams."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -127,10 +126,11 @@ def take_positions(rows: np.ndarray, positions: Positions) -> np.ndarray:
 
 def enumerate_copies(clients: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield each drawn client, and how often it was drawn before."""
-    copies: Counter[int] = Counter()
+    copies: dict[int, int] = {}
     for k in clients:
-        yield k, copies[k]
-        copies[k] += 1
+        copy = copies.get(k, 0)
+        yield k, copy
+        copies[k] = copy + 1
 
 
 @dataclass(frozen=True)
@@ -169,26 +169,40 @@ def minibatches(
     replacement, afresh. Otherwise each epoch is an iteration and a new permutation of the rows,
     its last partial batch kept.
     """
-    rows = draw_rows(rng, n_samples, batch_size, local_epochs, local_steps)
     sizes = step_sizes(np.array([n_samples]), batch_size, local_epochs, local_steps)[:, 0]
+    rows = np.zeros((len(sizes), min(batch_size, n_samples)), dtype=np.intp)
+    draw_rows(rng, rows, np.arange(n_samples), local_epochs, local_steps)
     return Minibatches(rows, sizes, iterations(len(rows), local_epochs, local_steps))
 
 
 def draw_rows(
     rng: np.random.Generator,
-    n_samples: int,
-    batch_size: int,
+    rows: np.ndarray,
+    own: np.ndarray,
     local_epochs: int,
     local_steps: int | None,
-) -> np.ndarray:
-    """Draw the ``rows`` of a client's ``Minibatches``; see ``minibatches``."""
-    size = min(batch_size, n_samples)
+) -> None:
+    """Draw the minibatches of a client; see ``minibatches``.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        The client's stream.
+    rows : ndarray of shape (n_steps, min(b, D_k))
+        Changed in place, but for what the last batches of epochs do not use.
+    own : ndarray of int of shape (D_k,)
+        The rows that are drawn from.
+    local_epochs, local_steps : int
+        See ``LocalTraining``.
+    """
     if local_steps is not None:
-        return np.stack([rng.choice(n_samples, size, replace=False) for _ in range(local_steps)])
-    rows = np.zeros((local_epochs, count_steps(n_samples, size, 1, None) * size), dtype=np.intp)
-    for epoch in range(local_epochs):
-        rows[epoch, :n_samples] = rng.permutation(n_samples)
-    return rows.reshape(-1, size)
+        for step in rows:
+            step[:] = own[rng.choice(len(own), len(step), replace=False)]
+        return
+    for epoch in rows.reshape(local_epochs, -1):  # a view
+        used = epoch[: len(own)]
+        used[:] = own
+        rng.shuffle(used)  # as permutation does, in an array that is there
 
 
 def step_sizes(
@@ -264,11 +278,12 @@ class MinibatchDraws:
         """
         b = whole(self.batch_size, int(self.sizes.max()))
         sizes = step_sizes(self.sizes, b, self.epochs, self.steps)
-        numbers = np.empty((*sizes.shape, sizes.max()), dtype=np.intp)
-        numbers[:] = np.array([own[0] for own in rows])[:, None]
-        for i, (rng, own) in enumerate(zip(streams(self.states), rows, strict=True)):
-            drawn = draw_rows(rng, len(own), b, self.epochs, self.steps)
-            numbers[: len(drawn), i, : drawn.shape[1]] = own[drawn]
+        drawn = np.empty((len(rows), len(sizes), sizes.max()), dtype=np.intp)
+        drawn[:] = np.array([own[0] for own in rows])[:, None, None]
+        members = zip(drawn, np.count_nonzero(sizes, axis=0).tolist(), rows, strict=True)
+        for rng, (steps, n_steps, own) in zip(streams(self.states), members, strict=True):
+            draw_rows(rng, steps[:n_steps, : len(own)], own, self.epochs, self.steps)
+        numbers = np.ascontiguousarray(drawn.swapaxes(0, 1))
         return numbers, sizes, iterations(len(sizes), self.epochs, self.steps)
 
 

@@ -182,7 +182,7 @@ class StackedEngine:
     def _trainings(self, request: TrainRequest) -> Iterator[ChunkTraining]:
         """Yield the training of a cohort, chunk by chunk."""
         draws, t, training = self.draws, request.round, request.training
-        copies = list(enumerate_copies(request.cohort.clients))
+        copies = list(enumerate_copies(request.cohort.clients.tolist()))
         minibatches = draws.minibatches_of_many(training, t, copies)
         for members in self._cut(training, request.cohort.clients):
             chosen = [copies[i] for i in members]

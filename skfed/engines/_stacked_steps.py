@@ -96,7 +96,7 @@ class ChunkTraining:
                     losses += stack.take_steps(block, rates[steps].tolist(), memory)
                 sums = pad_sequence(losses, batch_first=True).double().sum(0).cpu().numpy()
             taken = chunk.sizes > 0
-            variates = stack.variates(request, (taken * rates[:, None]).sum(0))
+            variates = stack.variates(request, taken, rates)
             return collect(
                 replace(request, state=stack.state),
                 self.members,
@@ -255,14 +255,17 @@ class Stack:
         self.n_training = n
         self._bind()
 
-    def variates(self, request: TrainRequest, rates: np.ndarray) -> list[State | None]:
-        """Return SCAFFOLD's new c_k of all members, given the sums of their learning rates."""
+    def variates(
+        self, request: TrainRequest, taken: np.ndarray, rates: np.ndarray
+    ) -> list[State | None]:
+        """Return SCAFFOLD's new c_k of all members, given which steps each took at which rate."""
         if request.corrections is None:
-            return [None] * len(rates)
+            return [None] * taken.shape[1]
         result = []
-        for i, (rate, correction) in enumerate(zip(rates, request.corrections, strict=True)):
+        sums = (taken * rates[:, None]).sum(0)
+        for i, (distance, correction) in enumerate(zip(sums, request.corrections, strict=True)):
             trained = {name: self.whole[name][i].cpu() for name in request.parameters}
-            distances = dict.fromkeys(trained, float(rate))
+            distances = dict.fromkeys(trained, float(distance))
             result.append(new_variate(request.state, trained, correction, distances))
         return result
 
