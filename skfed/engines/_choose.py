@@ -12,9 +12,9 @@ from skfed.engines._data import Dataset, check_gives_row_losses
 from skfed.engines._layers import layers_of, on_meta, row_bytes
 from skfed.engines._linear import CriterionLoss, CrossEntropy, LinearStack
 from skfed.engines._loop import LoopEngine
-from skfed.engines._probe import CannotStack, Probe, few_rows, first_line
+from skfed.engines._probe import CannotStack, Probe, few_rows, first_line, spread_rows
 from skfed.engines._sampling import Draws
-from skfed.engines._sharing import NetCost
+from skfed.engines._sharing import CHEAP_OPTIMIZERS, NetCost
 from skfed.engines._stacked import Plan, StackedEngine
 from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
 from skfed.engines._vmap import BatchedModule
@@ -90,21 +90,21 @@ def make_engine(
     workers = Workers(n_jobs, prefer="processes")
     dataset = Dataset(X, y, weights=weights)
     data = workers.client_data(dataset, draws.federation, memory_budget)
-    net_cost = _net_cost(net_pool, X, y, draws.batch_size) if workers.are_optional else None
+    net_cost = _net_cost(net_pool, X, y, draws) if workers.are_optional else None
     return LoopEngine(net_pool, data, draws, workers, net_cost), f"loop: {reason}"
 
 
-def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, batch: int) -> NetCost | None:
+def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, draws: Draws) -> NetCost | None:
     """Return what a pass through the net costs; None where a step may be more than its passes."""
     net = net_pool.set_up()
     if (
         torch.device(net_pool.device).type != "cpu"
         or not has_plain_steps(net)
-        or not type(net.optimizer_).__module__.startswith("torch.optim.")
-        or isinstance(net.optimizer_, torch.optim.LBFGS)  # evaluates the loss several times a step
+        or type(net.optimizer_) not in CHEAP_OPTIMIZERS
     ):
         return None
-    return NetCost.of(net, *few_rows(net, X, y, batch))
+    n_rows = draws.rows_a_step(int(np.median(draws.federation.sizes)))
+    return NetCost.of(net, *spread_rows(net, X, y, n_rows))
 
 
 def _plan(

@@ -217,10 +217,16 @@ def few_rows(
     net: NeuralNet, X: np.ndarray, y: np.ndarray, batch: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows to probe a net on: from all the data, at most as many as a batch has."""
-    n_rows = min(_ROWS, len(X), whole(batch, len(X)))
+    return spread_rows(net, X, y, min(_ROWS, len(X), whole(batch, len(X))))
+
+
+def spread_rows(
+    net: NeuralNet, X: np.ndarray, y: np.ndarray, n_rows: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return some rows, from all the data at equal distances."""
     rows = np.linspace(0, len(X) - 1, n_rows).astype(int)
-    few_X, few_y = to_tensors(net, X[rows], y[rows])
-    return few_X, few_y
+    some_X, some_y = to_tensors(net, X[rows], y[rows])
+    return some_X, some_y
 
 
 class _NoDropout(TorchFunctionMode):

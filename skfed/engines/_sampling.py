@@ -189,7 +189,8 @@ def draw_rows(
     rng : numpy.random.Generator
         The client's stream.
     rows : ndarray of shape (n_steps, min(b, D_k))
-        Changed in place, but for what the last batches of epochs do not use.
+        Changed in place, but for what the last batches of epochs do not use. Contiguous, unless an
+        epoch has one step.
     own : ndarray of int of shape (D_k,)
         The rows that are drawn from.
     local_epochs, local_steps : int

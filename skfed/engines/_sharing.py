@@ -14,6 +14,7 @@ from skorch import NeuralNet
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS
 from skfed.nets import model_bytes
 from skfed.utils._seeding import torch_seeded
 
@@ -22,6 +23,17 @@ _CALL, _OPERATION, _FLOP, _BYTE = 1.9e-4, 2e-6, 1e-11, 1e-10
 # Seconds of joblib: to send tasks and wait for results, and a byte of a model there and back.
 _ROUND_TRIP, _SENT_BYTE = 0.025, 1e-8
 FORWARD, STEP = 1, 3  # passes: backward there are two products for each one forward
+#: Optimizers whose step costs little beside its passes: they act on each element by itself. LBFGS
+#: evaluates the loss several times, Muon multiplies matrices.
+CHEAP_OPTIMIZERS = (
+    *STACKABLE_OPTIMIZERS,
+    torch.optim.Adadelta,
+    torch.optim.Adamax,
+    torch.optim.ASGD,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Rprop,
+)
 
 Shape = Sequence[int]
 
@@ -51,7 +63,7 @@ class NetCost:
 
     @classmethod
     def of(cls, net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> "NetCost | None":
-        """Return the cost of a net, found on a few rows; None if it is not known.
+        """Return the cost of a net, found on a batch; None if it is not known.
 
         The net may not be used afterwards.
 
@@ -60,7 +72,8 @@ class NetCost:
         net : NeuralNet
             A net with the settings of those that will train.
         X, y : Tensor of shape (n_rows, ...)
-            A few rows of the data, and their targets.
+            A batch as large as most are, and its targets: where rows are compared with each other,
+            a row costs more in a larger one.
         """
         flops = FlopCounterMode(display=False, custom_mapping=_FLOPS_ON_CPU)
         operations = _Operations()
@@ -69,7 +82,7 @@ class NetCost:
                 net._set_training(True)
                 with flops, operations:
                     net.get_loss(net.module_(X), y, X=X, training=True)
-        except Exception:  # the user's code raises, as it will for clients, or has another name
+        except Exception:  # the user's code needs gradients, or raises, as it may for clients
             return None
         return cls(
             model_bytes=model_bytes(net),

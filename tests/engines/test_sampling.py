@@ -17,6 +17,15 @@ def test_an_epoch_is_a_fresh_permutation_with_the_last_partial_batch():
     assert first.tolist() != second.tolist()
 
 
+def test_draws_are_those_of_numpy():
+    """They must never change: a fit goes on by them, and results are published with their seed."""
+    own, numpys = np.random.default_rng(0), np.random.default_rng(0)
+    epochs = np.concatenate([rows for _, rows in minibatches(own, 10, 4, 2, local_steps=None)])
+    assert epochs.tolist() == [*numpys.permutation(10), *numpys.permutation(10)]
+    steps = [rows.tolist() for _, rows in minibatches(own, 10, 4, 1, local_steps=3)]
+    assert steps == [numpys.choice(10, 4, replace=False).tolist() for _ in range(3)]
+
+
 @pytest.mark.parametrize(("n_samples", "size"), [(10, 4), (3, 3)])
 def test_a_step_draws_min_b_D_k_rows_without_replacement(n_samples, size):
     steps = minibatches(np.random.default_rng(0), n_samples, 4, 9, local_steps=30)

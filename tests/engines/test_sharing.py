@@ -50,7 +50,7 @@ def test_a_stack_is_counted_as_by_hand():
     )
 
 
-class Distances(nn.Module):
+class Products(nn.Module):
     """A criterion that multiplies the outputs of each row with those of all."""
 
     def forward(self, output, y):
@@ -58,7 +58,7 @@ class Distances(nn.Module):
 
 
 def test_the_products_of_a_criterion_are_counted():
-    cost = cost_of(nn.Linear(5, 3), torch.ones(8, 5), Distances)
+    cost = cost_of(nn.Linear(5, 3), torch.ones(8, 5), Products)
     assert cost.row_flops == 2 * 5 * 3 + 2 * 3 * 8
     assert cost.n_operations == 1 + 3
 
@@ -150,6 +150,14 @@ class Smooth(nn.Module):
         return nn.functional.cross_entropy(output, y, label_smoothing=0.1)
 
 
+class Penalty(nn.CrossEntropyLoss):
+    """A criterion that needs the gradient of its loss."""
+
+    def forward(self, output, y):
+        loss = super().forward(output, y)
+        return loss + torch.autograd.grad(loss, output, create_graph=True)[0].square().sum()
+
+
 class Twice(torch.optim.SGD):
     def step(self, closure=None):
         super().step(closure)
@@ -164,12 +172,28 @@ class Twice(torch.optim.SGD):
         (NeuralNetClassifier, {"optimizer": torch.optim.Adamax}, True),
         (ManySteps, {}, False),
         (NeuralNetClassifier, {"optimizer": torch.optim.LBFGS}, False),
+        (NeuralNetClassifier, {"criterion": Penalty}, False),
         (NeuralNetClassifier, {"optimizer": Twice}, False),
     ],
-    ids=["plain", "own criterion", "Adamax", "own steps", "LBFGS", "own optimizer"],
+    ids=[
+        "plain",
+        "own criterion",
+        "Adamax",
+        "own steps",
+        "LBFGS",
+        "gradient inside",
+        "own optimizer",
+    ],
 )
-def test_a_step_of_more_than_its_passes_is_unknown(blobs, monkeypatch, kind, settings, known):
+def test_a_step_of_more_than_its_passes_is_unknown(blobs, cost_in_fit, kind, settings, known):
     X, y, clients = blobs
+    net = kind(nn.Linear(5, 3), **{"criterion": nn.CrossEntropyLoss, **settings})
+    assert (cost_in_fit(net, X, y, clients) is not None) is known
+
+
+@pytest.fixture
+def cost_in_fit(monkeypatch):
+    """Return a function that fits a net with two jobs, and returns the cost that was found."""
     found = []
     real = LoopEngine.__init__
 
@@ -177,10 +201,28 @@ def test_a_step_of_more_than_its_passes_is_unknown(blobs, monkeypatch, kind, set
         found.append(arguments[4])
         real(self, *arguments)
 
-    monkeypatch.setattr(LoopEngine, "__init__", kept)
-    net = kind(nn.Linear(5, 3), **{"criterion": nn.CrossEntropyLoss, **settings})
-    FederatedClassifier(net, n_rounds=1, engine="loop", n_jobs=2).fit(X, y, clients=clients)
-    assert (found[0] is not None) is known
+    def fit(net, X, y, clients):
+        monkeypatch.setattr(LoopEngine, "__init__", kept)
+        FederatedClassifier(net, n_rounds=1, engine="loop", n_jobs=2).fit(X, y, clients=clients)
+        return found[-1]
+
+    return fit
+
+
+class Pairs(nn.CrossEntropyLoss):
+    """A criterion that compares each row with each other."""
+
+    def forward(self, output, y):
+        return super().forward(output, y) + (output @ output.mT).mean()
+
+
+@pytest.mark.parametrize(("batch_size", "n_rows"), [(16, 16), (-1, 30), (64, 30)])
+def test_a_row_costs_what_it_costs_in_a_batch(cost_in_fit, batch_size, n_rows):
+    """Of clients of 20, 30 and 40 rows."""
+    clients = np.repeat(range(3), [20, 30, 40])
+    X, y = np.ones((90, 5), dtype=np.float32), np.arange(90) % 3
+    net = NeuralNetClassifier(nn.Linear(5, 3), criterion=Pairs, batch_size=batch_size)
+    assert cost_in_fit(net, X, y, clients).row_flops == 2 * 5 * 3 + 2 * 3 * n_rows
 
 
 def recording(folder):
