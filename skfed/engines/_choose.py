@@ -103,7 +103,9 @@ def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, draws: Draws) -> 
         or type(net.optimizer_) not in CHEAP_OPTIMIZERS
     ):
         return None
-    n_rows = draws.rows_a_step(int(np.median(draws.federation.sizes)))
+    sizes = draws.federation.sizes
+    # The batch that a row is in, on average: clients of few rows take few of the steps.
+    n_rows = round(np.average(draws.rows_a_step(sizes), weights=sizes))
     return NetCost.of(net, *spread_rows(net, X, y, n_rows))
 
 

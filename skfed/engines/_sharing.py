@@ -72,8 +72,8 @@ class NetCost:
         net : NeuralNet
             A net with the settings of those that will train.
         X, y : Tensor of shape (n_rows, ...)
-            A batch as large as most are, and its targets: where rows are compared with each other,
-            a row costs more in a larger one.
+            A batch of the usual size, and its targets: where rows are compared with each other, a
+            row costs more in a larger one.
         """
         flops = FlopCounterMode(display=False, custom_mapping=_FLOPS_ON_CPU)
         operations = _Operations()
