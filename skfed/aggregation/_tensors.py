@@ -14,7 +14,7 @@ from skfed.nets import State
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor in a real dtype with arithmetic: complex numbers as pairs."""
-    dtype = tensor.dtype  # asked, since methods of a tensor let another thread have the interpreter
+    dtype = tensor.dtype  # not by methods of the tensor, which release the interpreter's lock
     if dtype.is_complex:
         return torch.view_as_real(tensor.resolve_conj())
     return tensor.float() if dtype.is_floating_point and dtype.itemsize == 1 else tensor

@@ -14,7 +14,7 @@ from skfed.engines._linear import CriterionLoss, CrossEntropy, LinearStack
 from skfed.engines._loop import LoopEngine
 from skfed.engines._probe import CannotStack, Probe, few_rows, first_line, spread_rows
 from skfed.engines._sampling import Draws
-from skfed.engines._sharing import CHEAP_OPTIMIZERS, NetCost
+from skfed.engines._sharing import NetCost
 from skfed.engines._stacked import Plan, StackedEngine
 from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
 from skfed.engines._vmap import BatchedModule
@@ -34,6 +34,17 @@ from skfed.utils._seeding import torch_seeded
 
 logger = logging.getLogger(__name__)
 
+# Their step costs little beside its passes, since they act on each element by itself. LBFGS
+# evaluates the loss several times, Muon multiplies matrices.
+_ELEMENTWISE_OPTIMIZERS = (
+    *STACKABLE_OPTIMIZERS,
+    torch.optim.Adadelta,
+    torch.optim.Adamax,
+    torch.optim.ASGD,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Rprop,
+)
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
 _LARGE_STEP = 2**20  # bytes of a client's model and rows beyond which dispatch matters little
@@ -100,7 +111,7 @@ def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, draws: Draws) -> 
     if (
         torch.device(net_pool.device).type != "cpu"
         or not has_plain_steps(net)
-        or type(net.optimizer_) not in CHEAP_OPTIMIZERS
+        or type(net.optimizer_) not in _ELEMENTWISE_OPTIMIZERS
     ):
         return None
     sizes = draws.federation.sizes

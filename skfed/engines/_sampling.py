@@ -203,7 +203,7 @@ def draw_rows(
     for epoch in rows.reshape(local_epochs, -1):  # a view
         used = epoch[: len(own)]
         used[:] = own
-        rng.shuffle(used)  # as permutation does, in an array that is there
+        rng.shuffle(used)  # the draws of permutation, without a new array
 
 
 def step_sizes(

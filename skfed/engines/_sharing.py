@@ -14,7 +14,6 @@ from skorch import NeuralNet
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS
 from skfed.nets import model_bytes
 from skfed.utils._seeding import torch_seeded
 
@@ -23,17 +22,6 @@ _CALL, _OPERATION, _FLOP, _BYTE = 1.9e-4, 2e-6, 1e-11, 1e-10
 # Seconds of joblib: to send tasks and wait for results, and a byte of a model there and back.
 _ROUND_TRIP, _SENT_BYTE = 0.025, 1e-8
 FORWARD, STEP = 1, 3  # passes: backward there are two products for each one forward
-#: Optimizers whose step costs little beside its passes: they act on each element by itself. LBFGS
-#: evaluates the loss several times, Muon multiplies matrices.
-CHEAP_OPTIMIZERS = (
-    *STACKABLE_OPTIMIZERS,
-    torch.optim.Adadelta,
-    torch.optim.Adamax,
-    torch.optim.ASGD,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.Rprop,
-)
 
 Shape = Sequence[int]
 

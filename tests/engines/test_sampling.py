@@ -18,7 +18,7 @@ def test_an_epoch_is_a_fresh_permutation_with_the_last_partial_batch():
 
 
 def test_draws_are_those_of_numpy():
-    """They must never change: a fit goes on by them, and results are published with their seed."""
+    """A resumed fit needs the same draws, and results are published with their seed."""
     own, numpys = np.random.default_rng(0), np.random.default_rng(0)
     epochs = np.concatenate([rows for _, rows in minibatches(own, 10, 4, 2, local_steps=None)])
     assert epochs.tolist() == [*numpys.permutation(10), *numpys.permutation(10)]

@@ -140,6 +140,24 @@ def test_sending_must_take_less_time_than_it_saves(seconds, n_workers, model_byt
     assert NetCost(model_bytes, 1, 1.0, 1.0).is_worth_sharing(seconds, n_workers) is expected
 
 
+@pytest.fixture
+def cost_in_fit(monkeypatch):
+    """Return a function that fits a net with two jobs, and returns the cost that was found."""
+    found = []
+    real = LoopEngine.__init__
+
+    def kept(self, *arguments):
+        found.append(arguments[4])
+        real(self, *arguments)
+
+    def fit(net, X, y, clients):
+        monkeypatch.setattr(LoopEngine, "__init__", kept)
+        FederatedClassifier(net, n_rounds=1, engine="loop", n_jobs=2).fit(X, y, clients=clients)
+        return found[-1]
+
+    return fit
+
+
 class ManySteps(NeuralNetClassifier):
     def train_step(self, batch, **fit_params):
         return [super(ManySteps, self).train_step(batch, **fit_params) for _ in range(9)][-1]
@@ -191,24 +209,6 @@ def test_a_step_of_more_than_its_passes_is_unknown(blobs, cost_in_fit, kind, set
     X, y, clients = blobs
     net = kind(nn.Linear(5, 3), **{"criterion": nn.CrossEntropyLoss, **settings})
     assert (cost_in_fit(net, X, y, clients) is not None) is known
-
-
-@pytest.fixture
-def cost_in_fit(monkeypatch):
-    """Return a function that fits a net with two jobs, and returns the cost that was found."""
-    found = []
-    real = LoopEngine.__init__
-
-    def kept(self, *arguments):
-        found.append(arguments[4])
-        real(self, *arguments)
-
-    def fit(net, X, y, clients):
-        monkeypatch.setattr(LoopEngine, "__init__", kept)
-        FederatedClassifier(net, n_rounds=1, engine="loop", n_jobs=2).fit(X, y, clients=clients)
-        return found[-1]
-
-    return fit
 
 
 class Pairs(nn.CrossEntropyLoss):
