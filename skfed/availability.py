@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from skfed._federation import Federation, distinct_names
-from skfed.utils._checks import column_names
+from skfed.utils._checks import check_params, column_names
 from skfed.utils._ids import missing_clients
 from skfed.utils._sklearn import Interval
 
@@ -64,7 +64,7 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
         ValueError
             If a parameter is out of range or does not fit the clients.
         """
-        self._validate_params()
+        check_params(self)
         return self._reachable(federation, round, rng, fixed_rng)
 
     def answers(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skfed.utils._checks import check_params
 from skfed.utils._sklearn import Interval
 
 __all__ = [
@@ -57,7 +58,7 @@ class BaseSchedule(BaseEstimator, metaclass=ABCMeta):
         ValueError
             If a parameter is out of range.
         """
-        self._validate_params()
+        check_params(self)
         try:
             with np.errstate(all="ignore"):  # numpy's numbers warn where Python's do not
                 value = float(self._at(round, n_rounds, step, n_steps))

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from skfed.aggregation._tensors import changed_names, settled
 from skfed.nets import State
 from skfed.selection import Cohort
+from skfed.utils._checks import check_params
 
 
 class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
@@ -53,7 +54,7 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         ValueError
             If a parameter of the rule is out of range.
         """
-        self._validate_params()
+        check_params(self)
         if not updates:
             return model
         stack = {name: torch.stack([update[name] for update in updates]) for name in model}

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 
 from skfed.aggregation._tensors import step_from
 from skfed.nets import State
+from skfed.utils._checks import check_params
 from skfed.utils._sklearn import Interval
 
 _MAX_LR = float(np.finfo(np.float32).max)  # larger ones overflow in torch
@@ -77,7 +78,7 @@ class ServerOptimizer(BaseEstimator):
         ValueError
             If a parameter is out of range.
         """
-        self._validate_params()
+        check_params(self)
         trained = {name: model[name].clone().requires_grad_() for name in parameters}
         optimizer = self._build(list(trained.values()))
         kind = self.optimizer.__qualname__

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from skfed._federation import Federation
+from skfed.utils._checks import check_params
 from skfed.utils._sklearn import Interval
 
 #: Yields a generator for each of some clients; each is valid until the next.
@@ -86,7 +87,7 @@ class BaseDevices(BaseEstimator, metaclass=ABCMeta):
         TypeError
             If ``_speeds`` returns something else than :class:`Speeds`.
         """
-        self._validate_params()
+        check_params(self)
         speeds = self._speeds(federation, clients, round, streams, fixed_streams)
         return self._checked(speeds, "_speeds", federation.names(clients))
 
@@ -94,7 +95,7 @@ class BaseDevices(BaseEstimator, metaclass=ABCMeta):
         self, federation: Federation, clients: np.ndarray, round: int, fixed_streams: Streams
     ) -> Speeds:
         """Return the speeds that are known before the round; parameters as in :meth:`speeds`."""
-        self._validate_params()
+        check_params(self)
         speeds = self._expected(federation, clients, round, fixed_streams)
         return self._checked(speeds, "_expected", federation.names(clients))
 
@@ -119,7 +120,7 @@ class BaseDevices(BaseEstimator, metaclass=ABCMeta):
             If a parameter is out of range, a client is not known, or ``deadline`` is below the
             latency of a client, which could then never answer.
         """
-        self._validate_params()
+        check_params(self)
         return self._bound(federation, deadline)
 
     @abstractmethod

@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 
 from skfed.selection._poll_metrics import POLL_METRICS
 from skfed.selection._sampling import draw_by_size
+from skfed.utils._checks import check_params
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
             not available, or invalid weights.
         """
         if not get_config()["skip_parameter_validation"]:
-            self._validate_params()
+            check_params(self)
         if not round.available.any():  # the round keeps the model
             return Cohort.mean(np.empty(0, dtype=np.intp))
         return self._check(self._select(round), round)
