@@ -6,12 +6,14 @@ change. A test compares them with numpy's own.
 """
 
 from functools import cache
-from itertools import accumulate, repeat
+from itertools import accumulate, pairwise, product, repeat
 from typing import Any
 
 import numpy as np
 
 _WORDS = 4  # of the pool
+_MIXING = 0x43B0D7E5, 0x931E8875  # the first constant, and by what each is the next
+_SHIFT = np.uint32(16)
 _MULTIPLIER_OF_PCG64 = 0x2360ED051FC65DA44385DF649FCCF645
 
 
@@ -22,15 +24,27 @@ def _constants(start: int, multiplier: int, n: int) -> np.ndarray:
     return np.array(list(steps), dtype=np.uint32)
 
 
-def _hashed(words: np.ndarray, constants: np.ndarray) -> np.ndarray:
-    """Hash each column with its own constant; ``constants`` has one more than ``words`` columns."""
-    words = np.multiply(words ^ constants[:-1], constants[1:], dtype=np.uint32)
-    return words ^ (words >> np.uint32(16))
+@cache
+def _of_mixing(n_words: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return what each word is XORed with and multiplied by to be mixed into each of the pool.
+
+    Columns with one entry a word of the pool; a word of the pool is not mixed into itself.
+    """
+    constants = iter(pairwise(_constants(*_MIXING, _WORDS**2 + _WORDS * (n_words - _WORDS))))
+    for _ in range(_WORDS):
+        next(constants)
+    columns = np.zeros((n_words, 2, _WORDS, 1), dtype=np.uint32)
+    for i, j in product(range(n_words), range(_WORDS)):
+        if i != j:
+            columns[i, :, j, 0] = next(constants)
+    return [(xor, factor) for xor, factor in columns]
 
 
-def _mixed(pool: np.ndarray, words: np.ndarray) -> np.ndarray:
-    result: np.ndarray = pool * np.uint32(0xCA01F9DD) - words * np.uint32(0x4973F715)
-    return result ^ (result >> np.uint32(16))
+def _hashed(words: np.ndarray, xor: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    result: np.ndarray = words ^ xor
+    result *= factor
+    result ^= result >> _SHIFT
+    return result
 
 
 def generate_states(entropy: np.ndarray) -> np.ndarray:
@@ -45,21 +59,19 @@ def generate_states(entropy: np.ndarray) -> np.ndarray:
     -------
     ndarray of shape (n, 4), dtype=uint64
     """
-    n_words = entropy.shape[1]
-    constants = _constants(0x43B0D7E5, 0x931E8875, _WORDS**2 + _WORDS * (n_words - _WORDS))
-    pool = _hashed(entropy[:, :_WORDS], constants[: _WORDS + 1])
-    used = _WORDS
-    for i in range(_WORDS):
-        others = [j for j in range(_WORDS) if j != i]
-        hashed = _hashed(pool[:, [i]], constants[used : used + _WORDS])
-        pool[:, others] = _mixed(pool[:, others], hashed)
-        used += _WORDS - 1
-    for i in range(_WORDS, n_words):
-        pool = _mixed(pool, _hashed(entropy[:, [i]], constants[used : used + _WORDS + 1]))
-        used += _WORDS
-    constants = _constants(0x8B51F9DD, 0x58F38DED, 2 * _WORDS)
-    words = _hashed(np.tile(pool, 2), constants)
-    return words.astype("<u4").view("<u8")
+    words = np.ascontiguousarray(entropy.T)
+    constants = _constants(*_MIXING, _WORDS)[:, None]
+    pool = _hashed(words[:_WORDS], constants[:-1], constants[1:])
+    for i, (xor, factor) in enumerate(_of_mixing(len(words))):
+        word = pool[i].copy() if i < _WORDS else words[i]
+        pool *= np.uint32(0xCA01F9DD)
+        pool -= _hashed(word, xor, factor) * np.uint32(0x4973F715)
+        pool ^= pool >> _SHIFT
+        if i < _WORDS:
+            pool[i] = word
+    constants = _constants(0x8B51F9DD, 0x58F38DED, 2 * _WORDS)[:, None]
+    states = _hashed(np.tile(pool, (2, 1)), constants[:-1], constants[1:])
+    return np.ascontiguousarray(states.T).astype("<u4", copy=False).view("<u8")
 
 
 def seeded_pcg64(high: int, low: int, stream_high: int, stream_low: int) -> Any:
