@@ -13,7 +13,7 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed._federation import Federation
-from skfed.nets import overridden, weighed
+from skfed.nets import moved, overridden, weighed
 from skfed.utils._checks import naming
 from skfed.utils._pools import Pool
 from skfed.utils._seeding import torch_seeded
@@ -28,6 +28,7 @@ class Memory:
 
     def __init__(self):
         self._blocks: dict[str, torch.Tensor] = {}
+        self._last: dict[str, torch.Tensor] = {}  # views of the blocks, in their shapes
 
     @property
     def n_bytes(self) -> int:
@@ -38,11 +39,15 @@ class Memory:
         self, name: str, shape: Sequence[int], dtype: torch.dtype, device: Any = "cpu"
     ) -> torch.Tensor:
         """Return a tensor with any values; it is valid until the next of this name."""
+        last = self._last.get(name)
+        if last is not None and last.shape == shape and last.dtype == dtype:
+            return last
         needed = torch.Size(shape).numel()
         block = self._blocks.get(name)
         if block is None or block.numel() < needed or block.dtype != dtype:
             block = self._blocks[name] = torch.empty(needed, dtype=dtype, device=device)
-        return block[:needed].view(torch.Size(shape))
+        last = self._last[name] = block[:needed].view(torch.Size(shape))
+        return last
 
 
 class MemoryPool(Pool[Memory]):
@@ -92,7 +97,7 @@ class Dataset:
 
     def prepare(self, rows: np.ndarray) -> tuple[np.ndarray | torch.Tensor, torch.Tensor]:
         """Return row numbers in the form that ``take`` needs, and their y."""
-        y = torch.from_numpy(self.y[rows]).to(self.device)
+        y = moved(torch.from_numpy(self.y[rows]), self.device)
         return rows if self._moved is None else torch.from_numpy(rows).to(self.device), y
 
     def weigh(self, rows: np.ndarray) -> torch.Tensor | None:
@@ -122,7 +127,7 @@ class Dataset:
             for numbers in rows.reshape(len(rows), -1):
                 # Not torch's index_select, which is as fast, since torch takes no read-only array.
                 np.take(self.X, numbers, axis=0, out=flat, mode="clip")
-                yield out.to(self.device)
+                yield moved(out, self.device)
         else:  # np.take would copy X whole
             for numbers in rows:
                 yield torch.from_numpy(self.X[numbers]).to(self.device)

@@ -6,7 +6,7 @@ product reads and writes memory in order, and is the fastest of the layouts meas
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -19,6 +19,9 @@ from skfed.nets import State, weighed
 
 class LogitLoss(Protocol):
     """A net's loss as a function of logits (client, class, row) and targets."""
+
+    #: Whether parts of the net are called.
+    runs_net: ClassVar[bool]
 
     def targets(self, steps: Target, n_outputs: int, dtype: torch.dtype) -> Iterator[Any]:
         """Yield the targets of each step, given those of all with a leading axis."""
@@ -65,6 +68,8 @@ class LinearStack:
 
     def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLinearStack":
         """Return the stack with the parameters and buffers of some clients."""
+        if self.loss.runs_net:
+            net._set_training(True)
         return BoundLinearStack(self, net, params, buffers)
 
 
@@ -76,11 +81,16 @@ class _BoundLinear:
         self.weight = params[layer.weight]  # (client, out, in)
         self.weight_t = self.weight.mT
         self.bias = None if layer.bias is None else params[layer.bias]
-        # Products plus the bias, as (client, out, row) and as (client, row, out).
-        self.by_column, self.by_row = torch.bmm, torch.bmm
-        if self.bias is not None:
-            self.by_column = partial(torch.baddbmm, self.bias.unsqueeze(2))
-            self.by_row = partial(torch.baddbmm, self.bias.unsqueeze(1))
+
+    @cached_property
+    def by_column(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """A product plus the bias, as (client, out, row)."""
+        return torch.bmm if self.bias is None else partial(torch.baddbmm, self.bias.unsqueeze(2))
+
+    @cached_property
+    def by_row(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """A product plus the bias, as (client, row, out)."""
+        return torch.bmm if self.bias is None else partial(torch.baddbmm, self.bias.unsqueeze(1))
 
     def backward(self, slope: torch.Tensor) -> torch.Tensor:
         """Return the slope of the input, given that of the output (client, out, row)."""
@@ -215,6 +225,8 @@ def _fills_better(one: int, other: int) -> bool:
 class CrossEntropy:
     """Softmax cross-entropy, averaged over each client's rows (a ``LogitLoss``)."""
 
+    runs_net: ClassVar[bool] = False
+
     def targets(self, steps: Target, n_outputs: int, dtype: torch.dtype) -> Iterator[torch.Tensor]:
         """Yield the gradient of each client's loss by log p, which does not depend on p."""
         return one_hot_targets(steps, n_outputs, dtype)
@@ -236,6 +248,8 @@ class CriterionLoss:
     """
 
     head: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    runs_net: ClassVar[bool] = True
 
     def targets(self, steps: Target, n_outputs: int, dtype: torch.dtype) -> Iterator[Target]:
         """Yield the targets of each step."""

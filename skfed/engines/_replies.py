@@ -12,7 +12,7 @@ import torch
 from skfed.aggregation import BaseAggregator
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.engines._requests import EvaluateRequest, TrainRequest
-from skfed.nets import State, by_member
+from skfed.nets import State, by_member, moved
 
 
 class Late(TimeoutError):
@@ -165,7 +165,8 @@ def collect(
         part, changed = _of_finite(request, stack, finite)
     if isinstance(part, dict):
         reused = {_address(tensor) for tensor in stack.values()}  # by the next chunk
-        part = {n: (t.clone() if _address(t) in reused else t).cpu() for n, t in part.items()}
+        kept = {n: t.clone() if _address(t) in reused else t for n, t in part.items()}
+        part = {name: moved(tensor, "cpu") for name, tensor in kept.items()}
     parts = [(members[finite], part)] if finite.any() else []
     return Updates([Report(members, losses, n_samples, finite, variates)], parts, changed)
 

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import pairwise
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from skorch import NeuralNet
-from torch.nn.utils.rnn import pad_sequence
 
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._data import Dataset, Memory, MemoryPool
@@ -21,7 +20,7 @@ from skfed.engines._sampling import MinibatchDraws
 from skfed.engines._targets import Target
 from skfed.engines._vmap import BatchedModule
 from skfed.engines._workers import Load, Work
-from skfed.nets import NetPool, State
+from skfed.nets import NetPool, State, moved
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import one_torch_thread
 
@@ -94,7 +93,7 @@ class ChunkTraining:
             with torch.no_grad():
                 for steps, block in chunk.blocks():
                     losses += stack.take_steps(block, rates[steps].tolist(), memory)
-                sums = pad_sequence(losses, batch_first=True).double().sum(0).cpu().numpy()
+                sums = _sums(losses)
             taken = chunk.sizes > 0
             variates = stack.variates(request, taken, rates)
             return collect(
@@ -147,13 +146,14 @@ class Chunk:
 
     def blocks(self) -> Iterator[tuple[slice, "Block"]]:
         """Yield runs of steps with the same members and width, and which steps they are."""
-        n_members = np.count_nonzero(self.sizes, axis=1)  # they come first
+        n_members = (self.sizes > 0).sum(axis=1)  # they come first
         widths = self.sizes.max(axis=1)
         full = self.sizes.sum(axis=1) == n_members * widths
-        alike = np.stack([n_members, widths, full])
-        changes = np.flatnonzero((alike[:, 1:] != alike[:, :-1]).any(axis=0)) + 1
-        for start, end in pairwise([0, *changes.tolist(), len(widths)]):
-            yield slice(start, end), self._block(slice(start, end), *alike[:, start].tolist())
+        kinds = zip(n_members.tolist(), widths.tolist(), full.tolist(), strict=True)
+        end = 0
+        for kind, alike in groupby(kinds):
+            start, end = end, end + len(list(alike))
+            yield slice(start, end), self._block(slice(start, end), *kind)
 
     def _block(self, steps: slice, n_members: int, width: int, full: bool) -> "Block":
         sizes = self.sizes[steps, :n_members]
@@ -200,7 +200,7 @@ class Stack:
         self, net: NeuralNet, method: Method, request: TrainRequest, n_members: int, memory: Memory
     ):
         self.net, self.method = net, method
-        self.state = {name: tensor.to(net.device) for name, tensor in request.state.items()}
+        self.state = {name: moved(w, net.device) for name, w in request.state.items()}
         self.whole = {
             name: memory.empty(name, (n_members, *w.shape), w.dtype, w.device).copy_(w)
             for name, w in self.state.items()
@@ -217,7 +217,6 @@ class Stack:
         self.optimizer = None if self._is_plain() else _optimizer(net, self.params)
         self.n_training = n_members
         self._bind()
-        net._set_training(True)
 
     def rates(self, request: TrainRequest, iterations: np.ndarray) -> np.ndarray:
         """Return the learning rate of each step; there is one parameter group."""
@@ -322,6 +321,17 @@ def _stacked(corrections: Sequence[State] | None, state: State, parameters: Sequ
         for name in parameters
         for w in [state[name]]
     }
+
+
+def _sums(losses: list[torch.Tensor]) -> np.ndarray:
+    """Return the sum of each member's losses; later steps may have fewer members."""
+    values = torch.cat(losses).double().cpu().numpy()  # one transfer for all
+    sums = np.zeros(len(losses[0]))
+    start = 0
+    for step in losses:
+        sums[: len(step)] += values[start : start + len(step)]
+        start += len(step)
+    return sums
 
 
 def _short(name: str) -> str:

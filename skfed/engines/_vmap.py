@@ -31,6 +31,7 @@ class BatchedModule:
 
     def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundModule":
         """Return the module with the parameters and buffers of some clients."""
+        net._set_training(True)
         return BoundModule(self.ignored, net, params, buffers)
 
 

@@ -24,8 +24,10 @@ from skfed.nets._state import (
     group_of_parameters,
     linear_attributes,
     model_bytes,
+    moved,
     parameter_names,
     set_state,
+    state_bytes,
 )
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "linear_attributes",
     "make_net",
     "model_bytes",
+    "moved",
     "normalized",
     "output_of",
     "overridden",
@@ -58,6 +61,7 @@ __all__ = [
     "predict",
     "predict_log",
     "set_state",
+    "state_bytes",
     "to_tensors",
     "weighed",
     "weighted_mean",

@@ -65,6 +65,14 @@ def add_to_gradients(net: NeuralNet, extra: Callable[[str, torch.Tensor], torch.
     return undo
 
 
+def moved(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
+    """Return a tensor on a device: itself if it is there.
+
+    Its method ``to`` releases the interpreter's lock, which another thread may then hold for long.
+    """
+    return tensor if tensor.device == torch.device(device) else tensor.to(device)
+
+
 def by_member(stack: torch.Tensor) -> torch.Tensor:
     """View a stack of tensors as a matrix with a row for each."""
     return stack.reshape(len(stack), stack.shape[1:].numel())
@@ -80,7 +88,12 @@ def set_state(net: NeuralNet, state: State) -> None:
 
 def model_bytes(net: NeuralNet) -> int:
     """Return the size of the state in bytes, as it is sent."""
-    return sum(tensor.nbytes for tensor in named_tensors(net).values())
+    return state_bytes(named_tensors(net))
+
+
+def state_bytes(state: State) -> int:
+    """Return the bytes of all tensors of a state."""
+    return sum(tensor.nbytes for tensor in state.values())
 
 
 def named_tensors(net: NeuralNet) -> State:
