@@ -71,7 +71,9 @@ class Federation:
 
     def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
         """Return ids as plain Python objects, given indices."""
-        return tuple(map(native, self.ids[np.fromiter(clients, dtype=int)]))
+        ids = self.ids[np.fromiter(clients, dtype=int)]
+        # Of numbers and strings numpy makes what ``native`` does, all at once.
+        return tuple(ids.tolist() if ids.dtype.kind in "biufUS" else map(native, ids))
 
 
 def distinct_names(federation: Federation, parameter: str) -> list:

@@ -88,7 +88,7 @@ def all_finite(tensor: torch.Tensor) -> bool:
     """Return whether all elements are finite."""
     values = real(tensor)
     # A finite sum shows it in less time; the sum of finite elements may overflow.
-    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
+    return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
 
 
 def finite_where_changed(new: torch.Tensor, old: torch.Tensor) -> bool:

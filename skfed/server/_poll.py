@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,11 +71,12 @@ class LossPrivatizer:
             self.polled[k] += 1
         return noisy
 
-    def of_training(self, k: int, copy: int, loss: float) -> float:
-        """Return the training loss of a client, or of a copy of it, with noise."""
+    def of_trainings(self, copies: Sequence[tuple[int, int]], losses: np.ndarray) -> np.ndarray:
+        """Return the training losses of some (client, copy) with noise."""
         if self.mechanism is None:
-            return loss
-        return self.mechanism.of_loss(loss, self.stream(Purpose.LOSS_NOISE, k, copy))
+            return losses
+        rngs = (self.stream(Purpose.LOSS_NOISE, k, copy) for k, copy in copies)
+        return np.array(list(map(self.mechanism.of_loss, losses, rngs)))
 
     def not_finite(self, what: str, loss: float) -> ValueError:
         """Return the error of a loss or update that is not finite; with noise, without the loss."""

@@ -52,13 +52,14 @@ class RoundUpdates:
         self.finite[members] = report.finite
         self.late[members] = isinstance(report.error, Late)
         self.times.append((members, report.times))
-        columns = members.tolist(), report.losses, report.variates, report.finite
-        for i, loss, variate, finite in zip(*columns, strict=True):
-            if finite:
-                k, copy = self.copies[i]
-                self.losses[i] = self.privatizer.of_training(k, copy, loss)
-                self.variates[i] = variate
-            elif not self.late[i]:
+        arrived, losses = members[report.finite].tolist(), report.losses[report.finite]
+        copies = [self.copies[i] for i in arrived]
+        self.losses[arrived] = self.privatizer.of_trainings(copies, losses)
+        for i, variate in zip(members.tolist(), report.variates, strict=True):
+            self.variates[i] = variate if self.finite[i] else None
+        if not isinstance(report.error, Late):
+            failing = members[~report.finite].tolist(), report.losses[~report.finite]
+            for i, loss in zip(*failing, strict=True):
                 failed[i] = report.error or self.privatizer.not_finite("update", loss)
 
     def aggregate(self, admitted: np.ndarray) -> State:
