@@ -230,7 +230,7 @@ def _of_rounds(model: Any) -> tuple[dict[bytes, Messages], Any]:
     """Count the messages of each client in an estimator's rounds, and return the clients."""
     keys = [digest(native(client)) for client in model.clients_]
     others = model.history_[~model.history_["round"].isin(model._server.private_rounds)]
-    return _messages(model._server.clients, others, keys), model.clients_
+    return _messages(model._server.messages, others, keys), model.clients_
 
 
 def _total(messages: Messages, kind: str) -> int:
@@ -238,12 +238,12 @@ def _total(messages: Messages, kind: str) -> int:
 
 
 def _messages(
-    records: Mapping[bytes, Any], others: pd.DataFrame, keys: Sequence[bytes]
+    recorded: Mapping[bytes, Messages], others: pd.DataFrame, keys: Sequence[bytes]
 ) -> dict[bytes, Messages]:
     """Count the messages of each client: as recorded in private rounds, in others without noise."""
     messages: dict[bytes, Messages] = defaultdict(Counter)
-    for key, record in records.items():
-        messages[key].update(record.messages)
+    for key, counts in recorded.items():
+        messages[key].update(counts)
     for row in others.to_dict("records"):
         trained = [digest(client) for client in row["cohort"]]
         # Discarded updates are recorded by client in private rounds only; here all clients get one.

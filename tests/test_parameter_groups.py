@@ -135,8 +135,9 @@ def test_scaffold_keeps_the_variate_of_what_has_no_rate():
     net = slopes(body=0.01, neck=0.0, callbacks=[("decay", decay)])
     model = fit(net, n_rounds=3, aggregator=Scaffold())
     assert variate(model) == pytest.approx({"body": 1.0, "head": 1.0})
-    for record in model._server.clients.values():
-        assert record.variate.keys() == {"module.body", "module.head"}
+    assert model._server.variates
+    for variate_of_client in model._server.variates.values():
+        assert variate_of_client.keys() == {"module.body", "module.head"}
     assert moved(model)["neck"] == 0.0
 
 

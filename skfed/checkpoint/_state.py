@@ -1,6 +1,5 @@
 """The server's state as it is in a file: a dict of plain values and tensors."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from skorch.history import History
 from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
 from skfed.nets import State, get_state, set_state
 from skfed.server._divergence import in_doubt
-from skfed.server._state import ClientRecord, ServerState
+from skfed.server._state import Messages, ServerState
 from skfed.utils._files import checksum
 
 
@@ -46,22 +45,15 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
     return {
         "model": get_state(server.net),
         "seed": server.seed,
-        "reported": {key: record.reported for key, record in server.clients.items()},
-        "seconds": {
-            key: record.seconds
-            for key, record in server.clients.items()
-            if not math.isnan(record.seconds)
-        },
+        "reported": server.reported,
+        "seconds": server.seconds,
         "optimizer_state": server.optimizer_state,
-        "variates": [
-            server.variate,
-            {key: record.variate for key, record in server.clients.items() if record.variate},
-        ],
+        "variates": [server.variate, server.variates],
         "told": sorted(server.logged),
         "messages": {
             (key, *message): n
-            for key, record in server.clients.items()
-            for message, n in record.messages.items()
+            for key, messages in server.messages.items()
+            for message, n in messages.items()
         },
         "private_rounds": server.private_rounds,
         "stopped": server.stopped,
@@ -84,16 +76,17 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         groups = server.net.optimizer_.param_groups
         rates = [{}] * len(groups) if state["net_rates"] is None else state["net_rates"]
         pairs = list(zip(groups, rates, strict=True))
-        clients, logged = _client_records(state), set(state["told"])
-        variate, _ = state["variates"]
+        messages, logged = _messages(state["messages"]), set(state["told"])
+        variate, variates = state["variates"]
         set_state(server.net, state["model"])
         for group, one in pairs:
             group.update(one)
         server.net.history = History(state["net_history"])
         server.seed, server.rows = state["seed"], rows
-        server.clients, server.optimizer_state = clients, state["optimizer_state"]
-        server.variate, server.logged = variate, logged
-        server.private_rounds = state["private_rounds"]
+        server.reported, server.seconds = state["reported"], state["seconds"]
+        server.optimizer_state, server.logged = state["optimizer_state"], logged
+        server.variate, server.variates = variate, variates
+        server.messages, server.private_rounds = messages, state["private_rounds"]
         server.stopped, server.callback_state = state["stopped"], state["callbacks"]
         server.last_finite, server.target_scale = state["proven"], state["target_scale"]
         server.succeeded = True  # only such a state is written
@@ -101,21 +94,12 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         raise ValueError(f"it holds no valid state: {error!r}") from error
 
 
-def _client_records(state: dict[str, Any]) -> dict[bytes, ClientRecord]:
-    """Return the record of each client, by its digest."""
-    reported, seconds, (_, variates) = state["reported"], state["seconds"], state["variates"]
+def _messages(counts: dict[tuple[bytes, str, float], int]) -> dict[bytes, Messages]:
+    """Return the messages of each client, by its digest."""
     messages: dict[bytes, dict[tuple[str, float], int]] = {}
-    for (key, kind, multiplier), n in state["messages"].items():
+    for (key, kind, multiplier), n in counts.items():
         messages.setdefault(key, {})[kind, multiplier] = n
-    return {
-        key: ClientRecord(
-            reported.get(key, math.inf),
-            messages.get(key, {}),
-            variates.get(key, {}),
-            seconds.get(key, math.nan),
-        )
-        for key in {**reported, **messages, **variates, **seconds}
-    }
+    return dict(messages)
 
 
 def _with_defaults(state: dict[str, Any]) -> dict[str, Any]:

@@ -22,35 +22,29 @@ class ClientRecords:
         self.seconds = np.broadcast_to(np.nan, len(federation))
         if timed:
             self.seconds = self.seconds.copy()
-        if server.clients:
-            for k in range(len(federation)):
-                record = server.record(self.digest(k))
-                self.reported[k] = record.reported
-                if timed:
-                    self.seconds[k] = record.seconds
+        for known, array in ((server.reported, self.reported), (server.seconds, self.seconds)):
+            if known and array.flags.writeable:
+                array[:] = [known.get(self.digest(k), array[k]) for k in range(len(federation))]
 
     def add_losses(self, updates: RoundUpdates) -> None:
         """Record the training losses that clients reported; what late ones did before stays."""
-        server, records = self.server, {}
-        for i in np.flatnonzero(~updates.late).tolist():
-            (k, _), loss = updates.copies[i], float(updates.losses[i])
-            self.reported[k], key = loss, self.digest(k)
-            records[key] = server.record(key)._replace(reported=loss)
-        server.clients = server.clients | records
+        clients = updates.request.cohort.clients[~updates.late]
+        losses = updates.losses[~updates.late]
+        # The last copy of a client counts, in the array as in the dict.
+        self.reported[clients] = losses
+        self.server.reported = self.server.reported | self._by_digest(clients, losses)
 
     def add_seconds(self, training: Exchange) -> None:
         """Record how long clients took to train; of a late one, how long it was waited for."""
         if training.seconds is None or training.duration is None:
             return
-        server, records = self.server, {}
         late = training.outcomes == Outcome.LATE
         seconds = np.where(late, training.duration, training.seconds)
         seconds[training.outcomes == Outcome.FAILED] = np.nan  # it may have failed at once
-        for i in np.flatnonzero(~np.isnan(seconds)).tolist():
-            k = int(training.clients[i])
-            self.seconds[k], key = seconds[i], self.digest(k)
-            records[key] = server.record(key)._replace(seconds=float(seconds[i]))
-        server.clients = server.clients | records
+        known = ~np.isnan(seconds)
+        clients, seconds = training.clients[known], seconds[known]
+        self.seconds[clients] = seconds
+        self.server.seconds = self.server.seconds | self._by_digest(clients, seconds)
 
     def count_messages(self, exchanges: Sequence[Exchange], config: RoundConfig) -> None:
         """Count the updates and losses sent with privacy; each update comes with a loss."""
@@ -69,11 +63,13 @@ class ClientRecords:
         for k in (*trained, *polled):
             sent.setdefault(self.digest(k), Counter())["loss", of_loss] += 1
         server = self.server
-        server.clients = server.clients | {
-            key: server.record(key)._replace(messages=Counter(server.record(key).messages) + n)
-            for key, n in sent.items()
+        server.messages = server.messages | {
+            key: Counter(server.messages.get(key, {})) + n for key, n in sent.items()
         }
         server.private_rounds = (*server.private_rounds, server.round)
+
+    def _by_digest(self, clients: np.ndarray, values: np.ndarray) -> dict[bytes, float]:
+        return dict(zip(map(self.digest, clients.tolist()), values.tolist(), strict=True))
 
 
 def _sends(exchange: Exchange) -> np.ndarray:

@@ -89,5 +89,5 @@ def _corrections(
     """Return SCAFFOLD's c - c_k of each member of the cohort."""
     if not config.aggregator.uses_variates:
         return None
-    records = (server.record(federation.digest(k)) for k in cohort.clients)
-    return [correction(server.variate, record.variate) for record in records]
+    keys = map(federation.digest, cohort.clients)
+    return [correction(server.variate, server.variates.get(key, {})) for key in keys]

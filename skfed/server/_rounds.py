@@ -16,7 +16,7 @@ from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.engines import Engine, LocalTraining, TrainRequest
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, get_state, model_bytes, set_state
+from skfed.nets import State, get_state, set_state, state_bytes
 from skfed.selection import Cohort, Round
 from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
@@ -166,7 +166,8 @@ class Rounds:
         view = self._view(poll)
         chosen = config.selector.select(view)
         lost = [*failed_clients(poll.exchanges), *late_clients(poll.exchanges)]
-        chosen = chosen.keep(~np.isin(chosen.clients, lost))
+        if lost:
+            chosen = chosen.keep(~np.isin(chosen.clients, lost))
         scheduled, selected = config.selector.scheduled(view), perf_counter()
         replies = self._replies(chosen.clients)
         training = self._training(chosen.clients, replies, poll.holders.send(chosen.clients))
@@ -282,11 +283,9 @@ class Rounds:
         for (k, _), variate in zip(updates.copies, updates.variates, strict=True):
             if variate is not None:
                 new.setdefault(self.federation.digest(k), []).append(variate)
-        old = {key: server.record(key).variate for key in new}
+        old = {key: server.variates.get(key, {}) for key in new}
         server.variate, changed = updated_variates(server.variate, old, new, len(self.federation))
-        server.clients = server.clients | {
-            key: server.record(key)._replace(variate=variate) for key, variate in changed.items()
-        }
+        server.variates = server.variates | changed
 
     def _append_row(self, pending: PendingRound, cohort: Cohort) -> Row:
         """Validate the new model; append the round's row to the history, and return it."""
@@ -295,7 +294,7 @@ class Rounds:
         if self.validation is not None:
             n_rows = self.engine.validation_rows
             scores = self.validation.after_round(server.net, server.round, n_rows)
-        n_bytes, ids = model_bytes(server.net), self.federation.ids
+        n_bytes, ids = state_bytes(pending.request.state), self.federation.ids
         known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,
@@ -351,7 +350,10 @@ def admit(cohort: Cohort, finite: np.ndarray, min_clients: int) -> np.ndarray:
 def _restored_on_error(server: ServerState, state: State) -> Iterator[None]:
     """Restore the model and the fields below on any exception before the row is appended."""
     t = server.round
-    names = "optimizer_state", "variate", "clients", "private_rounds", "last_finite"
+    names = (
+        "optimizer_state", "variate", "variates", "reported", "seconds", "messages",
+        "private_rounds", "last_finite",
+    )  # fmt: skip
     before: dict[str, Any] = {name: getattr(server, name) for name in names}
     try:
         yield

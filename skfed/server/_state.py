@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from skorch import NeuralNet
@@ -12,24 +12,24 @@ from skfed.nets import State
 from skfed.server._exchange import Exchange
 from skfed.utils._seeding import Purpose, stream
 
-
-class ClientRecord(NamedTuple):  # copied by client and round; a dataclass takes longer
-    """What the server knows of one client."""
-
-    reported: float = float("inf")  # its last training loss; NaN after its training failed
-    # Messages that it sent under noise, by kind, "update" or "loss", and noise multiplier.
-    messages: Mapping[tuple[str, float], int] = {}
-    variate: State = {}  # SCAFFOLD's c_k
-    seconds: float = float("nan")  # that its last training took, in simulated time
+#: Numbers of messages by kind, "update" or "loss", and noise multiplier.
+Messages = Mapping[tuple[str, float], int]
 
 
 @dataclass
 class ServerState:
-    """All that the server keeps between rounds."""
+    """All that the server keeps between rounds.
+
+    What it knows of clients is by their digests. A round replaces these dicts, so that one that
+    fails can restore them.
+    """
 
     net: NeuralNet  # holds the global model
     seed: int
-    clients: dict[bytes, ClientRecord] = field(default_factory=dict)  # by client digest
+    reported: dict[bytes, float] = field(default_factory=dict)  # last training losses; NaN: failed
+    seconds: dict[bytes, float] = field(default_factory=dict)  # of last trainings
+    variates: dict[bytes, State] = field(default_factory=dict)  # SCAFFOLD's c_k
+    messages: dict[bytes, Messages] = field(default_factory=dict)  # sent under noise
     optimizer_state: dict[str, Any] | None = None
     variate: State = field(default_factory=dict)  # SCAFFOLD's c
     rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round
@@ -57,10 +57,6 @@ class ServerState:
     def rates_now(self) -> tuple[float, ...]:
         """Return the learning rate of each parameter group, as callbacks have left it."""
         return tuple(float(group["lr"]) for group in self.net.optimizer_.param_groups)
-
-    def record(self, client: bytes) -> ClientRecord:
-        """Return the record of a client by its digest; a new one if nothing is known of it."""
-        return self.clients.get(client) or ClientRecord()
 
     @property
     def own_rate(self) -> float:

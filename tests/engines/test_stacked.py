@@ -123,7 +123,7 @@ def test_scaffold(ragged, family):
     loop, stacked = both(ragged, estimator, aggregator=Scaffold(), local_epochs=2)
     assert_same(loop, stacked)
     mine, reference = stacked._server, loop._server
-    assert mine.clients.keys() == reference.clients.keys()
+    assert mine.variates.keys() == reference.variates.keys()
     for name, c in reference.variate.items():
         torch.testing.assert_close(mine.variate[name], c, rtol=0, atol=1e-9)
 
