@@ -73,7 +73,7 @@ class Federation:
         """Return ids as plain Python objects, given indices."""
         ids = self.ids[np.fromiter(clients, dtype=int)]
         # Of numbers and strings numpy makes what ``native`` does, all at once.
-        return tuple(ids.tolist() if ids.dtype.kind in "biufUS" else map(native, ids))
+        return tuple(map(native, ids) if ids.dtype == object else ids.tolist())
 
 
 def distinct_names(federation: Federation, parameter: str) -> list:

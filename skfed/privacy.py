@@ -238,7 +238,9 @@ def _total(messages: Messages, kind: str) -> int:
 
 
 def _messages(
-    recorded: Mapping[bytes, Messages], others: pd.DataFrame, keys: Sequence[bytes]
+    recorded: Mapping[bytes, Mapping[tuple[str, float], int]],
+    others: pd.DataFrame,
+    keys: Sequence[bytes],
 ) -> dict[bytes, Messages]:
     """Count the messages of each client: as recorded in private rounds, in others without noise."""
     messages: dict[bytes, Messages] = defaultdict(Counter)

@@ -50,6 +50,9 @@ NORMED = NeuralNetClassifier(
     lr=0.1,
     batch_size=10,
 )
+PRECISE = NeuralNetClassifier(
+    nn.Linear(5, 3).double(), criterion=nn.CrossEntropyLoss, lr=0.1, batch_size=2
+)
 RUNS = {
     "defaults": {},
     "random by size": {"selector": RandomSelector(3)},
@@ -73,6 +76,7 @@ RUNS = {
     "noise": {"estimator": NET, "update_privacy": NOISE, "loss_privacy": NOISE},
     "random layers": {"estimator": NET, "local_epochs": 2},
     "batch normalisation": {"estimator": NORMED, "selector": RandomSelector(3)},
+    "float64, many steps": {"estimator": PRECISE, "selector": RandomSelector(3), "local_epochs": 9},
 }
 
 

@@ -20,6 +20,8 @@ from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
 from skfed.aggregation import Scaffold
+from skfed.devices import LognormalDevices
+from skfed.privacy import GaussianMechanism
 from skfed.server import _rounds
 
 ALL_CLIENTS = RandomSelector(1.0, probability="uniform", replace=False)
@@ -271,6 +273,34 @@ def test_ctrl_c_in_the_update_of_variates_undoes_the_round(blobs, monkeypatch):
             model.fit(X, y, clients=clients)
     model.set_params(warm_start=True).fit(X, y, clients=clients)
     np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
+
+
+def test_ctrl_c_at_the_end_of_a_round_undoes_what_the_server_knows_of_clients(blobs, monkeypatch):
+    noise = GaussianMechanism(clip=1.0, noise_multiplier=0.1)
+    settings = {
+        "aggregator": Scaffold(),
+        "loss_privacy": noise,
+        "devices": LognormalDevices(10.0, 1e3, 1e3),
+        "validate": False,
+    }
+    two = fit(blobs, n_rounds=2, **settings)
+    real = _rounds.make_row
+
+    def interrupted(*, round, **columns):
+        if round == 2:
+            raise KeyboardInterrupt
+        return real(round=round, **columns)
+
+    X, y, clients = blobs
+    model = clone(two).set_params(n_rounds=4)
+    monkeypatch.setattr(_rounds, "make_row", interrupted)
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="2 of 4"):
+        model.fit(X, y, clients=clients)
+    for name in ("reported", "seconds", "messages", "private_rounds"):
+        known = getattr(two._server, name)
+        assert known and getattr(model._server, name) == known
+    assert two._server.variates
+    torch.testing.assert_close(model._server.variates, two._server.variates, rtol=0, atol=0)
 
 
 def test_ctrl_c_before_the_first_round_keeps_an_earlier_fit(blobs):

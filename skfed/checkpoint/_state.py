@@ -9,7 +9,7 @@ from skorch.history import History
 from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
 from skfed.nets import State, get_state, set_state
 from skfed.server._divergence import in_doubt
-from skfed.server._state import Messages, ServerState
+from skfed.server._state import ServerState
 from skfed.utils._files import checksum
 
 
@@ -94,12 +94,12 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         raise ValueError(f"it holds no valid state: {error!r}") from error
 
 
-def _messages(counts: dict[tuple[bytes, str, float], int]) -> dict[bytes, Messages]:
+def _messages(counts: dict[tuple[bytes, str, float], int]) -> dict[bytes, Any]:
     """Return the messages of each client, by its digest."""
     messages: dict[bytes, dict[tuple[str, float], int]] = {}
     for (key, kind, multiplier), n in counts.items():
         messages.setdefault(key, {})[kind, multiplier] = n
-    return dict(messages)
+    return messages
 
 
 def _with_defaults(state: dict[str, Any]) -> dict[str, Any]:

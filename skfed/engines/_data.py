@@ -104,7 +104,7 @@ class Dataset:
         """Return the weights of rows, in the shape of ``rows``, if they have any."""
         if self.weights is None:
             return None
-        return torch.from_numpy(self.weights[rows]).to(self.device)
+        return moved(torch.from_numpy(self.weights[rows]), self.device)
 
     def take(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> torch.Tensor:
         """Return X at prepared row numbers, in the shape of ``rows``, on the device.

@@ -20,7 +20,7 @@ from skfed.nets import State, weighed
 class LogitLoss(Protocol):
     """A net's loss as a function of logits (client, class, row) and targets."""
 
-    #: Whether parts of the net are called.
+    #: Whether the net is called, which is then to be in training mode.
     runs_net: ClassVar[bool]
 
     def targets(self, steps: Target, n_outputs: int, dtype: torch.dtype) -> Iterator[Any]:
@@ -67,7 +67,7 @@ class LinearStack:
     cache_bytes: ClassVar[int] = 8 * 2**20
 
     def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLinearStack":
-        """Return the stack with the parameters and buffers of some clients."""
+        """Return the stack with the parameters and buffers of some clients, for training."""
         if self.loss.runs_net:
             net._set_training(True)
         return BoundLinearStack(self, net, params, buffers)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from skorch import NeuralNet
+from torch.nn.utils.rnn import pad_sequence
 
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._data import Dataset, Memory, MemoryPool
@@ -93,7 +94,7 @@ class ChunkTraining:
             with torch.no_grad():
                 for steps, block in chunk.blocks():
                     losses += stack.take_steps(block, rates[steps].tolist(), memory)
-                sums = _sums(losses)
+                sums = pad_sequence(losses, batch_first=True).double().sum(0).cpu().numpy()
             taken = chunk.sizes > 0
             variates = stack.variates(request, taken, rates)
             return collect(
@@ -161,8 +162,9 @@ class Chunk:
         rows, y = self.dataset.prepare(own)
         weights = self.dataset.weigh(own)
         if weights is not None:  # 0 for rows not used
-            weights = weights * torch.from_numpy(np.arange(width) < sizes[..., None]).to(y.device)
-        counts = None if full else torch.from_numpy(sizes).to(y.device)
+            used = torch.from_numpy(np.arange(width) < sizes[..., None])
+            weights = weights * moved(used, y.device)
+        counts = None if full else moved(torch.from_numpy(sizes), y.device)
         return Block(self.dataset, rows, Target(y, counts, weights))
 
 
@@ -321,17 +323,6 @@ def _stacked(corrections: Sequence[State] | None, state: State, parameters: Sequ
         for name in parameters
         for w in [state[name]]
     }
-
-
-def _sums(losses: list[torch.Tensor]) -> np.ndarray:
-    """Return the sum of each member's losses; later steps may have fewer members."""
-    values = torch.cat(losses).double().cpu().numpy()  # one transfer for all
-    sums = np.zeros(len(losses[0]))
-    start = 0
-    for step in losses:
-        sums[: len(step)] += values[start : start + len(step)]
-        start += len(step)
-    return sums
 
 
 def _short(name: str) -> str:

@@ -30,7 +30,7 @@ class BatchedModule:
     cache_bytes: ClassVar[int] = 32 * 2**20
 
     def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundModule":
-        """Return the module with the parameters and buffers of some clients."""
+        """Return the module with the parameters and buffers of some clients, for training."""
         net._set_training(True)
         return BoundModule(self.ignored, net, params, buffers)
 

@@ -20,6 +20,7 @@ from skfed.nets._state import (
     add_to_gradients,
     buffer_names,
     by_member,
+    bytes_of,
     get_state,
     group_of_parameters,
     linear_attributes,
@@ -27,7 +28,6 @@ from skfed.nets._state import (
     moved,
     parameter_names,
     set_state,
-    state_bytes,
 )
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "batch_size",
     "buffer_names",
     "by_member",
+    "bytes_of",
     "cast",
     "evaluate_net",
     "get_state",
@@ -61,7 +62,6 @@ __all__ = [
     "predict",
     "predict_log",
     "set_state",
-    "state_bytes",
     "to_tensors",
     "weighed",
     "weighted_mean",

@@ -88,10 +88,10 @@ def set_state(net: NeuralNet, state: State) -> None:
 
 def model_bytes(net: NeuralNet) -> int:
     """Return the size of the state in bytes, as it is sent."""
-    return state_bytes(named_tensors(net))
+    return bytes_of(named_tensors(net))
 
 
-def state_bytes(state: State) -> int:
+def bytes_of(state: State) -> int:
     """Return the bytes of all tensors of a state."""
     return sum(tensor.nbytes for tensor in state.values())
 

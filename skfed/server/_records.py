@@ -13,7 +13,7 @@ from skfed.server._updates import RoundUpdates
 
 
 class ClientRecords:
-    """Keeps the client records of a server, and arrays of what selectors see of them."""
+    """Keeps what a server knows of each client, and arrays of what selectors see of it."""
 
     def __init__(self, server: ServerState, federation: Federation, timed: bool):
         self.server, self.digest = server, federation.digest
@@ -22,17 +22,18 @@ class ClientRecords:
         self.seconds = np.broadcast_to(np.nan, len(federation))
         if timed:
             self.seconds = self.seconds.copy()
-        for known, array in ((server.reported, self.reported), (server.seconds, self.seconds)):
-            if known and array.flags.writeable:
-                array[:] = [known.get(self.digest(k), array[k]) for k in range(len(federation))]
+        if server.reported or server.seconds:
+            keys = list(map(self.digest, range(len(federation))))
+            self.reported[:] = [server.reported.get(key, np.inf) for key in keys]
+            if timed:
+                self.seconds[:] = [server.seconds.get(key, np.nan) for key in keys]
 
     def add_losses(self, updates: RoundUpdates) -> None:
         """Record the training losses that clients reported; what late ones did before stays."""
-        clients = updates.request.cohort.clients[~updates.late]
-        losses = updates.losses[~updates.late]
-        # The last copy of a client counts, in the array as in the dict.
-        self.reported[clients] = losses
-        self.server.reported = self.server.reported | self._by_digest(clients, losses)
+        replied = ~updates.late
+        losses = _last(updates.request.cohort.clients[replied], updates.losses[replied])
+        self.reported[list(losses)] = list(losses.values())
+        self.server.reported = self.server.reported | self._by_digest(losses)
 
     def add_seconds(self, training: Exchange) -> None:
         """Record how long clients took to train; of a late one, how long it was waited for."""
@@ -42,9 +43,9 @@ class ClientRecords:
         seconds = np.where(late, training.duration, training.seconds)
         seconds[training.outcomes == Outcome.FAILED] = np.nan  # it may have failed at once
         known = ~np.isnan(seconds)
-        clients, seconds = training.clients[known], seconds[known]
-        self.seconds[clients] = seconds
-        self.server.seconds = self.server.seconds | self._by_digest(clients, seconds)
+        last = _last(training.clients[known], seconds[known])
+        self.seconds[list(last)] = list(last.values())
+        self.server.seconds = self.server.seconds | self._by_digest(last)
 
     def count_messages(self, exchanges: Sequence[Exchange], config: RoundConfig) -> None:
         """Count the updates and losses sent with privacy; each update comes with a loss."""
@@ -68,8 +69,13 @@ class ClientRecords:
         }
         server.private_rounds = (*server.private_rounds, server.round)
 
-    def _by_digest(self, clients: np.ndarray, values: np.ndarray) -> dict[bytes, float]:
-        return dict(zip(map(self.digest, clients.tolist()), values.tolist(), strict=True))
+    def _by_digest(self, values: dict[int, float]) -> dict[bytes, float]:
+        return {self.digest(k): value for k, value in values.items()}
+
+
+def _last(clients: np.ndarray, values: np.ndarray) -> dict[int, float]:
+    """Return the value of each client; of one that is listed twice, the last."""
+    return dict(zip(clients.tolist(), values.tolist(), strict=True))
 
 
 def _sends(exchange: Exchange) -> np.ndarray:

@@ -16,7 +16,7 @@ from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.engines import Engine, LocalTraining, TrainRequest
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, get_state, set_state, state_bytes
+from skfed.nets import State, bytes_of, get_state, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
@@ -294,7 +294,7 @@ class Rounds:
         if self.validation is not None:
             n_rows = self.engine.validation_rows
             scores = self.validation.after_round(server.net, server.round, n_rows)
-        n_bytes, ids = state_bytes(pending.request.state), self.federation.ids
+        n_bytes, ids = bytes_of(pending.request.state), self.federation.ids
         known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,

@@ -12,24 +12,22 @@ from skfed.nets import State
 from skfed.server._exchange import Exchange
 from skfed.utils._seeding import Purpose, stream
 
-#: Numbers of messages by kind, "update" or "loss", and noise multiplier.
-Messages = Mapping[tuple[str, float], int]
-
 
 @dataclass
 class ServerState:
     """All that the server keeps between rounds.
 
-    What it knows of clients is by their digests. A round replaces these dicts, so that one that
-    fails can restore them.
+    What it knows of clients is in dicts by their digests. A round replaces these, so that they can
+    be restored where it fails.
     """
 
     net: NeuralNet  # holds the global model
     seed: int
     reported: dict[bytes, float] = field(default_factory=dict)  # last training losses; NaN: failed
-    seconds: dict[bytes, float] = field(default_factory=dict)  # of last trainings
+    seconds: dict[bytes, float] = field(default_factory=dict)  # of last trainings, simulated
     variates: dict[bytes, State] = field(default_factory=dict)  # SCAFFOLD's c_k
-    messages: dict[bytes, Messages] = field(default_factory=dict)  # sent under noise
+    # Numbers of messages sent under noise, by kind, "update" or "loss", and noise multiplier.
+    messages: dict[bytes, Mapping[tuple[str, float], int]] = field(default_factory=dict)
     optimizer_state: dict[str, Any] | None = None
     variate: State = field(default_factory=dict)  # SCAFFOLD's c
     rows: list[dict[str, Any]] = field(default_factory=list)  # the history, one a round

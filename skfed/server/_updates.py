@@ -52,15 +52,17 @@ class RoundUpdates:
         self.finite[members] = report.finite
         self.late[members] = isinstance(report.error, Late)
         self.times.append((members, report.times))
-        arrived, losses = members[report.finite].tolist(), report.losses[report.finite]
-        copies = [self.copies[i] for i in arrived]
+        arrived = members[report.finite].tolist()
+        copies, losses = [self.copies[i] for i in arrived], report.losses[report.finite]
         self.losses[arrived] = self.privatizer.of_trainings(copies, losses)
-        for i, variate in zip(members.tolist(), report.variates, strict=True):
-            self.variates[i] = variate if self.finite[i] else None
-        if not isinstance(report.error, Late):
-            failing = members[~report.finite].tolist(), report.losses[~report.finite]
-            for i, loss in zip(*failing, strict=True):
-                failed[i] = report.error or self.privatizer.not_finite("update", loss)
+        if self.request.corrections is not None:
+            for i, variate in zip(members.tolist(), report.variates, strict=True):
+                self.variates[i] = variate if self.finite[i] else None
+        if isinstance(report.error, Late):
+            return
+        for j in np.flatnonzero(~report.finite).tolist():
+            error = report.error or self.privatizer.not_finite("update", report.losses[j])
+            failed[int(members[j])] = error
 
     def aggregate(self, admitted: np.ndarray) -> State:
         """Return the aggregate of the members in a mask; tensors that none has changed stay.

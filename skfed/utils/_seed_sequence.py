@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 _WORDS = 4  # of the pool
-_MIXING = 0x43B0D7E5, 0x931E8875  # the first constant, and by what each is the next
+_MIXING = 0x43B0D7E5, 0x931E8875  # the first constant, and what gives the next by a product
 _SHIFT = np.uint32(16)
 _MULTIPLIER_OF_PCG64 = 0x2360ED051FC65DA44385DF649FCCF645
 
@@ -25,10 +25,11 @@ def _constants(start: int, multiplier: int, n: int) -> np.ndarray:
 
 
 @cache
-def _of_mixing(n_words: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return what each word is XORed with and multiplied by to be mixed into each of the pool.
+def _mixing_constants(n_words: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Return, for each word of the entropy, the constants that hash it into the words of the pool.
 
-    Columns with one entry a word of the pool; a word of the pool is not mixed into itself.
+    They are those of ``_hashed``, each a column with one entry a word of the pool; 0 where a word
+    of the pool would be mixed into itself.
     """
     constants = iter(pairwise(_constants(*_MIXING, _WORDS**2 + _WORDS * (n_words - _WORDS))))
     for _ in range(_WORDS):
@@ -37,10 +38,11 @@ def _of_mixing(n_words: int) -> list[tuple[np.ndarray, np.ndarray]]:
     for i, j in product(range(n_words), range(_WORDS)):
         if i != j:
             columns[i, :, j, 0] = next(constants)
-    return [(xor, factor) for xor, factor in columns]
+    return tuple((xor, factor) for xor, factor in columns)
 
 
 def _hashed(words: np.ndarray, xor: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Return hashes of words; the constants may have more rows than the words."""
     result: np.ndarray = words ^ xor
     result *= factor
     result ^= result >> _SHIFT
@@ -62,7 +64,7 @@ def generate_states(entropy: np.ndarray) -> np.ndarray:
     words = np.ascontiguousarray(entropy.T)
     constants = _constants(*_MIXING, _WORDS)[:, None]
     pool = _hashed(words[:_WORDS], constants[:-1], constants[1:])
-    for i, (xor, factor) in enumerate(_of_mixing(len(words))):
+    for i, (xor, factor) in enumerate(_mixing_constants(len(words))):
         word = pool[i].copy() if i < _WORDS else words[i]
         pool *= np.uint32(0xCA01F9DD)
         pool -= _hashed(word, xor, factor) * np.uint32(0x4973F715)

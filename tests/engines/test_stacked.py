@@ -124,8 +124,26 @@ def test_scaffold(ragged, family):
     assert_same(loop, stacked)
     mine, reference = stacked._server, loop._server
     assert mine.variates.keys() == reference.variates.keys()
+    assert mine.reported.keys() == reference.reported.keys()
     for name, c in reference.variate.items():
         torch.testing.assert_close(mine.variate[name], c, rtol=0, atol=1e-9)
+
+
+class ThreefoldInTraining(nn.CrossEntropyLoss):
+    """Three times the cross-entropy in training."""
+
+    def forward(self, input, target):
+        return (3 if self.training else 1) * super().forward(input, target)
+
+
+@pytest.mark.parametrize("family", ["mlp", "gated"])
+def test_a_criterion_that_differs_in_training(ragged, family):
+    """Polls before each training leave the criterion in evaluation mode."""
+    estimator = net(build(family, 21, 6), criterion=ThreefoldInTraining, lr=0.03)
+    selector = PowerOfChoice(d=6, clients_per_round=3)
+    loop, stacked = both(ragged, estimator, selector=selector)
+    assert_same(loop, stacked)
+    assert (loop.history_["train_loss"] > 2 * np.log(6)).all()
 
 
 SELECTORS = {

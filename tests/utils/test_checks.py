@@ -1,28 +1,30 @@
 """Parameters of components are validated when they change."""
 
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from sklearn.base import BaseEstimator
 
 from skfed.schedules import LinearDecay
 from skfed.selection import Cohort, PowerOfChoice
 from skfed.selection._base import BaseSelector
 from skfed.utils import _checks
-from skfed.utils._checks import check_params
+from skfed.utils._checks import Count, check_params
 
 
 @pytest.fixture
 def n_validations(monkeypatch):
     """Return a function that says how often components were validated."""
     validated = []
-    validate = PowerOfChoice._validate_params
+    validate = BaseEstimator._validate_params
 
     def count(self):
         validated.append(self)
         validate(self)
 
-    monkeypatch.setattr(PowerOfChoice, "_validate_params", count)
+    monkeypatch.setattr(BaseEstimator, "_validate_params", count)
     return lambda: len(validated)
 
 
@@ -68,3 +70,51 @@ def test_any_component_can_be_checked_and_none_is_kept():
     assert key in _checks._valid
     del selector
     assert key not in _checks._valid
+
+
+class Slotted(BaseSelector):
+    """A selector whose parameter is not in its ``__dict__``."""
+
+    __slots__ = ("n",)
+    _parameter_constraints = {"n": [Count()]}
+
+    def __init__(self, n=1):
+        self.n = n
+
+    def _select(self, round):
+        return Cohort.mean(np.arange(self.n))
+
+
+class OwnRule(BaseSelector):
+    """A selector that looks into its parameter by itself."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def _validate_params(self):
+        if min(self.weights) < 0:
+            raise ValueError("weights must not be negative")
+
+    def _select(self, round):
+        return Cohort.mean(np.arange(1))
+
+
+def test_what_python_or_the_user_does_in_another_way_is_checked_too():
+    slotted, own = Slotted(), OwnRule([1.0, 2.0])
+    for selector in (slotted, own):
+        check_params(selector)
+    slotted.n = -1
+    own.weights[0] = -1.0
+    with pytest.raises(ValueError, match="'n' parameter.*-1"):
+        check_params(slotted)
+    with pytest.raises(ValueError, match="weights must not be negative"):
+        check_params(own)
+
+
+def test_other_attributes_are_not_kept():
+    selector = First()
+    selector.found = np.zeros(3)
+    found = weakref.ref(selector.found)
+    check_params(selector)
+    selector.found = None
+    assert found() is None
