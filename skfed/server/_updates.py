@@ -60,9 +60,9 @@ class RoundUpdates:
                 self.variates[i] = variate if self.finite[i] else None
         if isinstance(report.error, Late):
             return
-        for j in np.flatnonzero(~report.finite).tolist():
-            error = report.error or self.privatizer.not_finite("update", report.losses[j])
-            failed[int(members[j])] = error
+        for i, loss in zip(members.tolist(), report.losses, strict=True):
+            if not self.finite[i]:
+                failed[i] = report.error or self.privatizer.not_finite("update", loss)
 
     def aggregate(self, admitted: np.ndarray) -> State:
         """Return the aggregate of the members in a mask; tensors that none has changed stay.

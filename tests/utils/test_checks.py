@@ -1,4 +1,4 @@
-"""Parameters of components are validated when they change."""
+"""Parameters of components are validated when they have changed."""
 
 import weakref
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class First(BaseSelector):
         return Cohort.mean(np.arange(self.n))
 
 
-def test_any_component_can_be_checked_and_none_is_kept():
+def test_a_component_without_hash_is_checked_and_not_kept():
     selector = First()
     check_params(selector)
     assert vars(selector) == {"n": 1}  # not changed
@@ -99,7 +99,7 @@ class OwnRule(BaseSelector):
         return Cohort.mean(np.arange(1))
 
 
-def test_what_python_or_the_user_does_in_another_way_is_checked_too():
+def test_slots_and_validation_of_its_own_are_checked_too():
     slotted, own = Slotted(), OwnRule([1.0, 2.0])
     for selector in (slotted, own):
         check_params(selector)
