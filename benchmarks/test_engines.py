@@ -227,7 +227,13 @@ class Normalised(nn.Module):
         return self.out(self.norm(self.hidden(X)).relu())
 
 
-MODULES = {"CNN": Convolutions, "GRU": Recurrent, "layer normalisation": Normalised}
+MODULES = {
+    "CNN": Convolutions,
+    "GRU": Recurrent,
+    "GRU, 64 units": partial(Recurrent, n_units=64),
+    "LSTM": partial(Recurrent, nn.LSTM),
+    "layer normalisation": Normalised,
+}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -236,7 +242,7 @@ def test_other_modules(benchmark, compare, one_core, images, module):
     X, y = images
     clients = np.sort(np.random.default_rng(0).integers(0, 500, len(y)))
     net = NeuralNetClassifier(
-        MODULES[module], criterion=nn.CrossEntropyLoss, batch_size=32, optimizer__momentum=0.9
+        MODULES[module](), criterion=nn.CrossEntropyLoss, batch_size=32, optimizer__momentum=0.9
     )
     row, floor, taken = flops_of_a_row(MODULES[module](), X, y), Floor(), {}
 
@@ -257,9 +263,9 @@ def test_other_modules(benchmark, compare, one_core, images, module):
 
 def flops_of_a_row(module: nn.Module, X: np.ndarray, y: np.ndarray) -> float:
     """Return the FLOPs of products and convolutions, forward and backward, as torch counts them."""
-    batch = 32
+    batch, module = 32, module.double()  # an LSTM of float32 is one operation, not counted
     with FlopCounterMode(display=False) as counter:
-        output = module(torch.from_numpy(X[:batch]))
+        output = module(torch.from_numpy(X[:batch]).double())
         nn.functional.cross_entropy(output, torch.from_numpy(y[:batch])).backward()
     return counter.get_total_flops() / batch
 

@@ -38,10 +38,10 @@ class Convolutions(nn.Sequential):
 class Recurrent(nn.Module):
     """An image read row by row."""
 
-    def __init__(self):
+    def __init__(self, layer: type[nn.RNNBase] = nn.GRU, n_units: int = 16):
         super().__init__()
-        self.rnn = nn.GRU(28, 16, batch_first=True)
-        self.out = nn.Linear(16, 10)
+        self.rnn = layer(28, n_units, batch_first=True)
+        self.out = nn.Linear(n_units, 10)
 
     def forward(self, X):
         return self.out(self.rnn(X.view(-1, 28, 28))[0][:, -1])

@@ -2,6 +2,8 @@
 
 import logging
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +50,9 @@ _ELEMENTWISE_OPTIMIZERS = (
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
 _LARGE_STEP = 2**20  # bytes of a client's model and rows beyond which dispatch matters little
+_LARGE_LOOP = 4 * 2**20  # the same where a layer loops over time, a few operations a step
+_LOOPS = nn.GRU | nn.RNN  # an LSTM of float32 is one operation of oneDNN
+_LARGE_LAYERS = nn.LSTM | nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def make_engine(
@@ -135,7 +140,7 @@ def _plan(
     _check_settings(net)
     speed = None
     if wanted == "auto" and torch.device(net_pool.device).type == "cpu":
-        speed = _Speed(model_bytes(net), _PRESUMED_ROWS if batch == -1 else batch)
+        speed = _Speed.of(net, _PRESUMED_ROWS if batch == -1 else batch)
     few_X, few_y = few_rows(net, X, y, batch)
     if speed is not None:
         _check_shapes(net, few_X, speed)
@@ -163,14 +168,23 @@ class _Speed:
         Bytes of a model.
     n_rows : int
         Rows of a batch.
+    limit : int
+        Bytes of a client's model and rows beyond which nothing is gained.
     """
 
     model_bytes: int
     n_rows: int
+    limit: int
+
+    @classmethod
+    def of(cls, net: NeuralNet, n_rows: int) -> "_Speed":
+        """Return the limit of a net, whose batches have ``n_rows``."""
+        loops = _has(net, _LOOPS) and not _has(net, _LARGE_LAYERS)
+        return cls(model_bytes(net), n_rows, _LARGE_LOOP if loops else _LARGE_STEP)
 
     def check_size(self, row_bytes: int) -> None:
         """Raise CannotStack where a client's model and rows are large."""
-        if self.model_bytes + self.n_rows * row_bytes > _LARGE_STEP:
+        if self.model_bytes + self.n_rows * row_bytes > self.limit:
             raise CannotStack("on a CPU, a step with so much to compute gains nothing")
 
     def check_padding(self, ignored: int | None) -> None:
@@ -185,7 +199,7 @@ class _Speed:
 
 def _check_shapes(net: NeuralNet, X: torch.Tensor, speed: _Speed) -> None:
     """Raise CannotStack where shapes alone show that the loop is as fast: no row is computed."""
-    if any(isinstance(module, nn.RNNBase) for module in net.module_.modules()):
+    if _has(net, nn.RNNBase):
         return  # on meta tensors they take longer than on a few rows
     with torch_seeded(np.random.default_rng(0)):
         try:
@@ -227,10 +241,9 @@ def _method(
     elif speed is not None:  # before a trial, which takes longer
         speed.check_size(row_bytes)
         speed.check_padding(ignored)
-    candidates = [BatchedModule(None)]
-    if ignored is not None:
-        candidates.insert(0, BatchedModule(ignored))
-    for batched in candidates:
+    ways = [True, False] if _has(net, nn.RNNBase) else [False]
+    for fill, by_autograd in product(dict.fromkeys([ignored, None]), ways):
+        batched = BatchedModule(fill, by_autograd)
         difference = probe.difference(batched)
         if difference is None:
             if speed is not None:
@@ -238,6 +251,10 @@ def _method(
                 speed.check_padding(batched.ignored)
             return batched, "torch.func"
     raise CannotStack(difference or "")
+
+
+def _has(net: NeuralNet, kinds: Any) -> bool:
+    return any(isinstance(module, kinds) for module in net.module_.modules())
 
 
 def _check_weights(net: NeuralNet) -> None:
@@ -282,5 +299,4 @@ def _ignore_index(net: NeuralNet) -> int | None:
     """
     criterion = net.criterion_
     fills = type(criterion) in (nn.CrossEntropyLoss, nn.NLLLoss) and criterion.reduction == "mean"
-    averages = any(isinstance(module, _AVERAGES) for module in net.module_.modules())
-    return criterion.ignore_index if fills and not averages else None
+    return criterion.ignore_index if fills and not _has(net, _AVERAGES) else None
