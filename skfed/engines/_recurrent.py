@@ -52,7 +52,7 @@ _CELLS: dict[Any, Cell] = {
 
 
 class StackedRecurrence(TorchFunctionMode):
-    """Takes torch's recurrent layers, whose inputs torch.func has batched, to the stacks.
+    """Computes the recurrent layers of a module that ``torch.func.vmap`` runs.
 
     Packed sequences, projections and dropout between layers are left to torch.
     """
@@ -69,10 +69,10 @@ class StackedRecurrence(TorchFunctionMode):
 
 
 def _is_plain(
-    X, state, weights, has_biases, n_layers, dropout=0.0, training=False, both_ways=False, *_
+    X, state, weights, has_biases, n_layers, dropout, training, both_ways, batch_first
 ) -> bool:
-    """Tell whether arguments of a recurrent layer are those of rows of one length."""
-    if not isinstance(has_biases, bool):  # it is the weights, after the lengths of a packed batch
+    """Tell whether the arguments of a recurrent layer are those of a layer that is written here."""
+    if not isinstance(has_biases, bool):  # it is the weights: a packed batch has lengths before
         return False
     n_weights = n_layers * (1 + both_ways) * (4 if has_biases else 2)
     return len(weights) == n_weights and not (dropout and training and n_layers > 1)
@@ -114,7 +114,7 @@ def _all_layers(
 ) -> Tensors:
     """Return the outputs of the last layer, and the last states as (client, layer, row, feature).
 
-    A layer reads ``n_ways`` times, the second time from the end.
+    Each layer reads the rows in ``n_ways`` directions.
     """
     first = iter(zip(*(stack.unbind(1) for stack in states), strict=True))
     n_weights = len(weights) // (n_layers * n_ways)
@@ -126,7 +126,7 @@ def _all_layers(
             output, state = _read(cell, rows, next(first), next(own), backwards=way == 1)
             outputs.append(output)
             last.append(state)
-        rows = torch.cat(outputs, 3)
+        rows = torch.cat(outputs, 3) if n_ways > 1 else outputs[0]
     return rows, *(torch.stack(of_layers, 1) for of_layers in zip(*last, strict=True))
 
 

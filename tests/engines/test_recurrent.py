@@ -110,6 +110,19 @@ def test_they_are_stacked_in_float32(ragged, kind):
     assert_same(loop, stacked, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_the_bits_are_the_same_for_two_jobs(ragged, kind, same_model):
+    X, y, clients = ragged
+    torch.manual_seed(0)
+    estimator = net(Reader(kind(1, 4, batch_first=True)).double())
+    params = {"engine": "stacked", "memory_budget": 2**18, "random_state": 0, "n_rounds": 2}
+    one, two = (
+        FederatedClassifier(estimator, n_jobs=n_jobs, **params).fit(X, y, clients=clients)
+        for n_jobs in (1, 2)
+    )
+    assert same_model(one, two)
+
+
 def test_a_cell(ragged):
     torch.manual_seed(0)
     assert_same(*both(ragged, net(FromCells().double()), local_epochs=2))
