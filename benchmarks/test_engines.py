@@ -241,6 +241,7 @@ def test_other_modules(benchmark, compare, one_core, images, module):
     """Time 12 of 500 clients of about 120 rows, SGD with momentum, E=1, b=32, on each engine."""
     X, y = images
     clients = np.sort(np.random.default_rng(0).integers(0, 500, len(y)))
+    torch.manual_seed(0)
     net = NeuralNetClassifier(
         MODULES[module](), criterion=nn.CrossEntropyLoss, batch_size=32, optimizer__momentum=0.9
     )
@@ -263,7 +264,8 @@ def test_other_modules(benchmark, compare, one_core, images, module):
 
 def flops_of_a_row(module: nn.Module, X: np.ndarray, y: np.ndarray) -> float:
     """Return the FLOPs of products and convolutions, forward and backward, as torch counts them."""
-    batch, module = 32, module.double()  # an LSTM of float32 is one operation, not counted
+    module = module.double()  # an LSTM of float32 is one operation, which is not counted
+    batch = 32
     with FlopCounterMode(display=False) as counter:
         output = module(torch.from_numpy(X[:batch]).double())
         nn.functional.cross_entropy(output, torch.from_numpy(y[:batch])).backward()

@@ -2,8 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from itertools import product
-from typing import Any
+from types import UnionType
 
 import numpy as np
 import torch
@@ -50,9 +49,9 @@ _ELEMENTWISE_OPTIMIZERS = (
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
 _LARGE_STEP = 2**20  # bytes of a client's model and rows beyond which dispatch matters little
-_LARGE_LOOP = 4 * 2**20  # the same where a layer loops over time, a few operations a step
-_LOOPS = nn.GRU | nn.RNN  # an LSTM of float32 is one operation of oneDNN
-_LARGE_LAYERS = nn.LSTM | nn.Conv1d | nn.Conv2d | nn.Conv3d
+_LARGE_LOOP = 4 * 2**20  # the same with layers of many small operations, one after the other
+_LOOPS_OVER_TIME = nn.GRU | nn.RNN
+_LARGE_OPERATIONS = nn.LSTM | nn.Conv1d | nn.Conv2d | nn.Conv3d  # oneDNN computes an LSTM at once
 
 
 def make_engine(
@@ -178,8 +177,8 @@ class _Speed:
 
     @classmethod
     def of(cls, net: NeuralNet, n_rows: int) -> "_Speed":
-        """Return the limit of a net, whose batches have ``n_rows``."""
-        loops = _has(net, _LOOPS) and not _has(net, _LARGE_LAYERS)
+        """Return what is known of a net before it is run, whose batches have ``n_rows``."""
+        loops = _has(net, _LOOPS_OVER_TIME) and not _has(net, _LARGE_OPERATIONS)
         return cls(model_bytes(net), n_rows, _LARGE_LOOP if loops else _LARGE_STEP)
 
     def check_size(self, row_bytes: int) -> None:
@@ -241,8 +240,8 @@ def _method(
     elif speed is not None:  # before a trial, which takes longer
         speed.check_size(row_bytes)
         speed.check_padding(ignored)
-    ways = [True, False] if _has(net, nn.RNNBase) else [False]
-    for fill, by_autograd in product(dict.fromkeys([ignored, None]), ways):
+    by_autograd = _has(net, nn.RNNBase)
+    for fill in dict.fromkeys([ignored, None]):
         batched = BatchedModule(fill, by_autograd)
         difference = probe.difference(batched)
         if difference is None:
@@ -253,7 +252,7 @@ def _method(
     raise CannotStack(difference or "")
 
 
-def _has(net: NeuralNet, kinds: Any) -> bool:
+def _has(net: NeuralNet, kinds: type | UnionType) -> bool:
     return any(isinstance(module, kinds) for module in net.module_.modules())
 
 

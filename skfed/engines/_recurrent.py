@@ -12,35 +12,36 @@ from torch.overrides import TorchFunctionMode
 
 Tensors = tuple[torch.Tensor, ...]
 
-#: Takes a state, and the products of the gates' weights with a row and with h; returns the next
-#: state. A state is the output h and, in an LSTM, the memory c.
+#: Takes a state, and the products of the gates' weights with an input and with h; returns the next
+#: state. A state is the hidden state h and, in an LSTM, the cell state c.
 Cell = Callable[[Tensors, torch.Tensor, torch.Tensor], Tensors]
 
 
-def _gru(state: Tensors, of_row: torch.Tensor, of_h: torch.Tensor) -> Tensors:
+def _gru(state: Tensors, from_input: torch.Tensor, from_hidden: torch.Tensor) -> Tensors:
     (h,) = state
     sizes = [2 * h.shape[2], h.shape[2]]
-    (row_gates, row_new), (h_gates, h_new) = of_row.split(sizes, 2), of_h.split(sizes, 2)
-    reset, update = (row_gates + h_gates).sigmoid().chunk(2, 2)
-    new = torch.addcmul(row_new, reset, h_new).tanh()
-    return (torch.lerp(new, h, update),)
+    gates_of_input, new_of_input = from_input.split(sizes, 2)
+    gates_of_hidden, new_of_hidden = from_hidden.split(sizes, 2)
+    reset_gate, update_gate = (gates_of_input + gates_of_hidden).sigmoid().chunk(2, 2)
+    new = torch.addcmul(new_of_input, reset_gate, new_of_hidden).tanh()
+    return (torch.lerp(new, h, update_gate),)
 
 
-def _lstm(state: Tensors, of_row: torch.Tensor, of_h: torch.Tensor) -> Tensors:
+def _lstm(state: Tensors, from_input: torch.Tensor, from_hidden: torch.Tensor) -> Tensors:
     _, c = state
     size = c.shape[2]
-    gates, new, output = (of_row + of_h).split([2 * size, size, size], 2)
-    take, keep = gates.sigmoid().chunk(2, 2)
-    c = torch.addcmul(keep * c, take, new.tanh())
-    return output.sigmoid() * c.tanh(), c
+    gates, new, output_gate = (from_input + from_hidden).split([2 * size, size, size], 2)
+    input_gate, forget_gate = gates.sigmoid().chunk(2, 2)
+    c = torch.addcmul(forget_gate * c, input_gate, new.tanh())
+    return output_gate.sigmoid() * c.tanh(), c
 
 
-def _rnn_tanh(state: Tensors, of_row: torch.Tensor, of_h: torch.Tensor) -> Tensors:
-    return ((of_row + of_h).tanh(),)
+def _rnn_tanh(state: Tensors, from_input: torch.Tensor, from_hidden: torch.Tensor) -> Tensors:
+    return ((from_input + from_hidden).tanh(),)
 
 
-def _rnn_relu(state: Tensors, of_row: torch.Tensor, of_h: torch.Tensor) -> Tensors:
-    return ((of_row + of_h).relu(),)
+def _rnn_relu(state: Tensors, from_input: torch.Tensor, from_hidden: torch.Tensor) -> Tensors:
+    return ((from_input + from_hidden).relu(),)
 
 
 _CELLS: dict[Any, Cell] = {
@@ -54,27 +55,28 @@ _CELLS: dict[Any, Cell] = {
 class StackedRecurrence(TorchFunctionMode):
     """Computes the recurrent layers of a module that ``torch.func.vmap`` runs.
 
-    Packed sequences, projections and dropout between layers are left to torch.
+    Packed sequences, projections and dropout between layers are left to torch, which cannot batch
+    them.
     """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function not in _CELLS or kwargs or not _is_plain(*args):
             return function(*args, **(kwargs or {}))
-        X, state, weights, _, n_layers, _, _, both_ways, batch_first = args
-        states = state if isinstance(state, tuple) else (state,)
-        rows = X if batch_first else X.transpose(0, 1)
-        cell, n_ways = _CELLS[function], 1 + both_ways
-        output, *last = _Stacks.apply(cell, n_layers, n_ways, len(states), rows, *states, *weights)
-        return output if batch_first else output.transpose(0, 1), *last
+        X, state, weights, _, n_layers, _, _, bidirectional, batch_first = args
+        states = (state,) if torch.is_tensor(state) else tuple(state)
+        numbers = n_layers, 1 + bidirectional, len(states)
+        inputs = X if batch_first else X.transpose(0, 1)
+        output, *last = _Stacks.apply(_CELLS[function], *numbers, inputs, *states, *weights)
+        return output if batch_first else output.transpose(0, 1).contiguous(), *last
 
 
 def _is_plain(
-    X, state, weights, has_biases, n_layers, dropout, training, both_ways, batch_first
+    X, state, weights, has_biases, n_layers, dropout, training, bidirectional, batch_first
 ) -> bool:
     """Tell whether the arguments of a recurrent layer are those of a layer that is written here."""
-    if not isinstance(has_biases, bool):  # it is the weights: a packed batch has lengths before
+    if not isinstance(has_biases, bool):  # the weights, as they are the fourth for a packed batch
         return False
-    n_weights = n_layers * (1 + both_ways) * (4 if has_biases else 2)
+    n_weights = n_layers * (1 + bidirectional) * (4 if has_biases else 2)
     return len(weights) == n_weights and not (dropout and training and n_layers > 1)
 
 
@@ -91,58 +93,65 @@ class _Stacks(torch.autograd.Function):
         """Do nothing; torch.func requires it beside ``vmap``."""
 
     @staticmethod
-    def vmap(info, in_dims, cell, n_layers, n_ways, n_states, *tensors):
+    def vmap(info, in_dims, cell, n_layers, n_directions, n_states, *tensors):
         """Return the outputs and last states of ``_all_layers``, and their axes of clients."""
-        rows, *others = (
+        inputs, *others = (
             tensor.expand(info.batch_size, *tensor.shape)
             if axis is None
             else tensor.movedim(axis, 0)
             for tensor, axis in zip(tensors, in_dims[4:], strict=True)
         )
         states, weights = others[:n_states], others[n_states:]
-        results = _all_layers(cell, rows, states, weights, n_layers, n_ways)
+        results = _all_layers(cell, inputs, states, weights, n_layers, n_directions)
         return results, (0,) * len(results)
 
 
 def _all_layers(
     cell: Cell,
-    rows: torch.Tensor,
+    inputs: torch.Tensor,
     states: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
     n_layers: int,
-    n_ways: int,
+    n_directions: int,
 ) -> Tensors:
     """Return the outputs of the last layer, and the last states as (client, layer, row, feature).
 
-    Each layer reads the rows in ``n_ways`` directions.
+    States and weights are in torch's order: by layer, forward before backward.
     """
-    first = iter(zip(*(stack.unbind(1) for stack in states), strict=True))
-    n_weights = len(weights) // (n_layers * n_ways)
+    initial = iter(zip(*(stack.unbind(1) for stack in states), strict=True))
+    n_weights = len(weights) // (n_layers * n_directions)
     own = (weights[i : i + n_weights] for i in range(0, len(weights), n_weights))
     last = []
     for _ in range(n_layers):
         outputs = []
-        for way in range(n_ways):
-            output, state = _read(cell, rows, next(first), next(own), backwards=way == 1)
+        for direction in range(n_directions):
+            output, state = _one_layer(cell, inputs, next(initial), next(own), direction == 1)
             outputs.append(output)
             last.append(state)
-        rows = torch.cat(outputs, 3) if n_ways > 1 else outputs[0]
-    return rows, *(torch.stack(of_layers, 1) for of_layers in zip(*last, strict=True))
+        inputs = torch.cat(outputs, 3) if n_directions > 1 else outputs[0]
+    return inputs, *(torch.stack(of_layers, 1) for of_layers in zip(*last, strict=True))
 
 
-def _read(
-    cell: Cell, rows: torch.Tensor, state: Tensors, weights: Sequence[torch.Tensor], backwards: bool
+def _one_layer(
+    cell: Cell,
+    inputs: torch.Tensor,
+    state: Tensors,
+    weights: Sequence[torch.Tensor],
+    backward: bool,
 ) -> tuple[torch.Tensor, Tensors]:
-    """Return the outputs of a layer that reads rows in one direction, and its last state."""
-    of_row, of_h = weights[0].mT, weights[1].mT
-    row_bias, h_bias = (bias.unsqueeze(1) for bias in weights[2:]) if weights[2:] else (None, None)
-    steps = _product(rows.flatten(1, 2), of_row, row_bias).unflatten(1, rows.shape[1:3]).unbind(2)
+    """Return the outputs of a layer in one direction of time, and its last state."""
+    weight_ih, weight_hh, *biases = weights
+    bias_ih, bias_hh = (bias.unsqueeze(1) for bias in biases) if biases else (None, None)
+    products = _product(inputs.flatten(1, 2), weight_ih.mT, bias_ih)
+    steps = products.unflatten(1, inputs.shape[1:3]).unbind(2)
     outputs = []
-    for step in reversed(steps) if backwards else steps:
-        state = cell(state, step, _product(state[0], of_h, h_bias))
+    for from_input in reversed(steps) if backward else steps:
+        state = cell(state, from_input, _product(state[0], weight_hh.mT, bias_hh))
         outputs.append(state[0])
-    return torch.stack(outputs[::-1] if backwards else outputs, 2), state
+    return torch.stack(outputs[::-1] if backward else outputs, 2), state
 
 
-def _product(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias, rows, weight)
+def _product(
+    vectors: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    return torch.bmm(vectors, weight) if bias is None else torch.baddbmm(bias, vectors, weight)

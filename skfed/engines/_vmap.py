@@ -23,9 +23,9 @@ class BatchedModule:
         criterion has none, or rows influence each other: then only clients of equal batch sizes are
         computed together.
     by_autograd : bool, default=False
-        Whether autograd differentiates the batched losses, as ``StackedRecurrence`` needs; else
-        torch.func differentiates each client's loss. Linear layers get gradients in order of memory
-        only from torch.func, which optimizers take in less time.
+        Whether autograd differentiates the batched losses, for modules with recurrent layers:
+        ``StackedRecurrence`` has no gradient of its own. Else torch.func differentiates the loss of
+        each client, which is faster for linear layers: their gradients are contiguous.
     """
 
     ignored: int | None = None
@@ -111,7 +111,8 @@ class BoundModule:
         losses, grads, updated = differentiate(loss, params, *arguments)
         for name, tensor in updated.items():
             buffers[name].copy_(tensor)
-        return losses, grads
+        # As .backward() gives them: fused optimizers read memory in order, whatever the strides.
+        return losses, {name: grad.contiguous() for name, grad in grads.items()}
 
 
 Loss = Callable[..., tuple[torch.Tensor, State]]
@@ -120,7 +121,7 @@ Loss = Callable[..., tuple[torch.Tensor, State]]
 def _by_client(
     loss: Loss, params: State, *arguments: State | torch.Tensor
 ) -> tuple[torch.Tensor, State, State]:
-    """Return each client's loss, gradient, and what else ``loss`` returns."""
+    """Return each client's loss, gradients, and what else ``loss`` returns."""
     step = torch.func.grad_and_value(loss, has_aux=True)
     grads, (losses, others) = torch.func.vmap(step, randomness="different")(params, *arguments)
     return losses, grads, others
@@ -131,8 +132,8 @@ def _by_autograd(
 ) -> tuple[torch.Tensor, State, State]:
     """Return the same as ``_by_client``."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
-    with torch.enable_grad():
-        with StackedRecurrence():
-            losses, others = torch.func.vmap(loss, randomness="different")(leaves, *arguments)
-        slopes = torch.autograd.grad(losses.sum(), [*leaves.values()])
-    return losses.detach(), dict(zip(leaves, slopes, strict=True)), others
+    with torch.enable_grad(), StackedRecurrence():
+        losses, others = torch.func.vmap(loss, randomness="different")(leaves, *arguments)
+        total = losses.sum()  # no client's loss depends on another's parameters
+    grads = torch.autograd.grad(total, [*leaves.values()])
+    return losses.detach(), dict(zip(leaves, grads, strict=True)), others

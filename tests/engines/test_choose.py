@@ -304,42 +304,10 @@ LARGE = nn.Sequential(
 )
 
 
-TOO_LARGE = "loop: on a CPU, a step with so much to compute gains nothing"
-
-
-class Last(nn.Module):
-    """The output of a recurrent layer after the last step."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-        self.out = nn.Linear(layer.hidden_size, 3)
-
-    def forward(self, X):
-        return self.out(self.layer(X)[0][:, -1])
-
-
-@pytest.mark.parametrize(
-    ("layer", "batch_size", "chosen"),
-    [
-        (nn.GRU(28, 64, batch_first=True), 32, "stacked: torch.func"),
-        (nn.GRU(28, 256, batch_first=True), 32, TOO_LARGE),
-        (nn.LSTM(28, 8, batch_first=True), 16, "stacked: torch.func"),
-        (nn.LSTM(28, 64, batch_first=True), 16, TOO_LARGE),
-    ],
-    ids=str,
-)
-def test_auto_stacks_recurrent_layers_as_far_as_it_gains(layer, batch_size, chosen):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(64, 28, 28)).astype("float32")
-    data = X, rng.integers(0, 3, 64), np.arange(64) % 2
-    assert engine_of(data, net(Last(layer), batch_size=batch_size)) == chosen
-
-
 @pytest.mark.parametrize(
     ("module", "shape", "reason"),
     [
-        (LARGE, (28, 28), TOO_LARGE),
+        (LARGE, (28, 28), "a step with so much to compute gains nothing"),
         (build("batch normalisation", 21, 3).float(), (21,), "rows influence each other"),
     ],
     ids=["images", "batch normalisation"],

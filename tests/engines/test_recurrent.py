@@ -1,8 +1,9 @@
 """Recurrent layers in the stacked engine against the loop engine, which is the reference."""
 
+import numpy as np
 import pytest
 import torch
-from parity import assert_same, both, net
+from parity import ALL, assert_same, both, net
 from torch import nn
 
 from skfed import FederatedClassifier
@@ -14,20 +15,20 @@ class Reader(nn.Module):
     def __init__(self, layer, n_classes=6):
         super().__init__()
         self.rnn = layer
-        n_ways = 1 + layer.bidirectional
-        self.first = nn.Parameter(torch.zeros(layer.num_layers * n_ways, 1, layer.hidden_size))
-        n_outputs = n_ways * layer.hidden_size * (1 + layer.num_layers)
-        self.out = nn.Linear(n_outputs, n_classes)
+        n_directions = 1 + layer.bidirectional
+        n_states = n_directions * layer.num_layers
+        self.initial = nn.Parameter(torch.zeros(n_states, 1, layer.hidden_size))
+        self.out = nn.Linear((n_directions + n_states) * layer.hidden_size, n_classes)
 
     def forward(self, X):
         steps = X[:, :5].unsqueeze(2)
-        first = self.first.expand(-1, len(X), -1).contiguous()
+        initial = self.initial.expand(-1, len(X), -1).contiguous()
         if not self.rnn.batch_first:
             steps = steps.transpose(0, 1)
         if isinstance(self.rnn, nn.LSTM):
-            output, (_, last) = self.rnn(steps, (first, first.tanh()))
+            output, (_, last) = self.rnn(steps, [initial, initial.tanh()])
         else:
-            output, last = self.rnn(steps, first)
+            output, last = self.rnn(steps, initial)
         if not self.rnn.batch_first:
             output = output.transpose(0, 1)
         weights = torch.arange(1, 6, dtype=X.dtype).unsqueeze(1)  # another for each step
@@ -35,23 +36,37 @@ class Reader(nn.Module):
         return self.out(torch.cat([of_steps, last.transpose(0, 1).flatten(1)], 1))
 
 
-class FromCells(nn.Module):
-    """The same by a cell, which has no batching rule: each client's loss is differentiated."""
+class Twice(nn.Module):
+    """A layer that is used twice and one whose weights of the hidden state are not trained."""
 
     def __init__(self):
         super().__init__()
-        self.cell = nn.GRUCell(1, 4)
+        self.first = nn.GRU(1, 4)
+        self.second = nn.GRU(4, 4)
+        self.second.weight_hh_l0.requires_grad_(False)
+        self.out = nn.Linear(8, 6)
+
+    def forward(self, X):
+        both = [self.first(X[None, :, i : i + 5].permute(2, 1, 0))[0] for i in (0, 5)]
+        rows = torch.stack([self.second(output)[0] for output in both]).view(2, 5, -1, 4)
+        other = both[0].view(-1, 4).view(5, -1, 4)  # contiguous, as torch's
+        return self.out(torch.cat([rows.mean((0, 1)), other.mean(0)], 1))
+
+
+class OneSequence(nn.Module):
+    """The rows of a batch, after a linear layer, each as an input without a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.RNN(1, 4)
         self.out = nn.Linear(4, 6)
 
     def forward(self, X):
-        h = None
-        for step in X[:, :5].unbind(1):
-            h = self.cell(step.unsqueeze(1), h)
-        return self.out(h)
+        return self.out(torch.stack([self.rnn(row[:5, None])[1][0] for row in X]))
 
 
 class Projected(nn.Module):
-    """An LSTM whose outputs have fewer features than its memory."""
+    """An LSTM whose outputs have fewer features than its cell state."""
 
     def __init__(self):
         super().__init__()
@@ -76,32 +91,35 @@ class Packed(nn.Module):
         return self.out(self.rnn(steps)[1][0])
 
 
-LAYERS = {
-    "gru": lambda: nn.GRU(1, 4, batch_first=True),
-    "gru, time first": lambda: nn.GRU(1, 4),
-    "gru without biases": lambda: nn.GRU(1, 4, bias=False, batch_first=True),
-    "gru of two layers in both directions": lambda: nn.GRU(1, 4, 2, bidirectional=True),
-    "lstm": lambda: nn.LSTM(1, 4, batch_first=True),
-    "lstm in both directions": lambda: nn.LSTM(1, 4, bidirectional=True),
-    "lstm of two layers without biases": lambda: nn.LSTM(1, 4, 2, bias=False),
-    "tanh": lambda: nn.RNN(1, 4, batch_first=True),
-    "relu of two layers": lambda: nn.RNN(1, 4, 2, nonlinearity="relu"),
+MODULES = {
+    "gru": lambda: Reader(nn.GRU(1, 4, batch_first=True)),
+    "gru, time first": lambda: Reader(nn.GRU(1, 4)),
+    "gru without biases": lambda: Reader(nn.GRU(1, 4, bias=False, batch_first=True)),
+    "gru of two layers in both directions": lambda: Reader(nn.GRU(1, 4, 2, bidirectional=True)),
+    "lstm": lambda: Reader(nn.LSTM(1, 4, batch_first=True)),
+    "lstm in both directions": lambda: Reader(nn.LSTM(1, 4, bidirectional=True)),
+    "lstm of two layers without biases": lambda: Reader(nn.LSTM(1, 4, 2, bias=False)),
+    "tanh": lambda: Reader(nn.RNN(1, 4, batch_first=True)),
+    "relu of two layers": lambda: Reader(nn.RNN(1, 4, 2, nonlinearity="relu")),
+    "one after the other, twice": Twice,
+    "without a batch": OneSequence,
 }
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_each_layer_on_ragged_clients(ragged, layer):
+@pytest.mark.parametrize("module", MODULES)
+def test_each_module_on_ragged_clients(ragged, module):
     torch.manual_seed(0)
-    module = Reader(LAYERS[layer]()).double()
+    module = MODULES[module]().double()
     loop, stacked = both(ragged, net(module, optimizer__momentum=0.9), local_epochs=2)
     assert_same(loop, stacked)
     before = dict(module.named_parameters())
     for name, after in stacked.net_.module_.named_parameters():
-        assert (after - before[name]).abs().max() > 1e-4  # each is trained
+        moved = (after - before[name]).abs().max()
+        assert moved > 1e-4 if after.requires_grad else moved == 0
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
-def test_they_are_stacked_in_float32(ragged, kind):
+def test_float32(ragged, kind):
     """torch computes an LSTM of float32 by oneDNN, for which torch.func has no batching rule."""
     X, y, clients = ragged
     torch.manual_seed(0)
@@ -110,35 +128,85 @@ def test_they_are_stacked_in_float32(ragged, kind):
     assert_same(loop, stacked, atol=1e-5)
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_fused_optimizers(ragged, optimizer):
+    """They read gradients in the order of memory."""
+    torch.manual_seed(0)
+    module = Reader(nn.GRU(1, 4, batch_first=True)).double()
+    settings = {"optimizer": optimizer, "optimizer__fused": True, "lr": 0.01}
+    assert_same(*both(ragged, net(module, **settings)), atol=1e-7)
+
+
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 def test_the_bits_are_the_same_for_two_jobs(ragged, kind, same_model):
     X, y, clients = ragged
     torch.manual_seed(0)
     estimator = net(Reader(kind(1, 4, batch_first=True)).double())
-    params = {"engine": "stacked", "memory_budget": 2**18, "random_state": 0, "n_rounds": 2}
+    # Each client is a chunk.
+    params = {"engine": "stacked", "selector": ALL, "memory_budget": 1, "random_state": 0}
     one, two = (
-        FederatedClassifier(estimator, n_jobs=n_jobs, **params).fit(X, y, clients=clients)
+        FederatedClassifier(estimator, n_jobs=n_jobs, n_rounds=2, **params).fit(
+            X, y, clients=clients
+        )
         for n_jobs in (1, 2)
     )
     assert same_model(one, two)
 
 
-def test_a_cell(ragged):
+def test_a_client_that_is_not_finite_changes_no_other(ragged):
+    X, y, clients = ragged
+    X = X.copy()
+    X[clients == 3, :5] = 1e308  # its sums overflow
     torch.manual_seed(0)
-    assert_same(*both(ragged, net(FromCells().double()), local_epochs=2))
+    estimator = net(Reader(nn.RNN(1, 4, nonlinearity="relu", batch_first=True)).double())
+    loop, stacked = both((X, y, clients), estimator)
+    assert_same(loop, stacked)
+    assert all(3 not in cohort for cohort in stacked.history_["cohort"])
 
 
 @pytest.mark.parametrize(
-    "module",
-    [Packed(), Reader(nn.GRU(1, 4, 2, dropout=0.5))],
-    ids=["rows of different lengths", "dropout between layers"],
+    ("module", "reason"),
+    [
+        (Packed(), "torch.func cannot batch"),
+        (Projected(), "torch.func cannot batch"),
+        (Reader(nn.GRU(1, 4, 2, dropout=0.5)), "draws random numbers other than by dropout"),
+    ],
+    ids=["rows of different lengths", "projection", "dropout between layers"],
 )
-def test_what_the_loop_trains(ragged, module):
+def test_what_the_loop_trains(ragged, module, reason):
     X, y, clients = ragged
     model = FederatedClassifier(net(module.double()), n_rounds=1).fit(X, y, clients=clients)
     assert model.engine_.startswith("loop: ")
+    assert reason in model.engine_
 
 
-def test_a_projection_is_left_to_torch(ragged):
-    torch.manual_seed(0)
-    assert_same(*both(ragged, net(Projected().double())))
+class Last(nn.Module):
+    """The output of a recurrent layer after the last step."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+        self.out = nn.Linear(layer.hidden_size, 3)
+
+    def forward(self, X):
+        return self.out(self.layer(X)[0][:, -1])
+
+
+TOO_LARGE = "loop: on a CPU, a step with so much to compute gains nothing"
+
+
+@pytest.mark.parametrize(
+    ("layer", "batch_size", "chosen"),
+    [
+        (nn.GRU(28, 64, batch_first=True), 32, "stacked: torch.func"),
+        (nn.GRU(28, 256, batch_first=True), 32, TOO_LARGE),
+        (nn.LSTM(28, 8, batch_first=True), 8, "stacked: torch.func"),
+        (nn.LSTM(28, 128, batch_first=True), 8, TOO_LARGE),
+    ],
+    ids=str,
+)
+def test_auto_stacks_them_as_far_as_it_gains(layer, batch_size, chosen):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(64, 28, 28)).astype("float32"), rng.integers(0, 3, 64)
+    model = FederatedClassifier(net(Last(layer), batch_size=batch_size), n_rounds=1)
+    assert model.fit(X, y, clients=np.arange(64) % 2).engine_ == chosen
