@@ -86,7 +86,7 @@ class _Stacks(torch.autograd.Function):
     @staticmethod
     def forward(*args):
         """Raise an error: without a batched tensor there are no stacks."""
-        raise NotImplementedError("a recurrent layer whose inputs and weights are not batched")
+        raise RuntimeError("a recurrent layer whose inputs and weights are not batched")
 
     @staticmethod
     def setup_context(ctx, inputs, output):

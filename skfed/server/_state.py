@@ -24,7 +24,7 @@ class ServerState:
     net: NeuralNet  # holds the global model
     seed: int
     reported: dict[bytes, float] = field(default_factory=dict)  # last training losses; NaN: failed
-    # Of last trainings, in simulated time; over Flower measured.
+    # Of last trainings: simulated, over Flower measured.
     seconds: dict[bytes, float] = field(default_factory=dict)
     variates: dict[bytes, State] = field(default_factory=dict)  # SCAFFOLD's c_k
     # Numbers of messages sent under noise, by kind, "update" or "loss", and noise multiplier.

@@ -210,3 +210,23 @@ def test_auto_stacks_them_as_far_as_it_gains(layer, batch_size, chosen):
     X, y = rng.normal(size=(64, 28, 28)).astype("float32"), rng.integers(0, 3, 64)
     model = FederatedClassifier(net(Last(layer), batch_size=batch_size), n_rounds=1)
     assert model.fit(X, y, clients=np.arange(64) % 2).engine_ == chosen
+
+
+class OfConstants(nn.Module):
+    """Adds the output of a layer that is not registered, for inputs that are the same for all."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(1, 6, batch_first=True)
+        self.others = [nn.GRU(1, 6).double()]  # not among the parameters
+
+    def forward(self, X):
+        constants = self.others[0](torch.ones(3, 1, 1, dtype=X.dtype))[1][0]
+        return self.rnn(X[:, :5].unsqueeze(2))[1][0] + constants
+
+
+def test_a_layer_without_anything_of_a_client_is_left_to_the_loop(ragged):
+    X, y, clients = ragged
+    model = FederatedClassifier(net(OfConstants().double()), n_rounds=1)
+    chosen = model.fit(X, y, clients=clients).engine_
+    assert chosen.endswith("a recurrent layer whose inputs and weights are not batched")
