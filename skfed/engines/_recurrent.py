@@ -13,14 +13,13 @@ from torch.overrides import TorchFunctionMode
 
 Tensors = tuple[torch.Tensor, ...]
 
-#: Multiplies h by the gates' weights, and adds the bias.
+#: Multiplies vectors by the gates' weights, and adds the bias if there is one.
 Product = Callable[[torch.Tensor], torch.Tensor]
 
-#: Takes the first state, the products of the gates' weights with the input at each time, and those
-#: with h; yields the states that follow. A state is the hidden state h and, in an LSTM, the cell
-#: state c. These are generators: calls of Python functions at each time would take a twentieth of
-#: the time of a GRU of 16 units, and more where Python's stack is at the end of a block of memory,
-#: since it then takes and gives back a block with each call.
+#: Takes the initial state, the products of the gates' weights with the input at each time, and what
+#: multiplies h; yields the state after each time. A state is the hidden state h and, in an LSTM,
+#: the cell state c. Cells are generators: CPython keeps the frames of functions, but not those of
+#: generators, in blocks of memory, and may take a block and give it back with each call.
 Cell = Callable[[Tensors, Tensors, Product], Iterator[Tensors]]
 
 
@@ -167,7 +166,7 @@ def _one_layer(
 
 
 def _product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
-    """Return what multiplies vectors by weights, and adds the bias."""
+    """Return the function that multiplies vectors by weights, and adds the bias."""
     if bias is None:
         return partial(torch.bmm, mat2=weight.mT)
     return partial(torch.baddbmm, bias, batch2=weight.mT)

@@ -223,6 +223,7 @@ class Workers:
         """
         if self.has_processes:
             return self._in_processes(tasks, data)
+        # One task is run as by one job, inside as many calls, since Python's time depends on them.
         if self._executor is not None and len(tasks) > 1:
             return _in_threads(tasks, data.local, self._executor)
         return map(methodcaller("run", methodcaller("run", data.local)), tasks)

@@ -1,5 +1,8 @@
 """Recurrent layers in the stacked engine against the loop engine, which is the reference."""
 
+import inspect
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ from parity import ALL, assert_same, both, net
 from torch import nn
 
 from skfed import FederatedClassifier
+from skfed.engines._recurrent import StackedRecurrence
 
 
 class Reader(nn.Module):
@@ -26,7 +30,8 @@ class Reader(nn.Module):
         if not self.rnn.batch_first:
             steps = steps.transpose(0, 1)
         if isinstance(self.rnn, nn.LSTM):
-            output, (_, last) = self.rnn(steps, [initial, initial.tanh()])
+            output, (h, c) = self.rnn(steps, [initial, initial.tanh()])
+            last = 2 * h + c
         else:
             output, last = self.rnn(steps, initial)
         if not self.rnn.batch_first:
@@ -100,6 +105,9 @@ MODULES = {
     "lstm in both directions": lambda: Reader(nn.LSTM(1, 4, bidirectional=True)),
     "lstm of two layers without biases": lambda: Reader(nn.LSTM(1, 4, 2, bias=False)),
     "tanh": lambda: Reader(nn.RNN(1, 4, batch_first=True)),
+    "tanh in both directions without biases": lambda: Reader(
+        nn.RNN(1, 4, bias=False, bidirectional=True)
+    ),
     "relu of two layers": lambda: Reader(nn.RNN(1, 4, 2, nonlinearity="relu")),
     "one after the other, twice": Twice,
     "without a batch": OneSequence,
@@ -116,6 +124,35 @@ def test_each_module_on_ragged_clients(ragged, module):
     for name, after in stacked.net_.module_.named_parameters():
         moved = (after - before[name]).abs().max()
         assert moved > 1e-4 if after.requires_grad else moved == 0
+
+
+@pytest.mark.parametrize("module", ["gru", "lstm in both directions", "tanh", "relu of two layers"])
+def test_no_function_of_python_is_called_at_each_step_in_time(module):
+    """A generator is resumed, which is no call."""
+    rnn = MODULES[module]().rnn
+    n_calls = [_count_calls(rnn, torch.zeros(2, n_steps, 3, 1)) for n_steps in (5, 20)]
+    assert n_calls[0] == n_calls[1] > 0
+
+
+def _count_calls(rnn, X):
+    """Return how many calls of Python functions the layer takes for a stack of inputs."""
+    n_calls = 0
+
+    def count(frame, event, argument):
+        nonlocal n_calls
+        n_calls += event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR
+
+    def run(rows):
+        sys.setprofile(count)
+        try:
+            return rnn(rows)[0]
+        finally:
+            sys.setprofile(None)
+
+    rnn.batch_first = True
+    with StackedRecurrence():
+        torch.func.vmap(run)(X.transpose(1, 2))
+    return n_calls
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])

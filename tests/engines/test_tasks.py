@@ -1,6 +1,7 @@
 """Each job gets one task a round, and no result depends on how many there are."""
 
 import logging
+import traceback
 import weakref
 from collections.abc import Callable
 from concurrent.futures import wait as futures_wait
@@ -153,6 +154,21 @@ class Acting(Named):
         load(self.clients)
         self.act()
         return self.name
+
+
+def test_one_work_is_done_in_the_same_way_for_two_jobs():
+    """In this thread, inside as many calls: Python's time depends on their number."""
+    places = []
+
+    def note_place():
+        places.append([frame.name for frame in traceback.extract_stack()])
+
+    for n_jobs in (1, 2):
+        workers, data = Workers(n_jobs), SimpleNamespace(local=lambda clients: None)
+        run_works([Acting("a", 1, act=note_place)], balanced_tree, joined, workers, data)
+        workers.close()
+    assert places[0] == places[1]
+    assert places[0][-3:] == ["run_or_split", "run", "note_place"]
 
 
 def test_an_interrupted_fit_does_not_wait_for_all_clients(monkeypatch):
