@@ -204,9 +204,10 @@ def test_the_guides_seconds_of_a_search_are_those_of_the_benchmarks():
 def test_the_guides_cost_of_preprocessing_is_that_of_the_benchmarks():
     section, rows = results_of("Preprocessing")
     (size,) = re.findall(r"transformers to ([\d,]+ rows of \d+ clients)", section)
-    said = f"a fit to {size} takes at most twice the time of scikit-learn's on the pooled rows, and"
-    assert f"{said} less for medians and quantiles" in guide("preprocessing")
+    said = f"a fit to {size} takes up to about twice the time of scikit-learn's on the pooled rows,"
+    assert f"{said} less for medians, and as long for quantiles." in guide("preprocessing")
     ratios = {name: float(ratio.split()[0]) for name, *_, ratio in rows}
     assert len(ratios) == 8
-    assert max(ratios.values()) <= 2
-    assert max(ratios["median imputer"], ratios["robust scaler"]) < 1
+    assert 1.75 < max(ratios.values()) < 2.25
+    assert ratios["median imputer"] < 1
+    assert 0.8 < ratios["robust scaler"] < 1.25
