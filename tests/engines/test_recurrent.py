@@ -128,7 +128,7 @@ def test_each_module_on_ragged_clients(ragged, module):
 
 @pytest.mark.parametrize("module", ["gru", "lstm in both directions", "tanh", "relu of two layers"])
 def test_no_function_of_python_is_called_at_each_step_in_time(module):
-    """A generator is resumed, which is no call."""
+    """Resuming a generator is not counted: it keeps its own frame."""
     rnn = MODULES[module]().rnn
     n_calls = [_count_calls(rnn, torch.zeros(2, n_steps, 3, 1)) for n_steps in (5, 20)]
     assert n_calls[0] == n_calls[1] > 0
