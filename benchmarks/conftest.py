@@ -2,6 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +82,23 @@ def one_core() -> Iterator[None]:
     if can_choose:
         os.sched_setaffinity(0, cores)
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def own_process() -> Iterator[Callable]:
+    """Return a function that gives a function some arguments, and a new process that it runs in.
+
+    Other packages run in processes of their own too. In pytest's, functions are called inside many
+    others, and memory is in more pieces: rounds of recurrent layers take longer there.
+    """
+    with ExitStack() as opened:
+
+        def start(function: Callable, *args, **kwargs) -> Callable:
+            pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+            opened.enter_context(pool)
+            return lambda **more: pool.submit(function, *args, **kwargs, **more).result()
+
+        yield start
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 ``SKFED_PEERS=DIR python -m pytest benchmarks -k workload --benchmark-json=bench.json`` also
 measures the other packages, each in an environment of its own under DIR. All contestants of a
-workload run in the same test, in turns, on one core; the median of all their rounds is reported,
-and the median of the ratios of two contestants in the same turn.
+workload run in the same test, in turns, on one core, each in a process of its own; the median of
+all their rounds is reported, and the median of the ratios of two contestants in the same turn.
 """
 
 import os
@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import well_written_loop
 from benchmarks.comparison import Comparison
+from benchmarks.fits import fit_files, fit_rounds, load, make_classifier
 from benchmarks.machine import Floor, last_cache_bytes
 from benchmarks.peers import PEERS, Peer, PeerUnavailable
 from benchmarks.torch_models import Convolutions, Recurrent, make_module
@@ -35,45 +36,17 @@ needs_two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs tw
 ROUNDS = {"W1": 5, "W2": 1, "W3": 5, "W4": 1, "W5": 5}  # of each contestant in a turn
 
 
-def make_classifier(work: Workload, device="cpu", **params) -> FederatedClassifier:
-    torch.manual_seed(0)
-    selector = RandomSelector(work.clients_per_round, probability="uniform", replace=False)
-    if work.candidates is not None:
-        selector = PowerOfChoice(work.candidates, work.clients_per_round)
-    net = NeuralNetClassifier(
-        make_module(work.model),
-        criterion=nn.CrossEntropyLoss,
-        optimizer=getattr(torch.optim, work.optimizer),
-        lr=work.lr,
-        batch_size=work.batch_size,
-        device=device,
-    )
-    params = {"local_steps": work.local_steps, "local_epochs": work.local_epochs, **params}
-    return FederatedClassifier(net, selector=selector, random_state=0, **params)
-
-
-def load(folder):
-    return [np.load(folder / f"{name}.npy") for name in ("X", "y", "clients")]
-
-
-def fit_rounds(work: Workload, data, n_rounds: int, **params):
-    """Return the history of ``n_rounds`` rounds, after two that fill caches."""
-    X, y, clients = data
-    model = make_classifier(work, n_rounds=n_rounds + 2, **params).fit(X, y, clients=clients)
-    return model.history_.iloc[2:]
-
-
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_workload(benchmark, compare, one_core, folders, workload):
-    work, data = WORKLOADS[workload], load(folders[workload])
-    taken = make_classifier(work, n_rounds=1).fit(*data[:2], clients=data[2]).engine_
-    floor, absent = Floor(), {}
+def test_workload(benchmark, compare, one_core, own_process, folders, workload):
+    work, folder, floor, absent = WORKLOADS[workload], folders[workload], Floor(), {}
+    X, y, clients = load(folder)
+    taken = make_classifier(work, n_rounds=1).fit(X, y, clients=clients).engine_
     with ExitStack() as peers:
         found = compare(
             "workloads",
-            contestants_of_skfed(work, data, ROUNDS[workload], floor)
-            | contestants_by_hand(workload, folders[workload])
-            | contestants_of_peers(workload, folders[workload], peers, absent),
+            contestants_of_skfed(own_process, work, folder, ROUNDS[workload], floor)
+            | contestants_by_hand(own_process, workload, folder)
+            | contestants_of_peers(workload, folder, peers, absent),
             base=f"skfed {taken.split(':')[0]}",
             n_turns=6,  # the least that has an interval
         )
@@ -84,26 +57,25 @@ def test_workload(benchmark, compare, one_core, folders, workload):
         print(f"  {name} is left out: {reason}")
 
 
-def contestants_of_skfed(work: Workload, data, rounds: int, floor: Floor) -> dict:
+def contestants_of_skfed(own_process, work: Workload, folder: Path, rounds: int, floor: Floor):
+    fit_stacked = own_process(fit_files, work, folder, rounds, engine="stacked")
+    fit_loop = own_process(fit_files, work, folder, max(1, rounds // 5), engine="loop")
+
     def stacked() -> list[float]:
-        history = fit_rounds(work, data, rounds, engine="stacked")
+        history = fit_stacked()
         done = history[["samples_evaluated", "samples_trained"]].to_numpy()
         cache = last_cache_bytes()
         floor.add((work.flops(*rows), work.bytes_read(*rows, cache)) for rows in done)
         return history["round_seconds"].tolist()
 
-    def loop() -> list[float]:
-        history = fit_rounds(work, data, max(1, rounds // 5), engine="loop")
-        return history["round_seconds"].tolist()
-
-    return {"skfed stacked": stacked, "skfed loop": loop}
+    return {"skfed stacked": stacked, "skfed loop": lambda: fit_loop()["round_seconds"].tolist()}
 
 
-def contestants_by_hand(workload: str, folder: Path) -> dict:
+def contestants_by_hand(own_process, workload: str, folder: Path) -> dict:
     arguments = workload, folder, ROUNDS[workload]
     loops = well_written_loop.loops(WORKLOADS[workload])
     return {
-        name: partial(well_written_loop.time_rounds, *arguments, train)
+        name: own_process(well_written_loop.time_rounds, *arguments, train)
         for name, train in loops.items()
     }
 
@@ -144,27 +116,32 @@ def test_flops(images, workload):
 
 @needs_two_cores
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_two_jobs(benchmark, compare, folders, workload):
+def test_two_jobs(benchmark, compare, own_process, folders, workload):
     """Compare two jobs on two cores with one."""
-    found = compare_jobs(compare, WORKLOADS[workload], load(folders[workload]), ROUNDS[workload])
+    arguments = WORKLOADS[workload], folders[workload], ROUNDS[workload]
+    found = compare_jobs(compare, own_process, *arguments)
     benchmark.extra_info["workload"] = workload
     print(f"\n{workload}:", *found.lines(), sep="\n")
 
 
 @needs_two_cores
 @pytest.mark.parametrize("clients_per_round", [3, 10, 30, 100])
-def test_two_jobs_of_the_loop(benchmark, compare, folders, clients_per_round):
+def test_two_jobs_of_the_loop(benchmark, compare, own_process, folders, clients_per_round):
     """Compare two jobs with one for rounds of the loop engine: small ones are not shared."""
     work = replace(WORKLOADS["W3"], clients_per_round=clients_per_round)
-    found = compare_jobs(compare, work, load(folders["W3"]), ROUNDS["W3"], engine="loop")
+    arguments = work, folders["W3"], ROUNDS["W3"]
+    found = compare_jobs(compare, own_process, *arguments, engine="loop")
     name = benchmark.extra_info["workload"] = f"W3 of {clients_per_round} a round, loop"
     print(f"\n{name}:", *found.lines(), sep="\n")
 
 
-def compare_jobs(compare, work: Workload, data, rounds: int, **params) -> Comparison:
+def compare_jobs(
+    compare, own_process, work: Workload, folder: Path, rounds: int, **params
+) -> Comparison:
+    fit = own_process(fit_files, work, folder, rounds, **params)
+
     def time_rounds(n_jobs: int) -> list[float]:
-        history = fit_rounds(work, data, rounds, n_jobs=n_jobs, **params)
-        return history["round_seconds"].tolist()
+        return fit(n_jobs=n_jobs)["round_seconds"].tolist()
 
     contestants = {f"n_jobs={n_jobs}": partial(time_rounds, n_jobs) for n_jobs in (1, 2)}
     return compare("jobs", contestants, base="n_jobs=2", n_turns=9)
