@@ -1,4 +1,4 @@
-"""Fixtures: real data from the folder SKFED_DATA, one core, and timing in turns."""
+"""Fixtures: real data from the folder SKFED_DATA, one core, processes, and timing in turns."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -86,19 +86,20 @@ def one_core() -> Iterator[None]:
 
 @pytest.fixture
 def own_process() -> Iterator[Callable]:
-    """Return a function that gives a function some arguments, and a new process that it runs in.
+    """Return a function that takes a function and arguments, and binds them to a new process.
 
-    Other packages run in processes of their own too. In pytest's, functions are called inside many
-    others, and memory is in more pieces: rounds of recurrent layers take longer there.
+    What it returns runs the function there, with more keyword arguments if there are any. The
+    process starts at the first call, on the cores that this one may use then. Other packages run
+    in processes of their own too; in pytest's, rounds of recurrent layers took longer.
     """
     with ExitStack() as opened:
 
-        def start(function: Callable, *args, **kwargs) -> Callable:
+        def bind(function: Callable, *args, **kwargs) -> Callable:
             pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
             opened.enter_context(pool)
             return lambda **more: pool.submit(function, *args, **kwargs, **more).result()
 
-        yield start
+        yield bind
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Fits of the workloads, for the benchmarks and for the processes that they start."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +40,10 @@ def fit_rounds(work: Workload, data: Sequence[np.ndarray], n_rounds: int, **para
     return model.history_.iloc[2:]
 
 
-@cache
-def load(folder: Path) -> list[np.ndarray]:
+@lru_cache(maxsize=1)
+def load(folder: Path) -> tuple[np.ndarray, ...]:
     """Return X, y and clients."""
-    return [np.load(folder / f"{name}.npy") for name in ("X", "y", "clients")]
+    return tuple(np.load(folder / f"{name}.npy") for name in ("X", "y", "clients"))
 
 
 def fit_files(work: Workload, folder: Path, n_rounds: int, **params) -> pd.DataFrame:

@@ -42,9 +42,10 @@ def workloads(found: list[dict]) -> Iterator[str]:
     yield ""
     yield (
         "Seconds a round on one core, float32, polls and aggregation included; in brackets the "
-        "same over the floor. Medians of rounds taken in turns, all in one run. The floor is the "
-        "larger of two times: the FLOPs of the round's products at this core's measured rate, and "
-        "the bytes of the rows that it has to read from memory, at the measured rate of gathers."
+        "same over the floor. Medians of rounds taken in turns, all in one run, each contestant "
+        "in a process of its own. The floor is the larger of two times: the FLOPs of the round's "
+        "products at this core's measured rate, and the bytes of the rows that it has to read from "
+        "memory, at the measured rate of gathers."
     )
     yield ""
     for info in found:
@@ -149,7 +150,8 @@ def report(data: dict) -> Iterator[str]:
         ),
         "modules": (
             "Other modules",
-            "Seconds a round of 12 of 500 clients, about 120 images each, on one core.",
+            "Seconds a round of 12 of 500 clients, about 120 images each, on one core and "
+            "in one process.",
             ("module", "engine='auto' takes", "floor"),
         ),
         "polling": ("Polls", "Seconds of a poll of 100 clients with 60 images each.", ("floor",)),

@@ -57,7 +57,9 @@ def test_workload(benchmark, compare, one_core, own_process, folders, workload):
         print(f"  {name} is left out: {reason}")
 
 
-def contestants_of_skfed(own_process, work: Workload, folder: Path, rounds: int, floor: Floor):
+def contestants_of_skfed(
+    own_process, work: Workload, folder: Path, rounds: int, floor: Floor
+) -> dict:
     fit_stacked = own_process(fit_files, work, folder, rounds, engine="stacked")
     fit_loop = own_process(fit_files, work, folder, max(1, rounds // 5), engine="loop")
 
