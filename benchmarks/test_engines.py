@@ -255,10 +255,10 @@ def test_gpu(benchmark, compare, folders):
     """Compare the stacked engine with the loop engine on W3 on a GPU."""
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
-    work, data = WORKLOADS["W3"], load(folders["W3"])
+    work, folder = WORKLOADS["W3"], folders["W3"]
 
     def time_rounds(engine: str, n_rounds: int) -> list[float]:
-        history = fit_rounds(work, data, n_rounds, engine=engine, device="cuda")
+        history = fit_files(work, folder, n_rounds, engine=engine, device="cuda")
         return history["round_seconds"].tolist()
 
     contestants = {
