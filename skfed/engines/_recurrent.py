@@ -1,69 +1,14 @@
 """Recurrent layers of many clients at once, inside ``torch.func.vmap``.
 
-torch.func has no batching rule for them. Each step in time is here a few operations on the stacks
-of all clients. Tensors are (client, row, feature); those of all steps (client, row, time, feature).
+torch.func has no batching rule for them. Here they are layers of stacks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-Tensors = tuple[torch.Tensor, ...]
-
-#: Multiplies vectors by the gates' weights, and adds the bias if there is one.
-Product = Callable[[torch.Tensor], torch.Tensor]
-
-#: Takes the initial state, the products of the gates' weights with the input at each time, and what
-#: multiplies h; yields the state after each time. A state is the hidden state h and, in an LSTM,
-#: the cell state c. Cells are generators: CPython keeps the frames of functions, but not those of
-#: generators, in blocks of memory, and may take a block and give it back with each call.
-Cell = Callable[[Tensors, Tensors, Product], Iterator[Tensors]]
-
-
-def _gru(state: Tensors, from_inputs: Tensors, product: Product) -> Iterator[Tensors]:
-    (h,) = state
-    sizes = [2 * h.shape[2], h.shape[2]]
-    for from_input in from_inputs:
-        gates_of_input, new_of_input = from_input.split_with_sizes(sizes, 2)
-        gates_of_hidden, new_of_hidden = product(h).split_with_sizes(sizes, 2)
-        reset_gate, update_gate = (gates_of_input + gates_of_hidden).sigmoid().chunk(2, 2)
-        new = torch.addcmul(new_of_input, reset_gate, new_of_hidden).tanh()
-        h = torch.lerp(new, h, update_gate)
-        yield (h,)
-
-
-def _lstm(state: Tensors, from_inputs: Tensors, product: Product) -> Iterator[Tensors]:
-    h, c = state
-    sizes = [2 * c.shape[2], c.shape[2], c.shape[2]]
-    for from_input in from_inputs:
-        gates, new, output_gate = (from_input + product(h)).split_with_sizes(sizes, 2)
-        input_gate, forget_gate = gates.sigmoid().chunk(2, 2)
-        c = torch.addcmul(forget_gate * c, input_gate, new.tanh())
-        h = output_gate.sigmoid() * c.tanh()
-        yield h, c
-
-
-def _rnn(
-    activation: Callable[[torch.Tensor], torch.Tensor],
-    state: Tensors,
-    from_inputs: Tensors,
-    product: Product,
-) -> Iterator[Tensors]:
-    (h,) = state
-    for from_input in from_inputs:
-        h = activation(from_input + product(h))
-        yield (h,)
-
-
-_CELLS: dict[Any, Cell] = {
-    torch.gru: _gru,
-    torch.lstm: _lstm,
-    torch.rnn_tanh: partial(_rnn, torch.tanh),
-    torch.rnn_relu: partial(_rnn, torch.relu),
-}
+from skfed.engines._recurrent_layer import CELLS, Cell, RecurrentLayer, Tensors
 
 
 class StackedRecurrence(TorchFunctionMode):
@@ -74,13 +19,13 @@ class StackedRecurrence(TorchFunctionMode):
     """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function not in _CELLS or kwargs or not _is_plain(*args):
+        if function not in CELLS or kwargs or not _is_plain(*args):
             return function(*args, **(kwargs or {}))
         X, state, weights, _, n_layers, _, _, bidirectional, batch_first = args
         states = (state,) if torch.is_tensor(state) else tuple(state)
         numbers = n_layers, 1 + bidirectional, len(states)
         inputs = X if batch_first else X.transpose(0, 1)
-        output, *last = _Stacks.apply(_CELLS[function], *numbers, inputs, *states, *weights)
+        output, *last = _Stacks.apply(CELLS[function], *numbers, inputs, *states, *weights)
         return output if batch_first else output.transpose(0, 1).contiguous(), *last
 
 
@@ -151,22 +96,11 @@ def _one_layer(
     inputs: torch.Tensor,
     state: Tensors,
     weights: Sequence[torch.Tensor],
-    backward: bool,
+    reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:
     """Return the outputs of a layer in one direction of time, and its last state."""
     weight_ih, weight_hh, *biases = weights
-    bias_ih, bias_hh = (bias.unsqueeze(1) for bias in biases) if biases else (None, None)
-    products = _product(weight_ih, bias_ih)(inputs.flatten(1, 2))
-    steps = products.unflatten(1, inputs.shape[1:3]).unbind(2)
-    if backward:
-        steps = steps[::-1]
-    states = list(cell(state, steps, _product(weight_hh, bias_hh)))
-    outputs = [h for h, *_ in (states[::-1] if backward else states)]
-    return torch.stack(outputs, 2), states[-1]
-
-
-def _product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
-    """Return the function that multiplies vectors by weights, and adds the bias."""
-    if bias is None:
-        return partial(torch.bmm, mat2=weight.mT)
-    return partial(torch.baddbmm, bias, batch2=weight.mT)
+    outputs, *others = RecurrentLayer.apply(
+        cell, reverse, inputs, weight_ih, weight_hh, *(biases or (None, None)), *state
+    )
+    return outputs, (outputs.select(2, 0 if reverse else -1), *others)

@@ -24,8 +24,8 @@ class BatchedModule:
         computed together.
     by_autograd : bool, default=False
         Whether autograd differentiates the batched losses, for modules with recurrent layers:
-        ``StackedRecurrence`` has no gradient of its own. Else torch.func differentiates the loss of
-        each client, which is faster for linear layers: their gradients are contiguous.
+        ``RecurrentLayer`` has gradients for autograd alone. Else torch.func differentiates the loss
+        of each client, which is faster for linear layers: their gradients are contiguous.
     """
 
     ignored: int | None = None

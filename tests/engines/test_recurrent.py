@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from skfed import FederatedClassifier
 from skfed.engines._recurrent import StackedRecurrence
+from skfed.engines._recurrent_layer import CELLS, RecurrentLayer
 
 
 class Reader(nn.Module):
@@ -126,6 +128,44 @@ def test_each_module_on_ragged_clients(ragged, module):
         assert moved > 1e-4 if after.requires_grad else moved == 0
 
 
+def test_gradients_by_hand():
+    """One unit of ReLU, with weights of 3 and 4 and no biases, reads 1 and 2.
+
+    h is 3 * 1 = 3, then 3 * 2 + 4 * 3 = 18. The last is 3 x_2 + 4 * 3 x_1.
+    """
+    inputs = torch.tensor([1.0, 2.0], requires_grad=True)
+    weight_ih, weight_hh, initial = (torch.tensor([w], requires_grad=True) for w in (3.0, 4.0, 0.0))
+    stacks = [one.view(1, 1, 1) for one in (weight_ih, weight_hh)]
+    (outputs,) = RecurrentLayer.apply(
+        CELLS[torch.rnn_relu], False, inputs.view(1, 1, 2, 1), *stacks, None, None,
+        initial.view(1, 1, 1),
+    )  # fmt: skip
+    assert outputs.flatten().tolist() == [3, 18]
+    outputs[0, 0, 1].sum().backward()
+    assert inputs.grad.tolist() == [12, 3]
+    assert weight_ih.grad.item() == 2 + 4 * 1
+    assert weight_hh.grad.item() == 3  # h after the first step; that before it is 0
+    assert initial.grad.item() == 4 * 4
+
+
+CELL_GATES = {torch.gru: 3, torch.lstm: 4, torch.rnn_tanh: 1, torch.rnn_relu: 1}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kind", CELL_GATES, ids=lambda kind: kind.__name__)
+def test_gradients_are_those_of_finite_differences(kind, reverse):
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape):
+        return torch.randn(2, *shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    gates = CELL_GATES[kind] * 3
+    arguments = [drawn(4, 5, 2), drawn(gates, 2), drawn(gates, 3), drawn(gates), drawn(gates)]
+    states = [drawn(4, 3) for _ in range(2 if kind is torch.lstm else 1)]
+    layer = partial(RecurrentLayer.apply, CELLS[kind], reverse)
+    assert torch.autograd.gradcheck(layer, (*arguments, *states))
+
+
 @pytest.mark.parametrize("module", ["gru", "lstm in both directions", "tanh", "relu of two layers"])
 def test_no_function_of_python_is_called_at_each_step_in_time(module):
     """Resuming a generator is not counted: it keeps its own frame."""
@@ -135,23 +175,29 @@ def test_no_function_of_python_is_called_at_each_step_in_time(module):
 
 
 def _count_calls(rnn, X):
-    """Return how many calls of Python functions the layer takes for a stack of inputs."""
+    """Return how many calls of Python functions the layer takes for a stack of inputs.
+
+    Those of the gradients are counted too.
+    """
     n_calls = 0
 
     def count(frame, event, argument):
         nonlocal n_calls
         n_calls += event == "call" and not frame.f_code.co_flags & inspect.CO_GENERATOR
 
-    def run(rows):
+    def counted(function, *arguments):
         sys.setprofile(count)
         try:
-            return rnn(rows)[0]
+            return function(*arguments)
         finally:
             sys.setprofile(None)
 
     rnn.batch_first = True
     with StackedRecurrence():
-        torch.func.vmap(run)(X.transpose(1, 2))
+        outputs = torch.func.vmap(lambda rows: counted(rnn, rows)[0])(X.transpose(1, 2))
+    n_forward = n_calls
+    counted(outputs.sum().backward)
+    assert n_calls > n_forward
     return n_calls
 
 
