@@ -48,10 +48,11 @@ _ELEMENTWISE_OPTIMIZERS = (
 )
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
-_LARGE_STEP = 2**20  # bytes of a client's model and rows beyond which dispatch matters little
-_LARGE_LOOP = 4 * 2**20  # the same with layers of many small operations, one after the other
-_LOOPS_OVER_TIME = nn.GRU | nn.RNN
-_LARGE_OPERATIONS = nn.LSTM | nn.Conv1d | nn.Conv2d | nn.Conv3d  # oneDNN computes an LSTM at once
+# Bytes of a client's model and rows beyond which dispatch matters little: of most modules; with an
+# LSTM, which oneDNN computes at once in the loop; and with other recurrent layers, of many small
+# operations.
+_LARGE_STEP, _LARGE_LSTM, _LARGE_LOOP = 2**20, 7 * 2**18, 8 * 2**20
+_CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def make_engine(
@@ -178,8 +179,10 @@ class _Speed:
     @classmethod
     def of(cls, net: NeuralNet, n_rows: int) -> "_Speed":
         """Return what is known of a net before it is run, whose batches have ``n_rows``."""
-        loops = _has(net, _LOOPS_OVER_TIME) and not _has(net, _LARGE_OPERATIONS)
-        return cls(model_bytes(net), n_rows, _LARGE_LOOP if loops else _LARGE_STEP)
+        limit = _LARGE_STEP
+        if _has(net, nn.RNNBase) and not _has(net, _CONVOLUTIONS):
+            limit = _LARGE_LSTM if _has(net, nn.LSTM) else _LARGE_LOOP
+        return cls(model_bytes(net), n_rows, limit)
 
     def check_size(self, row_bytes: int) -> None:
         """Raise CannotStack where a client's model and rows are large."""

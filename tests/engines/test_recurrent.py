@@ -282,8 +282,9 @@ TOO_LARGE = "loop: on a CPU, a step with so much to compute gains nothing"
     ("layer", "batch_size", "chosen"),
     [
         (nn.GRU(28, 64, batch_first=True), 32, "stacked: torch.func"),
-        (nn.GRU(28, 256, batch_first=True), 32, TOO_LARGE),
-        (nn.LSTM(28, 8, batch_first=True), 8, "stacked: torch.func"),
+        (nn.GRU(28, 256, batch_first=True), 32, "stacked: torch.func"),
+        (nn.GRU(28, 512, batch_first=True), 32, TOO_LARGE),
+        (nn.LSTM(28, 16, batch_first=True), 32, "stacked: torch.func"),
         (nn.LSTM(28, 128, batch_first=True), 8, TOO_LARGE),
     ],
     ids=str,
