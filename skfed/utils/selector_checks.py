@@ -13,7 +13,6 @@ from itertools import product
 
 import numpy as np
 import torch
-from sklearn import config_context
 from sklearn.base import clone
 
 from skfed.selection import BaseSelector, Cohort
@@ -300,11 +299,10 @@ def _same(one: Cohort, other: Cohort) -> bool:
 def _frequencies(selector: BaseSelector, **view) -> np.ndarray:
     """Return the mean count and the mean weight of each client in a cohort."""
     totals = np.zeros((2, _N_CLIENTS))
-    with config_context(skip_parameter_validation=True):  # a fifth of the time
-        for seed in range(_N_DRAWS):
-            cohort = selector.select(_round(seed=seed, **view))
-            totals[0] += np.bincount(cohort.clients, minlength=_N_CLIENTS)
-            totals[1] += np.bincount(cohort.clients, cohort.weights, minlength=_N_CLIENTS)
+    for seed in range(_N_DRAWS):
+        cohort = selector.select(_round(seed=seed, **view))
+        totals[0] += np.bincount(cohort.clients, minlength=_N_CLIENTS)
+        totals[1] += np.bincount(cohort.clients, cohort.weights, minlength=_N_CLIENTS)
     return totals / _N_DRAWS
 
 
