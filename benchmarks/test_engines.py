@@ -210,7 +210,10 @@ MODULES = {
     "CNN": Convolutions,
     "GRU": Recurrent,
     "GRU, 64 units": partial(Recurrent, n_units=64),
+    "GRU, 256 units": partial(Recurrent, n_units=256),
     "LSTM": partial(Recurrent, nn.LSTM),
+    "LSTM, 64 units": partial(Recurrent, nn.LSTM, 64),
+    "RNN, 64 units": partial(Recurrent, nn.RNN, 64),
     "layer normalisation": Normalised,
 }
 
