@@ -48,10 +48,10 @@ _ELEMENTWISE_OPTIMIZERS = (
 )
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
-# Bytes of a client's model and rows beyond which dispatch matters little: of most modules; with an
-# LSTM, which oneDNN computes at once in the loop; and with other recurrent layers, of many small
-# operations.
-_LARGE_STEP, _LARGE_LSTM, _LARGE_LOOP = 2**20, 7 * 2**18, 8 * 2**20
+# Bytes of a client's model and rows beyond which dispatch matters little.
+_LARGE_STEP = 2**20
+_LARGE_LSTM = 7 * 2**18  # in the loop oneDNN computes a whole layer of float32 at once
+_LARGE_LOOP = 8 * 2**20  # of other recurrent layers, where each step in time is many operations
 _CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 

@@ -1,6 +1,6 @@
 """Recurrent layers of many clients at once, inside ``torch.func.vmap``.
 
-torch.func has no batching rule for them. Here they are layers of stacks.
+torch.func has no batching rule for them. Here each is applied to the stacks of all clients.
 """
 
 from collections.abc import Sequence
@@ -100,7 +100,7 @@ def _one_layer(
 ) -> tuple[torch.Tensor, Tensors]:
     """Return the outputs of a layer in one direction of time, and its last state."""
     weight_ih, weight_hh, *biases = weights
-    outputs, *others = RecurrentLayer.apply(
+    outputs, *cell_state = RecurrentLayer.apply(
         cell, reverse, inputs, weight_ih, weight_hh, *(biases or (None, None)), *state
     )
-    return outputs, (outputs.select(2, 0 if reverse else -1), *others)
+    return outputs, (outputs.select(2, 0 if reverse else -1), *cell_state)

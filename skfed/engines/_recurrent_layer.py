@@ -1,12 +1,13 @@
 """A recurrent layer of many clients at once, in one direction of time, with its gradients.
 
-The gradients are written here: a step in time is so little to compute that autograd's own work, and
-the operations that are not needed, take much of the time. Tensors of a step are (client, row,
-feature); those of all steps (client, row, time, feature).
+The gradients are written here: a step in time is so little to compute that recording it takes
+autograd much of the time. Tensors of a step are (client, row, feature); those of all steps (client,
+row, time, feature).
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,13 @@ Tensors = tuple[torch.Tensor, ...]
 
 #: Multiplies vectors by the gates' weights, and adds the bias if there is one.
 Product = Callable[[torch.Tensor], torch.Tensor]
+
+#: The state after each time, and what the backward pass needs of the step.
+Forward = Iterator[tuple[Tensors, Tensors]]
+
+#: The gradients with respect to the product with the input, to that with h, and to the state before
+#: each step. The next step may overwrite the first two.
+Backward = Iterator[Tensors]
 
 
 class Cell(NamedTuple):
@@ -29,20 +37,18 @@ class Cell(NamedTuple):
     ----------
     forward : callable
         Takes the initial state, the products of the gates' weights with the input at each time, and
-        what multiplies h; yields the state after each time, and what ``backward`` needs of it, of
-        which h before it comes first.
+        what multiplies h. Of what it yields for the backward pass, h before the step comes first.
     backward : callable
-        Takes what ``forward`` has yielded for it, the last first; the gradient with respect to each
-        output, the last first, and zeros at the end; those of the last state other than h; and the
-        weights that multiply h. Yields the gradients with respect to the product with the input,
-        to that with h, and to the state before. The next step may overwrite the first two.
+        Takes what ``forward`` has yielded for it, the last first; the gradients with respect to the
+        outputs, the last first, then zeros, since the initial h is no output; those with respect to
+        the last state other than h; and the weights that multiply h.
     """
 
-    forward: Callable[[Tensors, Tensors, Product], Iterator[tuple[Tensors, Tensors]]]
-    backward: Callable[[Sequence[Tensors], Tensors, Tensors, torch.Tensor], Iterator[Tensors]]
+    forward: Callable[[Tensors, Tensors, Product], Forward]
+    backward: Callable[[Sequence[Tensors], Tensors, Tensors, torch.Tensor], Backward]
 
 
-def _gru(state, from_inputs, product):
+def _gru(state: Tensors, from_inputs: Tensors, product: Product) -> Forward:
     (h,) = state
     sizes = [2 * h.shape[2], h.shape[2]]
     for from_input in from_inputs:
@@ -56,7 +62,9 @@ def _gru(state, from_inputs, product):
         yield (h,), kept
 
 
-def _gru_backward(kept, grad_outputs, grad_state, weight):
+def _gru_backward(
+    kept: Sequence[Tensors], grad_outputs: Tensors, grad_state: Tensors, weight: torch.Tensor
+) -> Backward:
     grad, *others = grad_outputs
     shape = *grad.shape[:2], weight.shape[1]
     grad_input, grad_hidden = weight.new_empty(shape), weight.new_empty(shape)
@@ -77,13 +85,13 @@ def _gru_backward(kept, grad_outputs, grad_state, weight):
         yield grad_input, grad_hidden, grad
 
 
-def _lstm(state, from_inputs, product):
+def _lstm(state: Tensors, from_inputs: Tensors, product: Product) -> Forward:
     h, c = state
     sizes = [2 * c.shape[2], c.shape[2], c.shape[2]]
     for from_input in from_inputs:
         gates = from_input + product(h)
-        of_state, new, output_gate = gates.split_with_sizes(sizes, 2)
-        input_gate, forget_gate = of_state.sigmoid_().chunk(2, 2)
+        two_gates, new, output_gate = gates.split_with_sizes(sizes, 2)
+        input_gate, forget_gate = two_gates.sigmoid_().chunk(2, 2)
         before = h, c
         c = torch.addcmul(forget_gate * c, input_gate, new.tanh_())
         squashed = c.tanh()
@@ -91,38 +99,42 @@ def _lstm(state, from_inputs, product):
         yield (h, c), (*before, gates, squashed)
 
 
-def _lstm_backward(kept, grad_outputs, grad_state, weight):
+def _lstm_backward(
+    kept: Sequence[Tensors], grad_outputs: Tensors, grad_state: Tensors, weight: torch.Tensor
+) -> Backward:
     grad, *others = grad_outputs
     (grad_c,) = grad_state
     grad_product = weight.new_empty(*grad.shape[:2], weight.shape[1])
     sizes = [2 * grad.shape[2], grad.shape[2], grad.shape[2]]
-    grad_of_state, grad_new, grad_output_gate = grad_product.split_with_sizes(sizes, 2)
-    grad_input_gate, grad_forget_gate = grad_of_state.chunk(2, 2)
+    grad_two_gates, grad_new, grad_output_gate = grad_product.split_with_sizes(sizes, 2)
+    grad_input_gate, grad_forget_gate = grad_two_gates.chunk(2, 2)
     for (_, c, gates, squashed), grad_output in zip(kept, others, strict=True):
-        of_state, new, output_gate = gates.split_with_sizes(sizes, 2)
-        input_gate, forget_gate = of_state.chunk(2, 2)
-        by_squashed = grad * output_gate
-        grad_c = grad_c + by_squashed.addcmul_(by_squashed * squashed, squashed, value=-1)
+        two_gates, new, output_gate = gates.split_with_sizes(sizes, 2)
+        input_gate, forget_gate = two_gates.chunk(2, 2)
+        grad_tanh = grad * output_gate
+        grad_c = grad_c + grad_tanh.addcmul_(grad_tanh * squashed, squashed, value=-1)
         torch.mul(grad, squashed, out=grad_output_gate)
         torch.mul(grad_c, new, out=grad_input_gate)
         torch.mul(grad_c, c, out=grad_forget_gate)
-        by_new = grad_c * input_gate
-        torch.addcmul(by_new, by_new * new, new, value=-1, out=grad_new)
-        grad_of_state.addcmul_(grad_of_state, of_state, value=-1).mul_(of_state)
+        grad_tanh = grad_c * input_gate
+        torch.addcmul(grad_tanh, grad_tanh * new, new, value=-1, out=grad_new)
+        grad_two_gates.addcmul_(grad_two_gates, two_gates, value=-1).mul_(two_gates)
         grad_output_gate.addcmul_(grad_output_gate, output_gate, value=-1).mul_(output_gate)
         grad_c = grad_c * forget_gate
         grad = torch.baddbmm(grad_output, grad_product, weight)
         yield grad_product, grad_product, grad, grad_c
 
 
-def _rnn(activation, state, from_inputs, product):
+def _rnn(activation: Callable, state: Tensors, from_inputs: Tensors, product: Product) -> Forward:
     (h,) = state
     for from_input in from_inputs:
         before, h = h, activation(from_input + product(h))
         yield (h,), (before, h)
 
 
-def _tanh_backward(kept, grad_outputs, grad_state, weight):
+def _tanh_backward(
+    kept: Sequence[Tensors], grad_outputs: Tensors, grad_state: Tensors, weight: torch.Tensor
+) -> Backward:
     grad, *others = grad_outputs
     for (_, h), grad_output in zip(kept, others, strict=True):
         grad_product = torch.addcmul(grad, grad * h, h, value=-1)
@@ -130,7 +142,9 @@ def _tanh_backward(kept, grad_outputs, grad_state, weight):
         yield grad_product, grad_product, grad
 
 
-def _relu_backward(kept, grad_outputs, grad_state, weight):
+def _relu_backward(
+    kept: Sequence[Tensors], grad_outputs: Tensors, grad_state: Tensors, weight: torch.Tensor
+) -> Backward:
     grad, *others = grad_outputs
     for (_, h), grad_output in zip(kept, others, strict=True):
         grad_product = grad.masked_fill(h <= 0, 0)
@@ -159,9 +173,9 @@ class RecurrentLayer(torch.autograd.Function):
         products = _product(weight_ih, bias_ih)(inputs.flatten(1, 2))
         steps = products.unflatten(1, inputs.shape[1:3]).unbind(2)
         found = cell.forward(state, steps[::-1] if reverse else steps, _product(weight_hh, bias_hh))
-        states, ctx.kept = zip(*found, strict=True)
+        states, kept = zip(*found, strict=True)
         ctx.cell, ctx.reverse, ctx.has_biases = cell, reverse, bias_ih is not None
-        ctx.save_for_backward(inputs, weight_ih, weight_hh)
+        ctx.save_for_backward(inputs, weight_ih, weight_hh, *chain.from_iterable(kept))
         outputs = [h for h, *_ in (states[::-1] if reverse else states)]
         return torch.stack(outputs, 2), *states[-1][1:]
 
@@ -169,29 +183,41 @@ class RecurrentLayer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_outputs, *grad_state):
         """Return the gradients with respect to the arguments of ``forward``."""
-        inputs, weight_ih, weight_hh = ctx.saved_tensors
-        xs, grads, kept = inputs.unbind(2), grad_outputs.unbind(2), ctx.kept[::-1]
-        if not ctx.reverse:
-            xs, grads = xs[::-1], grads[::-1]
-        grads = *grads, torch.zeros_like(grads[0])
-        steps = ctx.cell.backward(kept, grads, grad_state, weight_hh)
-        # Sums over the steps: the gradient of a weight, and that of a bias by row.
+        inputs, weight_ih, weight_hh, *kept = ctx.saved_tensors
+        xs, grads, kept = _last_first(ctx.reverse, inputs, grad_outputs, kept)
+        grad_ih, grad_hh = torch.zeros_like(weight_ih), torch.zeros_like(weight_hh)
         shape = *grads[0].shape[:2], weight_ih.shape[1]
-        of_ih, of_hh = ((torch.zeros_like(w), w.new_zeros(shape)) for w in (weight_ih, weight_hh))
+        rows_ih, rows_hh = weight_ih.new_zeros(shape), weight_hh.new_zeros(shape)  # of the biases
         grad_inputs = []
-        for x, (h, *_), grads_of_step in zip(xs, kept, steps, strict=True):
-            grad_input, grad_hidden, *grad_state = grads_of_step
-            of_ih[0].baddbmm_(grad_input.mT, x)
-            of_ih[1].add_(grad_input)
-            of_hh[0].baddbmm_(grad_hidden.mT, h)
-            of_hh[1].add_(grad_hidden)
+        steps = ctx.cell.backward(kept, grads, grad_state, weight_hh)
+        for x, (h, *_), step in zip(xs, kept, steps, strict=True):
+            grad_input, grad_hidden, *grad_state = step
+            grad_ih.baddbmm_(grad_input.mT, x)
+            grad_hh.baddbmm_(grad_hidden.mT, h)
+            if ctx.has_biases:
+                rows_ih.add_(grad_input)
+                rows_hh.add_(grad_hidden)
             if ctx.needs_input_grad[2]:
                 grad_inputs.append(torch.bmm(grad_input, weight_ih))
-        if not ctx.reverse:
-            grad_inputs.reverse()
-        of_inputs = torch.stack(grad_inputs, 2) if grad_inputs else None
-        biases = (of_ih[1].sum(1), of_hh[1].sum(1)) if ctx.has_biases else (None, None)
-        return None, None, of_inputs, of_ih[0], of_hh[0], *biases, *grad_state
+        order = slice(None, None, 1 if ctx.reverse else -1)
+        by_inputs = torch.stack(grad_inputs[order], 2) if grad_inputs else None
+        biases = (rows_ih.sum(1), rows_hh.sum(1)) if ctx.has_biases else (None, None)
+        return None, None, by_inputs, grad_ih, grad_hh, *biases, *grad_state
+
+
+def _last_first(
+    reverse: bool, inputs: torch.Tensor, grad_outputs: torch.Tensor, kept: Sequence[torch.Tensor]
+) -> tuple[Tensors, Tensors, list[Sequence[torch.Tensor]]]:
+    """Return the inputs, the gradients and what was kept of each step, the last step first.
+
+    After the gradients with respect to the outputs there are zeros.
+    """
+    xs, grads = inputs.unbind(2), grad_outputs.unbind(2)
+    if not reverse:
+        xs, grads = xs[::-1], grads[::-1]
+    size = len(kept) // len(xs)
+    of_steps = [kept[i : i + size] for i in range(0, len(kept), size)]
+    return xs, (*grads, torch.zeros_like(grads[0])), of_steps[::-1]
 
 
 def _product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:

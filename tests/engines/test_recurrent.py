@@ -135,13 +135,11 @@ def test_gradients_by_hand():
     """
     inputs = torch.tensor([1.0, 2.0], requires_grad=True)
     weight_ih, weight_hh, initial = (torch.tensor([w], requires_grad=True) for w in (3.0, 4.0, 0.0))
-    stacks = [one.view(1, 1, 1) for one in (weight_ih, weight_hh)]
-    (outputs,) = RecurrentLayer.apply(
-        CELLS[torch.rnn_relu], False, inputs.view(1, 1, 2, 1), *stacks, None, None,
-        initial.view(1, 1, 1),
-    )  # fmt: skip
+    ih, hh, h = (one.view(1, 1, 1) for one in (weight_ih, weight_hh, initial))
+    cell, sequence = CELLS[torch.rnn_relu], inputs.view(1, 1, 2, 1)
+    (outputs,) = RecurrentLayer.apply(cell, False, sequence, ih, hh, None, None, h)
     assert outputs.flatten().tolist() == [3, 18]
-    outputs[0, 0, 1].sum().backward()
+    outputs[0, 0, 1].backward()
     assert inputs.grad.tolist() == [12, 3]
     assert weight_ih.grad.item() == 2 + 4 * 1
     assert weight_hh.grad.item() == 3  # h after the first step; that before it is 0
@@ -151,19 +149,43 @@ def test_gradients_by_hand():
 CELL_GATES = {torch.gru: 3, torch.lstm: 4, torch.rnn_tanh: 1, torch.rnn_relu: 1}
 
 
+def drawn_arguments(kind):
+    """Return random inputs, parameters and initial states of two clients for ``RecurrentLayer``."""
+    generator = torch.Generator().manual_seed(0)
+    gates = CELL_GATES[kind] * 3
+    shapes = [(4, 5, 2), (gates, 2), (gates, 3), (gates,), (gates,), (4, 3), (4, 3)]
+    return [
+        torch.randn(2, *shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for shape in shapes[: 7 if kind is torch.lstm else 6]
+    ]
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("kind", CELL_GATES, ids=lambda kind: kind.__name__)
 def test_gradients_are_those_of_finite_differences(kind, reverse):
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn(*shape):
-        return torch.randn(2, *shape, generator=generator, dtype=torch.float64, requires_grad=True)
-
-    gates = CELL_GATES[kind] * 3
-    arguments = [drawn(4, 5, 2), drawn(gates, 2), drawn(gates, 3), drawn(gates), drawn(gates)]
-    states = [drawn(4, 3) for _ in range(2 if kind is torch.lstm else 1)]
     layer = partial(RecurrentLayer.apply, CELLS[kind], reverse)
-    assert torch.autograd.gradcheck(layer, (*arguments, *states))
+    assert torch.autograd.gradcheck(layer, drawn_arguments(kind))
+
+
+@pytest.mark.parametrize("kind", CELL_GATES, ids=lambda kind: kind.__name__)
+def test_nan_of_one_client_changes_no_bit_of_another(kind):
+    """And a second backward pass has the gradients of the first."""
+    found = []
+    for value in (1.0, torch.nan):
+        inputs, *others = drawn_arguments(kind)
+        inputs.data[0, 1, 2] = value
+        outputs, *_ = RecurrentLayer.apply(CELLS[kind], False, inputs, *others)
+        weights = torch.arange(1.0, 6).unsqueeze(1)  # another for each step
+        total = (weights * outputs).sum((1, 2, 3)).sum()
+        first, second = (
+            torch.autograd.grad(total, [inputs, *others], retain_graph=True) for _ in range(2)
+        )
+        for one, other in zip(first, second, strict=True):
+            assert torch.equal(one.nan_to_num(0), other.nan_to_num(0))
+        found.append([outputs, *first])
+    assert found[1][0][0].isnan().any()
+    for finite, other in zip(*found, strict=True):
+        assert torch.equal(other[1], finite[1])
 
 
 @pytest.mark.parametrize("module", ["gru", "lstm in both directions", "tanh", "relu of two layers"])
@@ -175,10 +197,7 @@ def test_no_function_of_python_is_called_at_each_step_in_time(module):
 
 
 def _count_calls(rnn, X):
-    """Return how many calls of Python functions the layer takes for a stack of inputs.
-
-    Those of the gradients are counted too.
-    """
+    """Return how many Python functions outputs and gradients call for a stack of inputs."""
     n_calls = 0
 
     def count(frame, event, argument):

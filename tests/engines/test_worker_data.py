@@ -250,3 +250,5 @@ def test_rows_reach_processes_that_get_work_in_turn(
     if budget > 1:
         assert 6 * n <= sum(n_sent) <= 6 * (2 if have_addresses else 3) * n
         assert sum(n_sent[-2:]) == 0
+    else:
+        assert sum(n_sent) >= 6 * params["n_rounds"]
