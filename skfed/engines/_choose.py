@@ -48,11 +48,15 @@ _ELEMENTWISE_OPTIMIZERS = (
 )
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
-# Bytes of a client's model and rows beyond which dispatch matters little.
+# Bytes of a client's model and rows beyond which dispatch matters little: of most modules, and of
+# those with such layers, where the smallest holds.
 _LARGE_STEP = 2**20
-_LARGE_LSTM = 7 * 2**18  # in the loop oneDNN computes a whole layer of float32 at once
-_LARGE_LOOP = 8 * 2**20  # of other recurrent layers, where each step in time is many operations
-_CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_LARGE_BY_LAYER: dict[type | UnionType, int] = {
+    nn.Conv1d | nn.Conv2d | nn.Conv3d: _LARGE_STEP,
+    nn.LSTM: 7 * 2**18,  # in the loop oneDNN computes a whole layer of float32 at once
+    nn.RNN: 4 * 2**20,
+    nn.GRU: 8 * 2**20,
+}
 
 
 def make_engine(
@@ -179,10 +183,8 @@ class _Speed:
     @classmethod
     def of(cls, net: NeuralNet, n_rows: int) -> "_Speed":
         """Return what is known of a net before it is run, whose batches have ``n_rows``."""
-        limit = _LARGE_STEP
-        if _has(net, nn.RNNBase) and not _has(net, _CONVOLUTIONS):
-            limit = _LARGE_LSTM if _has(net, nn.LSTM) else _LARGE_LOOP
-        return cls(model_bytes(net), n_rows, limit)
+        limits = (limit for kind, limit in _LARGE_BY_LAYER.items() if _has(net, kind))
+        return cls(model_bytes(net), n_rows, min(limits, default=_LARGE_STEP))
 
     def check_size(self, row_bytes: int) -> None:
         """Raise CannotStack where a client's model and rows are large."""

@@ -305,6 +305,8 @@ TOO_LARGE = "loop: on a CPU, a step with so much to compute gains nothing"
         (nn.GRU(28, 512, batch_first=True), 32, TOO_LARGE),
         (nn.LSTM(28, 16, batch_first=True), 32, "stacked: torch.func"),
         (nn.LSTM(28, 128, batch_first=True), 8, TOO_LARGE),
+        (nn.RNN(28, 512, batch_first=True), 32, "stacked: torch.func"),
+        (nn.RNN(28, 768, batch_first=True), 32, TOO_LARGE),
     ],
     ids=str,
 )
