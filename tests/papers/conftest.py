@@ -1,6 +1,7 @@
 """Runs of the papers' benchmarks in this process, since a process takes seconds to start."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -15,10 +16,25 @@ class OneThread(ThreadPoolExecutor):
         super().__init__(1, **settings)
 
 
-@pytest.fixture
-def in_this_process(monkeypatch):
-    """Make runs in a thread of this process."""
+@contextmanager
+def runs_in_a_thread():
     n_threads = torch.get_num_threads()
-    monkeypatch.setattr(runner, "ProcessPoolExecutor", OneThread)
-    yield
-    torch.set_num_threads(n_threads)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runner, "ProcessPoolExecutor", OneThread)
+            yield
+    finally:
+        torch.set_num_threads(n_threads)
+
+
+@pytest.fixture
+def in_this_process():
+    """Make runs in a thread of this process."""
+    with runs_in_a_thread():
+        yield
+
+
+@pytest.fixture(scope="session")
+def make_in_this_process():
+    """Return a function that makes runs in a thread of this process."""
+    return runs_in_a_thread()(runner.run_missing)

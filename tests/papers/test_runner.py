@@ -48,10 +48,10 @@ def tables(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """Make all runs once, as a worker takes seconds to start."""
+def finished(tmp_path_factory, make_in_this_process):
+    """Return tables with all runs."""
     tables = Tables(tmp_path_factory.mktemp("finished"))
-    run_missing(tables, RUNS, jobs=2)
+    make_in_this_process(tables, RUNS, jobs=1)
     return tables
 
 
@@ -69,6 +69,11 @@ def test_a_table_has_a_row_for_each_round_strategy_and_seed(finished):
     assert (table.groupby("strategy")["n_trained"].mean() == [1, 3]).all()
     assert table["global_loss"].notna().all()  # in each of the last ten rounds
     assert table["test_accuracy"].between(0, 1).all()
+
+
+def test_processes_make_the_same_tables(finished, tables):
+    run_missing(tables, RUNS, jobs=2)
+    pd.testing.assert_frame_equal(tables.read(SETTING), finished.read(SETTING))
 
 
 def test_only_unfinished_runs_are_made(filled, in_this_process):
