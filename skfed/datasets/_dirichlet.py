@@ -4,6 +4,7 @@ Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Fed
 Classification, 2019 (arXiv:1909.06335).
 """
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -87,8 +88,9 @@ def partition_dirichlet(
     if n_clients * min_size > len(labels):
         raise ValueError(f"{rows} are more than the {len(labels)} rows of y: lower one of them.")
     rng = check_random_state(random_state)
+    rows_by_label = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     for _ in range(_MAX_DRAWS):
-        clients = _draw(labels, n_clients, alpha, rng)
+        clients = _draw(rows_by_label, n_clients, alpha, rng)
         if np.bincount(clients, minlength=n_clients).min() >= min_size:
             if y_test is None:
                 return clients
@@ -99,17 +101,22 @@ def partition_dirichlet(
     )
 
 
-def _draw(y: np.ndarray, n_clients: int, alpha: float, rng: np.random.RandomState) -> np.ndarray:
-    clients = np.empty(len(y), dtype=np.intp)
+def _draw(
+    rows_by_label: Sequence[np.ndarray],
+    n_clients: int,
+    alpha: float,
+    rng: np.random.RandomState,
+) -> np.ndarray:
+    n_samples = sum(map(len, rows_by_label))
+    clients = np.empty(n_samples, dtype=np.intp)
     sizes = np.zeros(n_clients, dtype=int)
-    for label in np.unique(y):
-        rows = rng.permutation(np.flatnonzero(y == label))
-        has_room = sizes < len(y) / n_clients
+    for rows in map(rng.permutation, rows_by_label):
+        has_room = sizes < n_samples / n_clients
         shares = rng.dirichlet(np.full(n_clients, alpha)) * has_room
         if not shares.sum() > 0:  # a tiny alpha gave the whole class to clients without room
             shares = has_room.astype(float)
         cuts = (np.cumsum(shares / shares.sum()) * len(rows)).astype(int)[:-1]
-        for k, part in enumerate(np.split(rows, cuts)):
-            clients[part] = k
-            sizes[k] += len(part)
+        counts = np.diff(cuts, prepend=0, append=len(rows))
+        clients[rows] = np.repeat(np.arange(n_clients), counts)
+        sizes += counts
     return clients
