@@ -57,27 +57,7 @@ def test_private_names_are_found(line, found):
     assert private_names(line) == found
 
 
-def test_a_missing_extra_is_one_line():
-    code = "import sys; sys.modules['flwr'] = None; import skfed.flower"
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    last = output.stderr.strip().splitlines()[-1]
-    assert last == 'ImportError: skfed.flower needs flwr: pip install "flwr>=1.41,<1.42".'
-
-
 PROJECT = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = "dask", "flower", "plot", "privacy", "ray"  # of what skfed can do
-
-
-@pytest.mark.parametrize("extra", EXTRAS)
-def test_hints_name_the_packages_of_an_extra_so_that_they_work_in_a_clone_too(extra):
-    from skfed.utils._extras import needs
-
-    (package,) = PROJECT["optional-dependencies"][extra]
-    assert needs("it", extra).endswith(f': pip install "{package}".')
-
-
 INSTALLED = re.compile(r"""pip install ["']([^."'][^"']*)["']""")
 
 
@@ -108,12 +88,6 @@ def test_what_the_readme_shows_needs_no_package_but_plain_dependencies():
     plain = {re.match(r"[\w-]+", one)[0] for one in PROJECT["dependencies"]}
     assert "safetensors" in plain
     assert {NAMES.get(name, name) for name in found} <= plain
-
-
-def test_extras_are_not_imported():
-    code = "import sys, skfed; print({'dask', 'distributed', 'flwr', 'ray'} & sys.modules.keys())"
-    run = [sys.executable, "-c", code]
-    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 def module_of(path):
