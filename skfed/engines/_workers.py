@@ -12,7 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from operator import methodcaller
 from threading import Event
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -27,22 +27,14 @@ from joblib.parallel import (
 from sklearn.utils.parallel import Parallel, delayed
 
 from skfed._federation import Federation
+from skfed.engines._calls import Call, DaskCluster, serve
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import (
-    CacheMiss,
-    ClientData,
-    FileData,
-    FilePayload,
-    Payload,
-    WorkerCache,
-)
+from skfed.engines._worker_data import CacheMiss, ClientData, FileData
 from skfed.utils._extras import needs
 from skfed.utils._torch_context import stay_at_one_torch_thread
 
 #: Returns the dataset, and the row numbers of each of some clients.
 Load = Callable[[Sequence[int]], tuple[Dataset, list[np.ndarray]]]
-
-_worker_cache = WorkerCache()  # of this process, where it is a worker
 
 
 class Work(Protocol):
@@ -84,24 +76,6 @@ class Task(Protocol):
         failures: tuple[type[Exception], ...] = (Exception,),
     ) -> Any:
         """Return the result of all; ``run_or_split`` has the same arguments for each."""
-
-
-class Call(NamedTuple):
-    """What is sent to another process.
-
-    Parameters
-    ----------
-    run : callable
-        Called with what runs a work in that process.
-    payload : Payload or FilePayload
-        The rows of the clients, or where they are.
-    worker : str or None, default=None
-        The address of the worker that gets it; None where any may.
-    """
-
-    run: Callable[[Callable[[Work], Any]], Any]
-    payload: Payload | FilePayload
-    worker: str | None = None
 
 
 def run_or_split(
@@ -153,7 +127,7 @@ class Workers:
     def __init__(self, n_jobs: int | None, prefer: str = "threads"):
         self.backend, _ = get_active_backend(prefer=prefer)
         self.n_workers = effective_n_jobs(n_jobs)
-        self.dask: Any = getattr(self.backend, "client", None)
+        self.dask = DaskCluster(self.backend) if hasattr(self.backend, "client") else None
         if self.dask is not None and n_jobs != 1:
             self.has_processes = True  # however few of its workers are up just now
         else:
@@ -201,11 +175,8 @@ class Workers:
         only while tasks wait.
         """
         if self.has_processes and self.dask is not None:
-            return max(1, 2 * self._n_cores_of_dask())
+            return max(1, 2 * self.dask.n_cores())
         return self.n_workers
-
-    def _n_cores_of_dask(self) -> int:
-        return sum(self.dask.ncores().values())
 
     def map(self, tasks: Sequence[Task], data: ClientData) -> Iterable[Any]:
         """Return the results of tasks, in order.
@@ -300,52 +271,9 @@ class Workers:
     def _results(self, calls: Iterable[Call]) -> Iterable[Any]:
         """Send calls to other processes; return the results in order."""
         if self.dask is not None:
-            return self._through_dask(calls)
+            return self.dask.results(calls)
         parallel = self._kept or self._new()
         return parallel(delayed(serve)(call.run, call.payload) for call in calls)
-
-    def _through_dask(self, calls: Iterable[Call]) -> Iterator[Any]:
-        """Yield results from Dask.
-
-        Not by joblib, which waits without end for a task whose worker died.
-        """
-        given = self.backend.submit_kwargs
-        # Options of the user's may say which workers are allowed; an address would replace them.
-        function = serve if given else serve_on_dask
-
-        def submit(call: Call) -> Any:
-            options = {"pure": False, **given}
-            if call.worker is not None:  # another one may have it, since this one may die
-                options |= {"workers": [call.worker], "allow_other_workers": True}
-            return self.dask.submit(function, call.run, call.payload, **options)
-
-        # A worker that waits for others, as in a search, lets them use its slot.
-        waiting = self.backend.retrieval_context()
-        waiting.__enter__()
-        try:
-            n_cores = max(1, self._n_cores_of_dask())
-            yield from _in_order(map(submit, calls), 2 * n_cores)
-        finally:  # which the context itself passes over after an exception
-            waiting.__exit__(None, None, None)
-
-
-def serve(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
-    """Call a task, or a work, with what runs a work in this worker process, and return its result.
-
-    It is a CacheMiss where rows are missing.
-    """
-    load = payload.load() if isinstance(payload, FilePayload) else _worker_cache.load(payload)
-    return load if isinstance(load, CacheMiss) else run(methodcaller("run", load))
-
-
-def serve_on_dask(run: Callable[[Any], Any], payload: Payload | FilePayload) -> Any:
-    """Return the result of ``serve``; a CacheMiss has the address of this worker of Dask."""
-    from dask.distributed import get_worker
-
-    result = serve(run, payload)
-    if isinstance(result, CacheMiss):
-        return result._replace(worker=get_worker().contact_address)
-    return result
 
 
 def _next_of(results: Iterator[Any], work: Work) -> Any:
@@ -378,17 +306,6 @@ def _in_threads(tasks: Sequence[Task], load: Load, executor: ThreadPoolExecutor)
     finally:
         ended.set()
         wait([future for future in futures if not future.cancel()])
-
-
-def _in_order(futures: Iterable[Any], limit: int) -> Iterator[Any]:
-    """Yield the results of futures in order; at most ``limit`` are under way."""
-    pending: deque[Any] = deque()
-    for future in futures:
-        pending.append(future)
-        if len(pending) == limit:
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
 
 
 def _with_extra(extra: str, package: str, register: Callable[[], None]) -> Callable[[], None]:
