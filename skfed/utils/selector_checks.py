@@ -8,7 +8,6 @@ with given losses; nothing is trained.
 import pickle
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -281,12 +280,8 @@ def _round(
         available=available,
         reported=reported[order],
         index=index,
-        rng=_rng(seed),
+        rng=np.random.default_rng((7, seed)),
     )
-
-
-def _rng(seed: int) -> np.random.Generator:
-    return np.random.default_rng((7, seed))
 
 
 def _losses_with(k: int, loss: float) -> np.ndarray:
@@ -303,9 +298,9 @@ def _same(one: Cohort, other: Cohort) -> bool:
 
 def _frequencies(selector: BaseSelector, **view) -> np.ndarray:
     """Return the mean count and the mean weight of each client in a cohort."""
-    totals, first = np.zeros((2, _N_CLIENTS)), _round(**view)
+    totals = np.zeros((2, _N_CLIENTS))
     for seed in range(_N_DRAWS):
-        cohort = selector.select(replace(first, rng=_rng(seed)))
+        cohort = selector.select(_round(seed=seed, **view))
         totals[0] += np.bincount(cohort.clients, minlength=_N_CLIENTS)
         totals[1] += np.bincount(cohort.clients, cohort.weights, minlength=_N_CLIENTS)
     return totals / _N_DRAWS
