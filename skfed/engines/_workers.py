@@ -127,7 +127,8 @@ class Workers:
     def __init__(self, n_jobs: int | None, prefer: str = "threads"):
         self.backend, _ = get_active_backend(prefer=prefer)
         self.n_workers = effective_n_jobs(n_jobs)
-        self.dask = DaskCluster(self.backend) if hasattr(self.backend, "client") else None
+        with_client = getattr(self.backend, "client", None) is not None
+        self.dask = DaskCluster(self.backend) if with_client else None
         if self.dask is not None and n_jobs != 1:
             self.has_processes = True  # however few of its workers are up just now
         else:
