@@ -107,6 +107,7 @@ def _draw(
     alpha: float,
     rng: np.random.RandomState,
 ) -> np.ndarray:
+    """Return the client of each row, given the rows of each label."""
     n_samples = sum(map(len, rows_by_label))
     clients = np.empty(n_samples, dtype=np.intp)
     sizes = np.zeros(n_clients, dtype=int)

@@ -48,8 +48,8 @@ _ELEMENTWISE_OPTIMIZERS = (
 )
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
-# Bytes of a client's model and rows beyond which dispatch matters little: of most modules, and of
-# those with such layers, where the smallest holds.
+# Bytes of a client's model and batch beyond which a net is not stacked on a CPU: most of a step is
+# then computing, not dispatch. A net with some of these layers has the smallest of their limits.
 _LARGE_STEP = 2**20
 _LARGE_BY_LAYER: dict[type | UnionType, int] = {
     nn.Conv1d | nn.Conv2d | nn.Conv3d: _LARGE_STEP,

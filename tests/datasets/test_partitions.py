@@ -53,6 +53,30 @@ def test_a_full_client_gets_no_further_class():
             assert np.bincount(clients, minlength=2).tolist() == [50, 50]
 
 
+def drawn_client_by_client(y, n_clients, alpha, rng):
+    """Return one draw of a Dirichlet partition, the rows of a label cut into parts."""
+    clients, sizes = np.full(len(y), -1), np.zeros(n_clients)
+    for label in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        has_room = sizes < len(y) / n_clients
+        shares = rng.dirichlet([alpha] * n_clients) * has_room
+        if not shares.sum() > 0:  # those who drew the label have no room; NaN for a tiny alpha
+            shares = has_room * 1.0
+        ends = (np.cumsum(shares / shares.sum()) * len(rows)).astype(int)
+        for k, part in enumerate(np.split(rows, ends[:-1])):
+            clients[part], sizes[k] = k, sizes[k] + len(part)
+    return clients
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 0.3, 10.0])
+def test_dirichlet_is_that_of_a_loop_over_clients(alpha):
+    y = np.random.default_rng(0).choice(["a", "b", "c", "d"], 90, p=[0.6, 0.2, 0.15, 0.05])
+    for seed in range(20):
+        clients = partition_dirichlet(y, 3, alpha=alpha, min_size=0, random_state=seed)
+        expected = drawn_client_by_client(y, 3, alpha, np.random.RandomState(seed))
+        assert (clients == expected).all()
+
+
 @pytest.mark.parametrize("partition", [partition_by_shards, partition_dirichlet])
 def test_same_seed_same_partition(partition):
     same = [partition(Y, 10, random_state=0) for _ in range(2)]
