@@ -154,7 +154,19 @@ def report(data: dict) -> Iterator[str]:
             "in one process.",
             ("module", "engine='auto' takes", "floor"),
         ),
+        "probe": (
+            "Before the first round",
+            "Seconds of a fit of one round on 6,000 images without the round, on one core. What "
+            "engine='auto' or 'stacked' takes more than 'loop' is the probe of the net.",
+            ("workload", "a round"),
+        ),
         "polling": ("Polls", "Seconds of a poll of 100 clients with 60 images each.", ("floor",)),
+        "predict": (
+            "Predictions",
+            "Seconds of predict on 10,000 images on one core, and of torch by hand on the same "
+            "batches.",
+            ("model of", "batch"),
+        ),
         "rounds": (
             "Rounds of each selector",
             "Seconds a round, tau=30, b=64, m=3 of 36 phone users or of 100 clients with images.",

@@ -8,6 +8,7 @@ all their rounds is reported, and the median of the ratios of two contestants in
 
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -291,3 +292,55 @@ def test_polling(benchmark, compare, one_core, images):
     found = compare("polling", contestants, base="stacked", n_turns=6)
     benchmark.extra_info |= floor.info()
     print(f"\npolls: {floor}", *found.lines(), sep="\n")
+
+
+@pytest.mark.parametrize("workload", ["W3", "W4", "W5"])
+def test_predict(benchmark, compare, one_core, images, workload):
+    """Time ``predict`` on 10,000 images, and torch by hand on the same batches."""
+    X, y = (array[:10_000] for array in images)
+    work = WORKLOADS[workload]
+    model = make_classifier(work, n_rounds=1).fit(X, y, clients=np.arange(len(y)) % work.n_clients)
+
+    def by_hand() -> np.ndarray:
+        module = model.net_.module_.eval()
+        with torch.no_grad():
+            batches = torch.from_numpy(X).split(work.batch_size)
+            return torch.cat([module(batch).argmax(1) for batch in batches]).numpy()
+
+    def time_calls(predict: Callable[[], np.ndarray]) -> list[float]:
+        times = [time.perf_counter()]
+        for _ in range(5):
+            predict()
+            times.append(time.perf_counter())
+        return np.diff(times).tolist()
+
+    contestants = {"predict": partial(model.predict, X), "torch by hand": by_hand}
+    assert np.mean(model.predict(X) == by_hand()) > 0.999
+    timed = {name: partial(time_calls, one) for name, one in contestants.items()}
+    found = compare("predict", timed, base="predict", n_turns=6)
+    benchmark.extra_info |= {"model of": workload, "batch": work.batch_size}
+    print(f"\n{workload}:", *found.lines(), sep="\n")
+
+
+@pytest.mark.parametrize("workload", ["W3", "W4", "W5"])
+def test_probe(benchmark, compare, one_core, images, workload):
+    """Time fits of one round without the round: all but the loop engine probe the net there."""
+    X, y = (array[:6000] for array in images)  # a tenth of the clients, whose rounds are as of all
+    work, rounds = WORKLOADS[workload], {}
+    clients = np.arange(len(y)) % (work.n_clients // 10)
+
+    def time_around(engine: str) -> list[float]:
+        taken = []
+        for _ in range(3):
+            model = make_classifier(work, n_rounds=1, engine=engine)
+            start = time.perf_counter()
+            model.fit(X, y, clients=clients)
+            seconds = time.perf_counter() - start
+            (rounds[engine],) = model.history_["round_seconds"]
+            taken.append(seconds - rounds[engine])
+        return taken
+
+    contestants = {name: partial(time_around, name) for name in ("loop", "auto", "stacked")}
+    found = compare("probe", contestants, base="loop", n_turns=6)
+    benchmark.extra_info |= {"workload": workload, "a round": f"{rounds['auto']:.4f}"}
+    print(f"\n{workload}, a round {rounds['auto']:.4f} s:", *found.lines(), sep="\n")
