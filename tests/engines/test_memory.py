@@ -14,7 +14,7 @@ from skfed.engines._data import Dataset, Memory
 from skfed.engines._evaluate import BatchEvaluation, cut_into_products
 from skfed.engines._stacked import cut
 from skfed.engines._stacked_steps import ChunkTraining
-from skfed.nets import CLASSIFIER, NetPool, make_net
+from skfed.nets import CLASSIFIER, NetPool, _evaluate, make_net
 
 
 @pytest.fixture
@@ -117,6 +117,28 @@ def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):
     ).fit(X, y, clients=clients)
     assert sum(n_rows) == len(X)
     assert max(n_rows) <= 7
+
+
+def test_the_budget_bounds_batches_of_validation(blobs, monkeypatch):
+    """A row takes 52 bytes; the net's batches have 128 rows."""
+    X, y, clients = blobs
+    n_rows = []
+    to_tensors = _evaluate.to_tensors
+
+    def watch(net, X, y):
+        n_rows.append(len(X))
+        return to_tensors(net, X, y)
+
+    def val_loss(memory_budget):
+        n_rows.clear()
+        model = FederatedClassifier(n_rounds=1, memory_budget=memory_budget, random_state=0)
+        return model.fit(X, y, clients=clients, X_val=X, y_val=y).history_["val_loss"]
+
+    monkeypatch.setattr(_evaluate, "to_tensors", watch)
+    whole = val_loss(2**30)
+    assert n_rows == [len(X)]
+    np.testing.assert_allclose(val_loss(52 * 30), whole, rtol=1e-5)
+    assert n_rows == [30] * 4 + [len(X) - 4 * 30]
 
 
 def test_a_poll_is_multiplied_in_parts_that_stay_in_cache(blobs, monkeypatch):
