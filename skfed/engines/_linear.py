@@ -13,6 +13,7 @@ import torch
 from skorch import NeuralNet
 from torch.nn import functional as F
 
+from skfed.engines._small_products import SmallProduct
 from skfed.engines._targets import Target, one_hot_targets, plain_targets
 from skfed.nets import State, weighed
 
@@ -81,6 +82,8 @@ class _BoundLinear:
         self.weight = params[layer.weight]  # (client, out, in)
         self.weight_t = self.weight.mT
         self.bias = None if layer.bias is None else params[layer.bias]
+        self.small_forward = SmallProduct(self.weight)
+        self.small_gradient = SmallProduct(self.weight)
 
     @cached_property
     def by_column(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -92,11 +95,39 @@ class _BoundLinear:
         """A product plus the bias, as (client, row, out)."""
         return torch.bmm if self.bias is None else partial(torch.baddbmm, self.bias.unsqueeze(1))
 
-    def backward(self, slope: torch.Tensor) -> torch.Tensor:
-        """Return the slope of the input, given that of the output (client, out, row)."""
-        if _fills_better(self.weight.shape[2], slope.shape[2]):
+    def small_product(self, h: torch.Tensor) -> torch.Tensor | None:
+        """Return the output (client, out, row); None where its product is not a small one."""
+        product = self.small_forward(self.weight, h)
+        if product is None or self.bias is None:
+            return product
+        return product.add_(self.bias.unsqueeze(2))
+
+    def backward(self, slope: torch.Tensor, h_t: torch.Tensor) -> torch.Tensor:
+        """Return the slope of the input, given that of the output (client, out, row).
+
+        Its strides are those of the input, given as (client, row, in): elementwise functions of
+        both are faster then.
+        """
+        if h_t.stride(2) == 1:
             return torch.bmm(slope.mT, self.weight).mT
         return torch.bmm(self.weight_t, slope)
+
+    def gradient(self, slope: torch.Tensor, h_t: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the weights; it is valid until the next."""
+        product = self.small_gradient(slope, h_t)
+        return torch.bmm(slope, h_t) if product is None else product
+
+    def descend(self, slope: torch.Tensor, h_t: torch.Tensor, rate: float) -> None:
+        """Take a step of plain SGD."""
+        # A gradient by itself is written and read once more than a product into the weights.
+        many_rows = slope.shape[2] >= 2 * slope.shape[1]
+        product = self.small_gradient(slope, h_t) if many_rows else None
+        if product is None:
+            self.weight.baddbmm_(slope, h_t, alpha=-rate)
+        else:
+            self.weight.sub_(product, alpha=rate)
+        if self.bias is not None:
+            self.bias.sub_(slope.sum(2), alpha=rate)
 
 
 class BoundLinearStack:
@@ -135,7 +166,7 @@ class BoundLinearStack:
         losses, backwards = self._pass(X, target)
         grads = {}
         for bound, slope, h_t in backwards:
-            grads[bound.layer.weight] = torch.bmm(slope, h_t)
+            grads[bound.layer.weight] = bound.gradient(slope, h_t)
             if bound.layer.bias is not None:
                 grads[bound.layer.bias] = slope.sum(2)
         return losses, grads
@@ -144,9 +175,7 @@ class BoundLinearStack:
         """Take a step of plain SGD, each product written into the weights; return the losses."""
         losses, backwards = self._pass(X, target)
         for bound, slope, h_t in backwards:
-            bound.weight.baddbmm_(slope, h_t, alpha=-rate)
-            if bound.bias is not None:
-                bound.bias.sub_(slope.sum(2), alpha=rate)
+            bound.descend(slope, h_t, rate)
         return losses
 
     def _pass(
@@ -163,20 +192,20 @@ class BoundLinearStack:
         for i, layer in enumerate(self.layers):
             if isinstance(layer, _BoundLinear):
                 tape.append((h_t,))
-                if _fills_better(layer.weight.shape[1], h.shape[2]):
-                    h_t = layer.by_row(h_t, layer.weight_t)
-                    h = h_t.mT
+                product = layer.small_product(h)
+                if product is not None:
+                    h = product
+                elif _fills_better(layer.weight.shape[1], h.shape[2]):
+                    h = layer.by_row(h_t, layer.weight_t).mT
                 else:
                     h = layer.by_column(layer.weight, h)
-                    h_t = h.mT
             elif i < self.first:  # no weight before it needs a gradient
                 tape.append(())
                 h = layer(h)
-                h_t = h.mT
             else:
                 h, kept = _activate(layer, h)
-                h_t = h.mT
                 tape.append(kept)
+            h_t = h.mT
         losses, slope = self.loss(self.net, h, target)
         return losses, self._back(tape, slope)
 
@@ -186,7 +215,7 @@ class BoundLinearStack:
         for i in range(len(tape) - 1, self.first - 1, -1):
             layer, kept = self.layers[i], tape[i]
             if isinstance(layer, _BoundLinear):
-                below = layer.backward(slope) if i > self.first else slope
+                below = layer.backward(slope, kept[0]) if i > self.first else slope
                 yield layer, slope, kept[0]
                 slope = below
             elif layer is F.relu:

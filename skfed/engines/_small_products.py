@@ -1,0 +1,85 @@
+"""Products of small matrices, one for each client, by numpy where its library has kernels for them.
+
+torch multiplies by MKL, which packs matrices before it multiplies them: with 10 classes or batches
+of 20 rows this takes as long as the product. OpenBLAS, of which numpy's wheels have a copy, has
+kernels without packing for processors with AVX-512. They run in the thread that calls, so their
+rounding depends on no number of threads.
+"""
+
+from functools import cache, lru_cache
+
+import numpy as np
+import torch
+
+# What OpenBLAS has kernels for (sgemm_small_kernel_permit_skylakex.c): products of at most so many
+# multiplications; where columns of both matrices are contiguous none, and where the rows of the
+# first and the columns of the second are, vectors of at least 32, and so many elements.
+_MOST_MULTIPLICATIONS = 1_000_000
+_SHORTEST_VECTORS = 32
+_MOST_ELEMENTS = 1200
+
+_FEWEST_INPUTS = 128  # of a layer: with fewer, calls take more time than the kernels save
+_MOST_PARTS = 2  # of a product that is too large as a whole: each part reads the rows again
+
+
+@cache
+def has_kernels() -> bool:
+    """Tell whether numpy multiplies by OpenBLAS, on a processor with AVX-512."""
+    built_with = np.show_config(mode="dicts").get("Build Dependencies", {})
+    blas = built_with.get("blas", {}).get("name", "")
+    return "openblas" in blas and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+class SmallProduct:
+    """Products of two stacks of small matrices, one after the other, into the same memory.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (n_clients, out, in)
+        Weights of the layer whose products they are.
+    """
+
+    def __init__(self, weight: torch.Tensor):
+        self._has_kernels = (
+            weight.shape[2] >= _FEWEST_INPUTS
+            and weight.dtype == torch.float32
+            and weight.device.type == "cpu"
+            and has_kernels()
+        )
+        self._result = torch.empty(0)
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+        """Return ``torch.bmm(a, b)``, valid until the next call; None where there is no kernel."""
+        if not self._has_kernels:
+            return None
+        n, m, k = a.shape
+        p = b.shape[2]
+        n_parts = _count_parts(m, k, p, a.stride(2) == 1, b.stride(2) == 1)
+        if not n_parts:
+            return None
+        if self._result.shape != (n, m, p):
+            self._result = torch.empty((n, m, p), dtype=torch.float32)
+        one, other, out = a.numpy(), b.numpy(), self._result.numpy()
+        if n_parts > 1:
+            rows = n, n_parts, m // n_parts
+            one, other, out = one.reshape(*rows, k), other[:, None], out.reshape(*rows, p)
+        np.matmul(one, other, out=out)
+        return self._result
+
+
+@lru_cache
+def _count_parts(m: int, k: int, p: int, by_rows: bool, by_other_rows: bool) -> int:
+    """Return in how many parts an (m, k) matrix can be multiplied with a (k, p) one; 0 for none.
+
+    ``by_rows`` and ``by_other_rows`` tell whose rows are contiguous.
+    """
+    if min(m, k, p) == 1:
+        return 0
+    if by_other_rows:
+        return int(m * k * p <= _MOST_MULTIPLICATIONS)
+    if by_rows and k >= _SHORTEST_VECTORS:
+        most = min(_MOST_ELEMENTS, _MOST_MULTIPLICATIONS // k)
+        for n_parts in range(1, _MOST_PARTS + 1):
+            if m % n_parts == 0 and m // n_parts * p <= most:
+                return n_parts
+    return 0
