@@ -95,7 +95,7 @@ class _BoundLinear:
         """A product plus the bias, as (client, row, out)."""
         return torch.bmm if self.bias is None else partial(torch.baddbmm, self.bias.unsqueeze(1))
 
-    def small_product(self, h: torch.Tensor) -> torch.Tensor | None:
+    def small_output(self, h: torch.Tensor) -> torch.Tensor | None:
         """Return the output (client, out, row); None where its product is not a small one."""
         product = self.small_forward(self.weight, h)
         if product is None or self.bias is None:
@@ -161,7 +161,7 @@ class BoundLinearStack:
     def gradients(self, X: torch.Tensor, target: Any) -> tuple[torch.Tensor, State]:
         """Return each client's mean loss over its rows, and the gradients of its parameters.
 
-        ``X`` has shape (n_clients, batch_size, ...).
+        ``X`` has shape (n_clients, batch_size, ...). Gradients are valid until the next call.
         """
         losses, backwards = self._pass(X, target)
         grads = {}
@@ -172,7 +172,7 @@ class BoundLinearStack:
         return losses, grads
 
     def descend(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
-        """Take a step of plain SGD, each product written into the weights; return the losses."""
+        """Take a step of plain SGD in place; return the losses."""
         losses, backwards = self._pass(X, target)
         for bound, slope, h_t in backwards:
             bound.descend(slope, h_t, rate)
@@ -192,9 +192,9 @@ class BoundLinearStack:
         for i, layer in enumerate(self.layers):
             if isinstance(layer, _BoundLinear):
                 tape.append((h_t,))
-                product = layer.small_product(h)
-                if product is not None:
-                    h = product
+                output = layer.small_output(h)
+                if output is not None:
+                    h = output
                 elif _fills_better(layer.weight.shape[1], h.shape[2]):
                     h = layer.by_row(h_t, layer.weight_t).mT
                 else:

@@ -2,21 +2,25 @@
 
 torch multiplies by MKL, which packs matrices before it multiplies them: with 10 classes or batches
 of 20 rows this takes as long as the product. OpenBLAS, of which numpy's wheels have a copy, has
-kernels without packing for processors with AVX-512. They run in the thread that calls, so their
-rounding depends on no number of threads.
+kernels without packing for processors with AVX-512. They run in the thread that calls: their
+rounding does not depend on the number of threads, as that of OpenBLAS's other kernels does.
 """
 
 from functools import cache, lru_cache
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_info
 
-# What OpenBLAS has kernels for (sgemm_small_kernel_permit_skylakex.c): products of at most so many
-# multiplications; where columns of both matrices are contiguous none, and where the rows of the
-# first and the columns of the second are, vectors of at least 32, and so many elements.
+# What OpenBLAS has kernels for (sgemm_small_kernel_permit_skylakex.c). Any product has at most so
+# many multiplications.
 _MOST_MULTIPLICATIONS = 1_000_000
+# Where the rows of the first matrix and the columns of the second are contiguous, they have at
+# least this length, and the product at most so many elements.
 _SHORTEST_VECTORS = 32
 _MOST_ELEMENTS = 1200
+# There is none for vectors, nor where the columns of both matrices are contiguous.
+_CORES = {"skylakex", "cooperlake", "sapphirerapids"}  # OpenBLAS's names of processors with them
 
 _FEWEST_INPUTS = 128  # of a layer: with fewer, calls take more time than the kernels save
 _MOST_PARTS = 2  # of a product that is too large as a whole: each part reads the rows again
@@ -24,10 +28,13 @@ _MOST_PARTS = 2  # of a product that is too large as a whole: each part reads th
 
 @cache
 def has_kernels() -> bool:
-    """Tell whether numpy multiplies by OpenBLAS, on a processor with AVX-512."""
+    """Tell whether numpy multiplies by OpenBLAS's kernels for a processor with AVX-512."""
     built_with = np.show_config(mode="dicts").get("Build Dependencies", {})
-    blas = built_with.get("blas", {}).get("name", "")
-    return "openblas" in blas and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    if "openblas" not in built_with.get("blas", {}).get("name", ""):
+        return False
+    libraries = [one for one in threadpool_info() if one["internal_api"] == "openblas"]
+    cores = {str(one.get("architecture")).lower() for one in libraries}
+    return bool(cores) and cores <= _CORES
 
 
 class SmallProduct:
@@ -73,13 +80,14 @@ def _count_parts(m: int, k: int, p: int, by_rows: bool, by_other_rows: bool) -> 
 
     ``by_rows`` and ``by_other_rows`` tell whose rows are contiguous.
     """
-    if min(m, k, p) == 1:
+    if min(k, p) == 1:
         return 0
     if by_other_rows:
-        return int(m * k * p <= _MOST_MULTIPLICATIONS)
+        return int(m > 1 and m * k * p <= _MOST_MULTIPLICATIONS)
     if by_rows and k >= _SHORTEST_VECTORS:
         most = min(_MOST_ELEMENTS, _MOST_MULTIPLICATIONS // k)
         for n_parts in range(1, _MOST_PARTS + 1):
-            if m % n_parts == 0 and m // n_parts * p <= most:
+            rows = m // n_parts
+            if m % n_parts == 0 and rows > 1 and rows * p <= most:
                 return n_parts
     return 0
