@@ -2,11 +2,13 @@
 
 ``python -m pytest benchmarks --benchmark-json=bench.json`` (with SKFED_DATA and, for the other
 packages, SKFED_PEERS), then ``python -m benchmarks.results bench.json > benchmarks/RESULTS.md``.
+Given the JSON of several runs on one machine, each benchmark is taken from the last that has it.
 """
 
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from statistics import median
 
 WORKLOADS = {
@@ -105,7 +107,7 @@ def rates(found: list[dict]) -> str:
     flops, read = (median(info[rate] for info in found) for rate in ("FLOP/s", "bytes/s"))
     return (
         f" One core multiplies matrices at {flops / 1e9:.0f} GFLOP/s and gathers rows of 784 floats"
-        f" from memory at {read / 1e9:.1f} GB/s: medians over the run."
+        f" from memory at {read / 1e9:.1f} GB/s: medians over the workloads."
     )
 
 
@@ -121,15 +123,17 @@ def processor(machine: dict) -> str:
     return f"{name}, {cpu.get('count')} cores, caches {caches or 'unknown'}"
 
 
-def report(data: dict) -> Iterator[str]:
+def report(runs: list[dict]) -> Iterator[str]:
+    data = joined(runs)
     machine = data["machine_info"]
+    source = "a run" if len(runs) == 1 else f"{len(runs)} runs, the last of each benchmark,"
     groups: dict[str, list[dict]] = {}
     for entry in data["benchmarks"]:
         groups.setdefault(entry["group"] or "", []).append(entry["extra_info"])
     yield "# Benchmark results"
     yield ""
     yield (
-        f"Made by `python -m benchmarks.results` from a run of `python -m pytest benchmarks` on "
+        f"Made by `python -m benchmarks.results` from {source} of `python -m pytest benchmarks` on "
         f"{processor(machine)}, Python {machine['python_version']}, torch "
         f"{machine.get('torch', '')}.{rates(groups.get('workloads', []))}"
     )
@@ -221,6 +225,15 @@ def gpu(found: list[dict]) -> Iterator[str]:
     yield from comparison("GPU", "Seconds a round of W3 on a GPU.", found, ("card",))
 
 
+def joined(runs: list[dict]) -> dict:
+    """Return the data of several runs as of one, each benchmark of the last run that has it."""
+    machines = {processor(run["machine_info"]) for run in runs}
+    if len(machines) > 1:
+        raise ValueError(f"these runs are of several machines: {'; '.join(sorted(machines))}")
+    last = {one["fullname"]: one for run in runs for one in run["benchmarks"]}
+    return {**runs[-1], "benchmarks": [*last.values()]}
+
+
 if __name__ == "__main__":
-    with open(sys.argv[1]) as file:
-        print("\n".join(report(json.load(file))))
+    runs = [json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]]
+    print("\n".join(report(runs)))
