@@ -167,8 +167,8 @@ def report(runs: list[dict]) -> Iterator[str]:
         "polling": ("Polls", "Seconds of a poll of 100 clients with 60 images each.", ("floor",)),
         "predict": (
             "Predictions",
-            "Seconds of predict on 10,000 images on one core, and of torch by hand on the same "
-            "batches.",
+            "Seconds of predict on 10,000 images on one core, and of torch by hand in batches of "
+            "training or of 512 rows, without checks of X or probabilities.",
             ("model of", "batch"),
         ),
         "rounds": (

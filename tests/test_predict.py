@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from skfed import FederatedClassifier, FederatedRegressor
+from skfed.modules import MLP, SoftmaxRegression
 
 
 class OwnInfer(NeuralNetClassifier):
@@ -106,7 +107,8 @@ def fit(net, blobs, **params):
 def test_predictions_are_skorchs(blobs, name):
     model = fit((NETS | OTHERS)[name], blobs)
     X = blobs[0].astype("float32")
-    assert model.predict_proba(X).tolist() == model.net_.predict_proba(X).tolist()
+    # Up to rounding, since skorch's batches may have fewer rows.
+    np.testing.assert_allclose(model.predict_proba(X), model.net_.predict_proba(X), rtol=2e-6)
     assert model.predict(X).tolist() == model.net_.predict_proba(X).argmax(1).tolist()
 
 
@@ -119,11 +121,96 @@ def test_rows_are_not_taken_one_by_one(blobs, monkeypatch, name):
         model.predict_log_proba(blobs[0])
 
 
+class OwnLinear(nn.Linear):
+    """A module that is the user's."""
+
+
+def halved(module, X, output):
+    return output / 2
+
+
+def with_hook():
+    module = nn.Linear(5, 3)
+    module.register_forward_hook(halved)
+    return module
+
+
+class Rows(nn.Sequential):
+    """A Sequential that compares rows."""
+
+    def forward(self, X):
+        X = super().forward(X)
+        return X - X.mean(0)
+
+
+@pytest.mark.parametrize(
+    ("params", "rows"),
+    [
+        ({}, 512),
+        ({"module": nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))}, 512),
+        ({"module": SoftmaxRegression(5, 3, standardize=True)}, 512),
+        ({"module": MLP(5, (8,), 3, dropout=0.5)}, 512),
+        ({"predict_nonlinearity": None}, 512),
+        ({"batch_size": -1}, 600),
+        ({"iterator_valid__batch_size": 200}, 200),
+        ({"predict_nonlinearity": of_rows}, 200),
+        ({"module": nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))}, 200),
+        ({"module": nn.Sequential(OwnLinear(5, 3))}, 200),
+        ({"module": with_hook()}, 200),
+        ({"module": Rows(nn.Linear(5, 3))}, 200),
+    ],
+    ids=[
+        "linear",
+        "layers",
+        "SoftmaxRegression",
+        "MLP",
+        "no function",
+        "all rows at once",
+        "the user's number",
+        "of rows",
+        "batch normalisation",
+        "own module",
+        "hook",
+        "own Sequential",
+    ],
+)
+def test_linear_layers_get_larger_batches_than_in_training(blobs, monkeypatch, params, rows):
+    """Not with the user's number, nor where a module or the last step may compare rows."""
+    net = NeuralNetClassifier(
+        **{"module": nn.Linear(5, 3), "criterion": nn.CrossEntropyLoss, "batch_size": 200} | params
+    )
+    model = fit(net, blobs)
+    X = np.random.default_rng(0).normal(size=(600, 5)).astype("float32")
+    expected = model.net_.predict_proba(X)
+    seen = sizes_of_batches(monkeypatch)
+    np.testing.assert_allclose(model.predict_proba(X), expected, rtol=1e-5, atol=1e-7)
+    assert seen == [rows]
+
+
+def sizes_of_batches(monkeypatch):
+    """Return a list that gets the size of the batches of each chunk."""
+    seen, split = [], torch.Tensor.split
+    monkeypatch.setattr(
+        torch.Tensor, "split", lambda self, size: seen.append(size) or split(self, size)
+    )
+    return seen
+
+
+def test_layers_on_positions_of_a_row_get_the_batches_of_training(blobs, monkeypatch):
+    X = np.repeat(blobs[0][:, None], 4, axis=1)
+    module = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, batch_size=20)
+    model = fit(net, (X, *blobs[1:]))
+    seen = sizes_of_batches(monkeypatch)
+    model.predict_proba(X)
+    assert seen == [20]
+
+
 def test_a_regressors_predictions_are_skorchs(blobs):
     X, y, clients = blobs
     model = FederatedRegressor(n_rounds=1, random_state=0).fit(X, y, clients=clients)
     predicted = model.net_.predict(X.astype("float32"))
-    assert model.predict(X).tolist() == predicted.ravel().tolist()
+    np.testing.assert_allclose(model.predict(X), predicted.ravel(), rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["logits", "other batches", "infer", "evaluation_step"])

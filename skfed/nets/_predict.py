@@ -10,10 +10,17 @@ from skorch.utils import to_device, to_numpy
 from torch import nn
 from torch.utils.data import DataLoader
 
-from skfed.nets._own_code import overridden
+from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
+from skfed.nets._own_code import has_hooks, overridden
 from skfed.utils._seeding import torch_seeded
 
 _PREDICT_ROWS = 4096
+_BATCH_OF_ROWWISE = 512
+#: Modules that map each row by itself when they are evaluated.
+_ROWWISE = {
+    MLP, LinearRegression, SoftmaxRegression, Standardize, nn.Dropout, nn.ELU, nn.Flatten, nn.GELU,
+    nn.Identity, nn.LeakyReLU, nn.Linear, nn.ReLU, nn.Sequential, nn.Sigmoid, nn.SiLU, nn.Tanh,
+}  # fmt: skip
 _FORWARD_METHODS = (
     "forward_iter", "get_dataset", "get_iterator", "evaluation_step", "infer", "_set_training",
 )  # fmt: skip
@@ -53,7 +60,7 @@ def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
 
     def probabilities(X: np.ndarray) -> np.ndarray:
         outputs = _outputs(net, X)
-        if net.predict_nonlinearity in ("auto", None):  # acts on each row by itself
+        if _ends_by_row(net):
             return to_numpy(nonlinearity(torch.cat(outputs)))
         return np.concatenate([to_numpy(nonlinearity(output)) for output in outputs])
 
@@ -77,10 +84,37 @@ def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
         outputs = list(net.forward_iter(X))
     else:
         net._set_training(False)
-        batches = torch.from_numpy(X).split(whole(batch_size(net, "iterator_valid"), len(X)))
+        batches = torch.from_numpy(X).split(_rows_a_batch(net, X))
         with torch.no_grad():
             outputs = [to_device(net.module_(batch.to(net.device)), "cpu") for batch in batches]
     return [output[0] if isinstance(output, tuple) else output for output in outputs]
+
+
+def _rows_a_batch(net: NeuralNet, X: np.ndarray) -> int:
+    """Return the rows of a batch: at least 512 for rowwise nets, if the user gives no number.
+
+    Batches of training are small, and linear layers take less time for each row of a larger one.
+    Not if X has more dimensions: a layer may act on each position of a row, and its activations
+    would no longer fit in the cache.
+    """
+    size = whole(batch_size(net, "iterator_valid"), len(X))
+    given = "batch_size" in net.get_params_for("iterator_valid")
+    if given or X.ndim > 2 or not (_is_rowwise(net.module_) and _ends_by_row(net)):
+        return size
+    return max(size, _BATCH_OF_ROWWISE)
+
+
+def _ends_by_row(net: NeuralNet) -> bool:
+    """Tell whether what makes predictions of outputs acts on each row by itself."""
+    return net.predict_nonlinearity in ("auto", None)
+
+
+def _is_rowwise(module: nn.Module) -> bool:
+    """Tell whether an evaluated module is known to map each row by itself."""
+    modules = list(module.modules())
+    return all(
+        type(one) in _ROWWISE and "forward" not in vars(one) for one in modules
+    ) and not has_hooks(*modules)
 
 
 def _iterates_as_skorch(net: NeuralNet) -> bool:
