@@ -48,11 +48,12 @@ _ELEMENTWISE_OPTIMIZERS = (
 )
 _AVERAGES = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
+_CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 # Bytes of a client's model and batch beyond which a net is not stacked on a CPU: most of a step is
 # then computing, not dispatch. A net with some of these layers has the smallest of their limits.
 _LARGE_STEP = 2**20
 _LARGE_BY_LAYER: dict[type | UnionType, int] = {
-    nn.Conv1d | nn.Conv2d | nn.Conv3d: _LARGE_STEP,
+    _CONVOLUTIONS: _LARGE_STEP,
     nn.LSTM: 7 * 2**18,  # in the loop oneDNN computes a whole layer of float32 at once
     nn.RNN: 4 * 2**20,
     nn.GRU: 8 * 2**20,
@@ -203,7 +204,8 @@ class _Speed:
 
 def _check_shapes(net: NeuralNet, X: torch.Tensor, speed: _Speed) -> None:
     """Raise CannotStack where shapes alone show that the loop is as fast: no row is computed."""
-    if _has(net, nn.RNNBase):
+    small = speed.model_bytes < _LARGE_STEP and not _has(net, _CONVOLUTIONS)
+    if small or _has(net, nn.RNNBase):
         return  # on meta tensors they take longer than on a few rows
     with torch_seeded(np.random.default_rng(0)):
         try:
@@ -222,7 +224,7 @@ def _make_plan(net: NeuralNet, probe: Probe, speed: _Speed | None) -> tuple[Plan
     method, kind = _method(net, probe, row_bytes, speed)
     plan = Plan(
         method=method,
-        random=probe.draws(training=True),
+        random=probe.random,
         rowwise=is_rowwise(net.criterion_),
         evaluation_batch=batch_size(net, "iterator_valid"),
         model_bytes=model_bytes(net),

@@ -40,7 +40,14 @@ class Probe:
         A net with the settings of those that will train.
     X, y : Tensor
         A few rows of the data.
+
+    Attributes
+    ----------
+    random : bool
+        After ``check``: whether the module draws random numbers in training.
     """
+
+    random: bool
 
     def __init__(self, net: NeuralNet, X: torch.Tensor, y: torch.Tensor):
         self.net, self.X, self.y = net, X, y
@@ -50,27 +57,29 @@ class Probe:
 
     def check(self) -> None:
         """Raise CannotStack where the module or criterion cannot be stacked."""
-        with self._restoring(training=False):
-            output = self.net.module_(self.X)
-            if not torch.is_tensor(output):
-                raise CannotStack("the module returns more than one tensor")
-        if self.draws(training=False):
+        with self._in_state(training=False):
+            output, draws = self._watched(self.net.module_, self.X)
+        if not torch.is_tensor(output):
+            raise CannotStack("the module returns more than one tensor")
+        if draws:
             raise CannotStack("the module draws random numbers when it is evaluated")
-        if self._criterion_draws():
+        with self._in_state(training=True):
+            in_training, self.random = self._watched(self.net.module_, self.X)
+            _, criterion_draws = self._watched(self._loss, in_training)
+        if criterion_draws:
             raise CannotStack("the criterion draws random numbers")
         if self._has_hidden_state():
             raise CannotStack("the module or criterion changes attributes of its own")
-        with self._restoring(training=False):
+        with self._in_state(training=False):
             single = [self.net.module_(row) for row in self.X.split(1)]
             if not _close(output, torch.cat(single), output.abs().max()):
                 raise CannotStack("rows influence each other when the module is evaluated")
-        with _NoDropout():
-            if self.draws(training=True):
-                raise CannotStack("the module draws random numbers other than by dropout")
+        if self.random and self._draws_without_dropout():
+            raise CannotStack("the module draws random numbers other than by dropout")
 
     def layers(self) -> tuple[Layers, Callable | None] | None:
         """Return the layers and the softmax of a stack of linear layers, if it is one."""
-        with self._restoring(training=True):
+        with self._in_state(training=True):
             return layers_of(self.net.module_, self.X)
 
     def difference(self, method: LinearStack | BatchedModule) -> str | None:
@@ -88,17 +97,9 @@ class Probe:
         with _NoDropout():
             return self._differs(method, sizes, torch.stack(batches))
 
-    def draws(self, training: bool) -> bool:
-        """Tell whether the module draws random numbers."""
-        with self._restoring(training):
-            generator = _generator(self.net.device)
-            before = generator.get_state()
-            self.net.module_(self.X)
-            return not torch.equal(before, generator.get_state())
-
     def row_bytes(self) -> int:
         """Return the bytes of a row of X and of its activations."""
-        with self._restoring(training=True):
+        with self._in_state(training=True):
             return row_bytes(self.net.module_, self.X)
 
     def state_bytes(self) -> int:
@@ -119,20 +120,27 @@ class Probe:
             state[name] = (state[name] + 0.05 * noise).to(state[name].dtype)
         return state
 
-    def _criterion_draws(self) -> bool:
-        with self._restoring(training=True):
-            output = self.net.module_(self.X)
-            generator = _generator(self.net.device)
-            before = generator.get_state()
-            self.net.get_loss(output, self.y, X=self.X, training=True)
-            return not torch.equal(before, generator.get_state())
+    def _loss(self, output: Any) -> torch.Tensor:
+        return self.net.get_loss(output, self.y, X=self.X, training=True)
+
+    def _watched(self, function: Callable, argument: Any) -> tuple[Any, bool]:
+        """Return a function's result, and whether it drew random numbers."""
+        generator = _generator(self.net.device)
+        before = generator.get_state()
+        result = function(argument)
+        return result, not torch.equal(before, generator.get_state())
+
+    def _draws_without_dropout(self) -> bool:
+        """Tell whether the module draws random numbers in training other than by dropout."""
+        with _NoDropout(), self._in_state(training=True):
+            return self._watched(self.net.module_, self.X)[1]
 
     def _has_hidden_state(self) -> bool:
         """Tell whether the module or criterion changes attributes other than buffers."""
         modules = [*self.net.module_.modules(), *self.net.criterion_.modules()]
-        with self._restoring(training=True):
+        with self._in_state(training=True):
             before = [_attributes(module) for module in modules]
-            self.net.get_loss(self.net.module_(self.X), self.y, X=self.X, training=True)
+            self._loss(self.net.module_(self.X))
             after = [_attributes(module) for module in modules]
         return any(not _same(*pair) for pair in zip(before, after, strict=True))
 
@@ -159,8 +167,7 @@ class Probe:
 
     def _step_alone(self, state: State, n_rows: int) -> State:
         """Return one client's loss, gradients and buffers, as the loop engine computes them."""
-        with self._restoring(training=True), torch.enable_grad():
-            set_state(self.net, state)
+        with self._in_state(True, state), torch.enable_grad():
             self.net.module_.zero_grad()
             batch = self.X[:n_rows], self.y[:n_rows]
             loss = self.net.train_step_single(batch)["loss"].detach()
@@ -191,7 +198,7 @@ class Probe:
         buffers = {n: t for n, t in stack.items() if n not in params}
         counts = None if sizes is None else torch.tensor(sizes, device=device)
         y = torch.stack([self.y] * len(X))
-        with self._restoring(training=True):
+        with self._in_state(training=True):
             bound = method.bind(self.net, params, buffers)
             steps = Target(y[None], None if counts is None else counts[None], None)
             (target,) = bound.targets(steps)
@@ -203,14 +210,12 @@ class Probe:
         ]
 
     @contextmanager
-    def _restoring(self, training: bool) -> Iterator[None]:
-        """Use the first state; then restore the net's state and torch's generator."""
-        state = get_state(self.net)
+    def _in_state(self, training: bool, state: State | None = None) -> Iterator[None]:
+        """Begin in a state, which is the first if it is None; then restore torch's generator."""
         with torch_seeded(np.random.default_rng(0), self.net.device), torch.no_grad():
-            set_state(self.net, self.states[0])
+            set_state(self.net, self.states[0] if state is None else state)
             self.net._set_training(training)
             yield
-        set_state(self.net, state)
 
 
 def few_rows(

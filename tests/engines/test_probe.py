@@ -87,7 +87,7 @@ def test_a_module_that_needs_values_is_run_on_few_rows(no_batching):
     _, of_loop = calls(OfValues, "loop")
     assert chosen == LARGE
     n_rows = sum(n for _, n in found) - sum(n for _, n in of_loop)
-    assert n_rows <= 80  # of 8 at once, and each alone
+    assert n_rows <= 56  # of 8 at once, and each alone
 
 
 def test_a_module_that_remembers_does_not_remember_meta_tensors():
@@ -97,7 +97,8 @@ def test_a_module_that_remembers_does_not_remember_meta_tensors():
 
 
 def test_a_stack_is_tried_once():
-    """Not each size of batch by itself, nor a client's own step more than once."""
+    """Not each size of batch by itself, a client's own step once, and a small one not on meta."""
     chosen, found = calls(Small, "auto")
     assert chosen == "stacked: torch.func"
-    assert len(found) <= 26
+    assert len(found) <= 21
+    assert {device for device, _ in found} == {"cpu"}
