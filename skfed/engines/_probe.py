@@ -94,8 +94,7 @@ class Probe:
         if n_rows > 1:
             repeated = torch.cat([self.X[:few], self.X[:1].expand_as(self.X[few:])])
             sizes, batches = [n_rows, few, few], [self.X, self.X, repeated]
-        with _NoDropout():
-            return self._differs(method, sizes, torch.stack(batches))
+        return self._differs(method, sizes, torch.stack(batches))
 
     def row_bytes(self) -> int:
         """Return the bytes of a row of X and of its activations."""
@@ -150,15 +149,16 @@ class Probe:
         """Compare a stacked step on X (n_clients, n_rows, ...) with the step of each client."""
         states = [self.states[i % 2] for i in range(len(X))]
         counts = [len(self.X)] * len(X) if sizes is None else sizes
-        if self._alone is None:
-            self._alone = [self._step_alone(*pair) for pair in zip(states, counts, strict=True)]
-        try:
-            with warnings.catch_warnings():
-                # An operation without a batching rule would run client by client.
-                warnings.filterwarnings("error", message="There is a performance drop")
-                together = self._step_stacked(method, states, sizes, X)
-        except Exception as error:  # whatever the module's code raises when it is batched
-            return f"torch.func cannot batch the module or criterion: {first_line(error)}"
+        with _NoDropout():
+            if self._alone is None:
+                self._alone = [self._step_alone(*pair) for pair in zip(states, counts, strict=True)]
+            try:
+                with warnings.catch_warnings():
+                    # An operation without a batching rule would run client by client.
+                    warnings.filterwarnings("error", message="There is a performance drop")
+                    together = self._step_stacked(method, states, sizes, X)
+            except Exception as error:  # whatever the module's code raises when it is batched
+                return f"torch.func cannot batch the module or criterion: {first_line(error)}"
         for mine, theirs in zip(self._alone, together, strict=True):
             largest = max(mine[name].abs().max() for name in self.names)
             if any(not _close(mine[name], theirs[name], largest) for name in mine):
