@@ -96,9 +96,9 @@ def test_experiments_without_tables_are_named(tmp_path):
     named = {name: known[f"fedalign-{name}"] for name in ("fig1", "fig1-cifar10", "fig3", "fig4")}
     run = named["fig4"]
     for panel in run.panels:
-        results = [measured(strategy, s) for strategy in panel.strategies for s in range(5)]
-        for result in results:
-            tables.append(panel.setting, result)
+        for strategy in panel.strategies:
+            runs = [measured(strategy, seed) for seed in range(5)]
+            tables.append(panel.setting, pd.concat(runs))
     assert list(report(named, tables, tmp_path)) == ["fig4"]
     text = (tmp_path / "RESULTS.md").read_text()
     assert "of 1 of 3 experiments" in text  # without CIFAR-10, which cannot be downloaded
