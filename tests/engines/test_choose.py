@@ -142,6 +142,22 @@ class Listed(nn.Module):
         return self.dropout(X) @ self.weights[0].T + self.linear.bias
 
 
+class Remaking(nn.Module):
+    """Makes a buffer anew for each size of batch, which the loop cannot train."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+        self.register_buffer("offsets", torch.zeros(1, 1))
+
+    def forward(self, X):
+        if not self.training:
+            return self.linear(X)
+        if len(self.offsets) != len(X):
+            self.offsets = torch.zeros(len(X), 1)
+        return self.linear(X) + self.offsets
+
+
 class CountingLoss(nn.CrossEntropyLoss):
     calls = 0
 
@@ -254,6 +270,11 @@ def test_auto_takes_the_loop_and_says_why_where_stacked_raises(blobs, caplog, re
         engine_of(blobs, REASONS[reason], engine="stacked")
     assert reason in str(error.value)
     assert "engine='auto' or engine='loop'" in str(error.value)
+
+
+def test_a_buffer_made_anew_is_not_stacked(blobs):
+    with pytest.raises(ValueError, match="differ from those of one client"):
+        engine_of(blobs, net(Remaking()), engine="stacked")
 
 
 @pytest.mark.parametrize("family", LINEAR)

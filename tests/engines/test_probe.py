@@ -7,6 +7,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skfed import FederatedClassifier
+from skfed.engines._probe import Probe
 
 CALLS = []
 
@@ -22,6 +23,19 @@ class Convolutions(nn.Sequential):
     def forward(self, X):
         CALLS.append((X.device.type, len(X)))
         return super().forward(X)
+
+
+class Functional(nn.Module):
+    """The same step with weights of its own: no module in it is a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernels = nn.Parameter(torch.randn(16, 1, 5, 5))
+        self.linear = nn.Linear(9216, 3)
+
+    def forward(self, X):
+        CALLS.append((X.device.type, len(X)))
+        return self.linear(nn.functional.conv2d(X.unsqueeze(1), self.kernels).flatten(1))
 
 
 class OfValues(Convolutions):
@@ -72,9 +86,10 @@ def no_batching(monkeypatch):
     monkeypatch.setattr(torch.func, "vmap", fail)
 
 
-def test_shapes_alone_leave_a_large_step_to_the_loop(no_batching):
-    chosen, found = calls(Convolutions, "auto")
-    _, of_loop = calls(Convolutions, "loop")
+@pytest.mark.parametrize("module", [Convolutions, Functional])
+def test_shapes_alone_leave_a_large_step_to_the_loop(no_batching, module):
+    chosen, found = calls(module, "auto")
+    _, of_loop = calls(module, "loop")
     assert chosen == LARGE
     assert [call for call in found if call[0] == "meta"] == [("meta", 8)] * 2
     # The net that is looked at is set up by one row.
@@ -97,8 +112,21 @@ def test_a_module_that_remembers_does_not_remember_meta_tensors():
 
 
 def test_a_stack_is_tried_once():
-    """Not each size of batch by itself, a client's own step once, and a small one not on meta."""
+    """Not each size of batch by itself, nor a client's own step more than once."""
     chosen, found = calls(Small, "auto")
     assert chosen == "stacked: torch.func"
     assert len(found) <= 21
+
+
+def test_a_little_module_is_not_run_on_meta_tensors():
+    _, found = calls(Small, "auto")
     assert {device for device, _ in found} == {"cpu"}
+
+
+@pytest.mark.parametrize(("layers", "random"), [([], False), ([nn.Dropout(0.5)], True)])
+def test_a_module_is_random_if_it_draws_in_training(layers, random):
+    module = nn.Sequential(*layers, nn.Linear(5, 3))
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss).initialize()
+    probe = Probe(net, torch.randn(8, 5), torch.arange(8) % 3)
+    probe.check()
+    assert probe.random is random
