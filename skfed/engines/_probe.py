@@ -211,10 +211,7 @@ class Probe:
 
     @contextmanager
     def _in_state(self, training: bool, state: State | None = None) -> Iterator[None]:
-        """Set the net's state, which is the first if it is None, and its mode.
-
-        Torch's generator is restored in the end.
-        """
+        """Set the net's state (None: the first) and mode; restore torch's generator at the end."""
         with torch_seeded(np.random.default_rng(0), self.net.device), torch.no_grad():
             set_state(self.net, self.states[0] if state is None else state)
             self.net._set_training(training)
@@ -271,7 +268,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def _close(one: torch.Tensor, other: torch.Tensor, largest: torch.Tensor) -> bool:
     """Compare up to the rounding of the type, relative to the largest value around."""
-    if one.shape != other.shape:  # of a buffer that is made anew in training
+    if one.shape != other.shape:  # such as a buffer made anew in training
         return False
     one, other = real(one), real(other)
     if not one.is_floating_point():

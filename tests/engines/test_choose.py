@@ -282,6 +282,11 @@ def test_stacks_of_linear_layers_are_found(blobs, family):
     assert engine_of(blobs, net(build(family, 5, 3).float())) == "stacked: linear layers"
 
 
+def test_large_linear_layers_are_stacked(blobs):
+    wide = nn.Sequential(nn.Linear(5, 40_000), nn.ReLU(), nn.Linear(40_000, 3))
+    assert engine_of(blobs, net(wide)) == "stacked: linear layers"
+
+
 def test_the_default_estimator_is_stacked(blobs):
     assert engine_of(blobs, None) == "stacked: linear layers"
     assert engine_of(blobs, None, engine="loop") == "loop: engine='loop'"

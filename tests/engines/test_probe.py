@@ -46,8 +46,9 @@ class OfValues(Convolutions):
 
 
 class Small(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(784, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    def __init__(self, n_values=784, width=4):
+        first, last = nn.Linear(n_values, width), nn.Linear(width, 3)
+        super().__init__(nn.Flatten(), first, nn.LayerNorm(width), last)
 
     def forward(self, X):
         CALLS.append((X.device.type, len(X)))
@@ -68,10 +69,10 @@ class Remembering(Small):
 LARGE = "loop: on a CPU, a step with so much to compute gains nothing"
 
 
-def calls(module, engine):
+def calls(module, engine, side=28):
     """Return the engine of a fit, and the device and rows of each call of a module."""
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(64, 28, 28)).astype("float32"), rng.integers(0, 3, 64)
+    X, y = rng.normal(size=(64, side, side)).astype("float32"), rng.integers(0, 3, 64)
     net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, batch_size=32)
     model = FederatedClassifier(net, engine=engine, n_rounds=1, random_state=0)
     CALLS.clear()
@@ -107,7 +108,9 @@ def test_a_module_that_needs_values_is_run_on_few_rows(no_batching):
 
 def test_a_module_that_remembers_does_not_remember_meta_tensors():
     module = Remembering()
-    assert calls(module, "auto")[0] == "stacked: torch.func"
+    chosen, found = calls(module, "auto")
+    assert chosen == "stacked: torch.func"
+    assert "meta" in {device for device, _ in found}
     assert module.ones is None
 
 
@@ -115,12 +118,22 @@ def test_a_stack_is_tried_once():
     """Not each size of batch by itself, nor a client's own step more than once."""
     chosen, found = calls(Small, "auto")
     assert chosen == "stacked: torch.func"
-    assert len(found) <= 21
+    assert len(found) <= 23
 
 
-def test_a_little_module_is_not_run_on_meta_tensors():
-    _, found = calls(Small, "auto")
-    assert {device for device, _ in found} == {"cpu"}
+@pytest.mark.parametrize(
+    ("module", "side", "devices"),
+    [
+        (Small(25), 5, {"cpu"}),
+        (Small(25, width=500), 5, {"cpu", "meta"}),
+        (Small(784), 28, {"cpu", "meta"}),
+    ],
+    ids=["little", "large model", "long rows"],
+)
+def test_little_models_of_short_rows_are_not_run_on_meta_tensors(module, side, devices):
+    chosen, found = calls(module, "auto", side)
+    assert chosen == "stacked: torch.func"
+    assert {device for device, _ in found} == devices
 
 
 @pytest.mark.parametrize(("layers", "random"), [([], False), ([nn.Dropout(0.5)], True)])
