@@ -1,15 +1,17 @@
-"""Fixtures: small federations, and the real data where SKFED_DATA says it is."""
+"""Fixtures: small federations, and the real data where SKFED_DATA says it is.
+
+torch and skfed are imported where they are used: the process that starts the workers runs no test.
+"""
 
 import os
 
 import numpy as np
 import pytest
-import torch
 from threadpoolctl import threadpool_limits
 
-from skfed.selection._mock_round import mock_round
-
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers, and processes that they start, share the cores
+    import torch
+
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     torch.set_num_threads(1)
     threadpool_limits(1)
@@ -47,6 +49,7 @@ def blobs():
 @pytest.fixture
 def make_round():
     """Return a function that makes a round view whose clients answer with given losses."""
+    from skfed.selection._mock_round import mock_round
 
     def make(losses, *, priority=None, seed=0, **others):
         rng = np.random.default_rng(seed)
@@ -67,6 +70,8 @@ def data_home():
 
 def same_model(one, other):
     """Tell whether two fitted classifiers hold the same model, bit for bit."""
+    import torch
+
     states = one.net_.module_.state_dict(), other.net_.module_.state_dict()
     return all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
 
