@@ -57,9 +57,9 @@ _LARGE_BY_LAYER: dict[type | UnionType, int] = {
     nn.RNN: 4 * 2**20,
     nn.GRU: 8 * 2**20,
 }
-# Bytes of a model and values of a row up to which the probe on a few rows takes less time than
-# meta tensors, even of attention between all values.
-_LITTLE_MODEL, _LITTLE_ROW = 2**15, 2**7
+# Bytes of a model and values of a row up to which a module takes less time on a few rows than on
+# meta tensors, even with attention between all values of a row.
+_SMALL_MODEL, _SHORT_ROW = 2**15, 2**7
 
 
 def make_engine(
@@ -207,11 +207,11 @@ class _Speed:
 def _check_shapes(net: NeuralNet, X: torch.Tensor, speed: _Speed) -> None:
     """Raise CannotStack where shapes alone show that the loop is as fast: no row is computed.
 
-    Recurrent modules, and little ones of short rows, are left out: on meta tensors they take
+    Recurrent modules, and small ones with short rows, are left out: on meta tensors they take
     longer than on a few rows.
     """
-    little = speed.model_bytes <= _LITTLE_MODEL and X[0].numel() <= _LITTLE_ROW
-    if little or _has(net, nn.RNNBase):
+    small = speed.model_bytes <= _SMALL_MODEL and X[0].numel() <= _SHORT_ROW
+    if small or _has(net, nn.RNNBase):
         return
     with torch_seeded(np.random.default_rng(0)):
         try:

@@ -128,9 +128,9 @@ def test_a_stack_is_tried_once():
         (Small(25, width=500), 5, {"cpu", "meta"}),
         (Small(784), 28, {"cpu", "meta"}),
     ],
-    ids=["little", "large model", "long rows"],
+    ids=["small", "large model", "long rows"],
 )
-def test_little_models_of_short_rows_are_not_run_on_meta_tensors(module, side, devices):
+def test_small_models_of_short_rows_are_not_run_on_meta_tensors(module, side, devices):
     chosen, found = calls(module, "auto", side)
     assert chosen == "stacked: torch.func"
     assert {device for device, _ in found} == devices
