@@ -49,7 +49,7 @@ class Loopback:
         self.superlink = self._start("superlink", "flower-superlink", *options)
         try:
             wait_until(
-                lambda: _listens(self.port), 60, "SuperLink does not start"
+                lambda: _listens(self.port), 300, "SuperLink does not start"
             )
         except (
             BaseException
