@@ -23,7 +23,7 @@ from skfed.utils import _files
 
 ROOT = Path(__file__).parents[2]
 PROJECT = Path(__file__).parent / "project"
-PATIENCE = 1200.0  # seconds until a wait has failed: far more than slow machines take
+LONGEST_WAIT = 1200.0  # seconds, far more than slow machines take: it only ends what hangs
 pytestmark = [pytest.mark.federation, pytest.mark.slow]
 
 
@@ -70,7 +70,7 @@ def assert_refused(federation):
     }
     for name, refusal in refusals.items():
         wait_until(
-            lambda n=name, r=refusal: r in federation.log(n), PATIENCE, f"{name} is not refused"
+            lambda n=name, r=refusal: r in federation.log(n), LONGEST_WAIT, f"{name} is not refused"
         )
         assert connected not in federation.log(name), name
 
@@ -140,23 +140,23 @@ def test_nodes_and_servers_that_die_and_come_back(tmp_path):
         (b / "stall-1").touch()
         began = time.monotonic()
         first = federation.submit(PROJECT, **settings, timeout=240.0)
-        wait_until((b / "stalled").exists, PATIENCE, "round 1 does not begin")
+        wait_until((b / "stalled").exists, LONGEST_WAIT, "round 1 does not begin")
         n_seconds = time.monotonic() - began  # of two exchanges and the beginning of a third
         kill_server_app(federation)
         federation.flwr("stop", first, "loop")  # Flower would notice by itself after a minute
         (b / "stalled").unlink()
         (b / "stall-1").unlink()
         with pytest.raises(RuntimeError, match="the run ended as finished:stopped"):
-            federation.wait(first, PATIENCE)
+            federation.wait(first, LONGEST_WAIT)
         assert rows(tmp_path) == 1
         (b / "garbage-1").touch()
         (b / "stall-2").touch()
-        timeout = max(60.0, n_seconds)  # round 2 lasts until then, so the other site must answer
+        timeout = max(60.0, n_seconds)  # all of which round 2 takes; "a" has to answer within it
         second = federation.submit(PROJECT, **settings, timeout=timeout)
-        wait_until((b / "stalled").exists, PATIENCE, "round 2 does not begin")
+        wait_until((b / "stalled").exists, LONGEST_WAIT, "round 2 does not begin")
         federation.kill("b")
         federation.node("b", b)  # it is back before the round ends by its timeout
-        federation.wait(second, PATIENCE)
+        federation.wait(second, LONGEST_WAIT)
         history = load(tmp_path, 4, "everybody").history_
     assert history["round"].tolist() == [0, 1, 2, 3]
     assert history["failed"].tolist() == [(), ("b",), ("b",), ()]
@@ -177,7 +177,7 @@ def test_two_slow_sites_are_measured_simulated_and_late(tmp_path):
     def run_rounds(folder, **deadline):
         folder.mkdir()
         run = federation.submit(PROJECT, folder=str(folder), **settings, **deadline)
-        federation.wait(run, PATIENCE)
+        federation.wait(run, LONGEST_WAIT)
         return load(folder, 2, "everybody")
 
     with Loopback(tmp_path) as federation:
@@ -209,7 +209,7 @@ def test_two_slow_sites_are_measured_simulated_and_late(tmp_path):
 @pytest.mark.skipif(not os.environ.get("SKFED_DATA"), reason="SKFED_DATA is unset: no WISDM")
 def test_the_example_prints_the_table_of_the_simulation():
     command = [sys.executable, ROOT / "examples" / "federation" / "run.py", "--rounds", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_WAIT, check=True)
     assert "[ROUND 1/1]" in done.stdout
     _, over_processes, in_one = done.stdout.rsplit("\n\n", 2)
     assert over_processes.splitlines()[0].endswith("processes")
@@ -223,7 +223,7 @@ def test_the_tutorials_output_is_that_of_its_command():
     sites = runpy.run_path(str(tutorials / "plot_notebook_to_sites.py"))["folder"]
     run = ROOT / "examples" / "federation" / "run.py"
     command = [sys.executable, run, "--sites", sites, "--rounds", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_WAIT, check=True)
     assert done.stdout.endswith((tutorials / "sites_output.txt").read_text(encoding="utf-8"))
 
 
@@ -267,7 +267,7 @@ def test_a_site_killed_while_a_pipeline_is_fitted_costs_its_statistics(tmp_path)
             (site / "stall-steps").touch()
         run = federation.submit(PROJECT, **settings, timeout=200.0)
         for site in (a, b):
-            wait_until((site / "stalled").exists, PATIENCE, "the imputer is not fitted")
+            wait_until((site / "stalled").exists, LONGEST_WAIT, "the imputer is not fitted")
         federation.kill("b")
         (b / "stall-steps").unlink()
         n_connections = federation.log("b").count("SuperNode ID")
@@ -275,7 +275,7 @@ def test_a_site_killed_while_a_pipeline_is_fitted_costs_its_statistics(tmp_path)
         back = lambda: federation.log("b").count("SuperNode ID") > n_connections  # noqa: E731
         wait_until(back, 150, "b does not come back")
         (a / "stall-steps").unlink()  # so the exchange does not end before b is back
-        log = federation.wait(run, PATIENCE)
+        log = federation.wait(run, LONGEST_WAIT)
     assert "client 'b' sends no statistics of FederatedSimpleImputer: no answer" in log
     model = load_pipeline(tmp_path, 1)
     imputer = model["columns"].named_transformers_["numbers"]["impute"]
@@ -304,12 +304,12 @@ def test_the_secured_rounds_are_those_of_the_simulation(tmp_path):
         # Not once the server has said so: its log may reach this process minutes later. It pulls
         # replies every few seconds.
         wait_until(
-            lambda: "Sent successfully" in federation.log("c"), PATIENCE, "c does not answer"
+            lambda: "Sent successfully" in federation.log("c"), LONGEST_WAIT, "c does not answer"
         )
         time.sleep(15)
         federation.stop("c")
         sites += add_sites(federation, tmp_path, "c", keys)
-        log = federation.wait(run, PATIENCE)
+        log = federation.wait(run, LONGEST_WAIT)
         assert_refused(federation)
     assert "it reports the name 'c', but is registered as 'e'" in log
     assert {seen["kind"] for seen in exchanges(strangers)} == {"query.skfed_hello"}
