@@ -45,10 +45,10 @@ def workloads(found: list[dict]) -> Iterator[str]:
     yield ""
     yield (
         "Seconds a round on one core, float32, polls and aggregation included; in brackets the "
-        "same over the floor. Medians of rounds taken in turns, those of a workload in one run, each contestant "
-        "in a process of its own. The floor is the larger of two times: the FLOPs of the round's "
-        "products at this core's measured rate, and the bytes of the rows that it has to read from "
-        "memory, at the measured rate of gathers."
+        "same over the floor. Medians of rounds taken in turns, those of a workload in one run, "
+        "each contestant in a process of its own. The floor is the larger of two times: the FLOPs "
+        "of the round's products at this core's measured rate, and the bytes of the rows that it "
+        "has to read from memory, at the measured rate of gathers."
     )
     yield ""
     for info in found:
