@@ -20,6 +20,13 @@ SITES = {
 app = ClientApp()
 
 
+def has_answered(folder, t):
+    """Tell whether a site has logged its training of round t."""
+    log = folder / "exchanges.jsonl"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return any(json.loads(line)["round"] == t for line in lines)
+
+
 @app.query("skfed_hello")
 @app.query("skfed_steps")
 @app.query("skfed_moments")
@@ -36,6 +43,10 @@ def reply_to(message, context):
         while (folder / f"stall-{t}").exists():
             time.sleep(0.1)
     reply = SITES[context.run_config["steps"]](message, context)
+    if kind == "train" and (folder / "after").exists():
+        other = folder.parent / (folder / "after").read_text()
+        while not has_answered(other, t):
+            time.sleep(0.1)
     if kind == "train" and (folder / "slow").exists():
         time.sleep(float((folder / "slow").read_text()))
     exchange = {
