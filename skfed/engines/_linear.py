@@ -67,14 +67,44 @@ class LinearStack:
     #: Bytes of models and rows that are worth stacking on a CPU: what fits a core's cache.
     cache_bytes: ClassVar[int] = 8 * 2**20
 
-    def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLinearStack":
-        """Return the stack with the parameters and buffers of some clients, for training."""
+    @property
+    def n_before(self) -> int:
+        """How many layers there are before the first linear one."""
+        return next(i for i, layer in enumerate(self.layers) if isinstance(layer, Linear))
+
+    @property
+    def first(self) -> Linear:
+        """The first linear layer."""
+        layer = self.layers[self.n_before]
+        assert isinstance(layer, Linear)
+        return layer
+
+    def inputs(self, X: torch.Tensor, buffers: State) -> torch.Tensor:
+        """Return the inputs (client, row, in) of the first linear layer."""
+        h = X.flatten(2).mT
+        for layer in self.layers[: self.n_before]:
+            h = _bound(layer, {}, buffers)(h)
+        return h.mT
+
+    def bind(
+        self, net: NeuralNet, params: State, buffers: State, first: "BoundLinear | None" = None
+    ) -> "BoundLinearStack":
+        """Return the stack with the parameters and buffers of some clients, for training.
+
+        ``first`` is the first linear layer, where its parameters are not among those given; then X
+        is what ``inputs`` returns.
+        """
         if self.loss.runs_net:
             net._set_training(True)
-        return BoundLinearStack(self, net, params, buffers)
+        if first is None:
+            layers = [_bound(layer, params, buffers) for layer in self.layers]
+        else:
+            others = self.layers[self.n_before + 1 :]
+            layers = [first, *(_bound(layer, params, buffers) for layer in others)]
+        return BoundLinearStack(self.loss, net, layers)
 
 
-class _BoundLinear:
+class BoundLinear:
     """A linear layer of some clients. Its views are made once: one takes as long as a product."""
 
     def __init__(self, layer: Linear, params: State):
@@ -95,8 +125,8 @@ class _BoundLinear:
         """A product plus the bias, as (client, row, out)."""
         return torch.bmm if self.bias is None else partial(torch.baddbmm, self.bias.unsqueeze(1))
 
-    def small_output(self, h: torch.Tensor) -> torch.Tensor | None:
-        """Return the output (client, out, row); None where its product is not a small one."""
+    def faster_output(self, h: torch.Tensor) -> torch.Tensor | None:
+        """Return the output (client, out, row) where torch's product is not the fastest way."""
         product = self.small_forward(self.weight, h)
         if product is None or self.bias is None:
             return product
@@ -135,18 +165,17 @@ class BoundLinearStack:
 
     Parameters
     ----------
-    stack : LinearStack
-        The layers.
+    loss : LogitLoss
+        The criterion, and a function before it.
     net : NeuralNet
         Its criterion is used.
-    params, buffers : dict of str to Tensor of shape (n_clients, ...)
-        The clients' parameters and buffers.
+    layers : sequence of BoundLinear or callable
+        With the clients' parameters and buffers.
     """
 
-    def __init__(self, stack: LinearStack, net: NeuralNet, params: State, buffers: State):
-        self.loss, self.net = stack.loss, net
-        self.layers = [_bound(layer, params, buffers) for layer in stack.layers]
-        linear = [layer for layer in self.layers if isinstance(layer, _BoundLinear)]
+    def __init__(self, loss: LogitLoss, net: NeuralNet, layers: Sequence[Any]):
+        self.loss, self.net, self.layers = loss, net, layers
+        linear = [layer for layer in self.layers if isinstance(layer, BoundLinear)]
         self.first = self.layers.index(linear[0])
         self.last_weight = linear[-1].weight
 
@@ -180,7 +209,7 @@ class BoundLinearStack:
 
     def _pass(
         self, X: torch.Tensor, target: Any
-    ) -> tuple[torch.Tensor, Iterator[tuple[_BoundLinear, torch.Tensor, torch.Tensor]]]:
+    ) -> tuple[torch.Tensor, Iterator[tuple[BoundLinear, torch.Tensor, torch.Tensor]]]:
         """Return the losses, and each linear layer with its output's slope and its input.
 
         The last layer comes first; a layer is not read after it was yielded, so that its weights
@@ -190,9 +219,9 @@ class BoundLinearStack:
         h_t = X.flatten(2) if X.dim() > 3 else X
         h = h_t.mT
         for i, layer in enumerate(self.layers):
-            if isinstance(layer, _BoundLinear):
+            if isinstance(layer, BoundLinear):
                 tape.append((h_t,))
-                output = layer.small_output(h)
+                output = layer.faster_output(h)
                 if output is not None:
                     h = output
                 elif _fills_better(layer.weight.shape[1], h.shape[2]):
@@ -211,10 +240,10 @@ class BoundLinearStack:
 
     def _back(
         self, tape: list[tuple[torch.Tensor, ...]], slope: torch.Tensor
-    ) -> Iterator[tuple[_BoundLinear, torch.Tensor, torch.Tensor]]:
+    ) -> Iterator[tuple[BoundLinear, torch.Tensor, torch.Tensor]]:
         for i in range(len(tape) - 1, self.first - 1, -1):
             layer, kept = self.layers[i], tape[i]
-            if isinstance(layer, _BoundLinear):
+            if isinstance(layer, BoundLinear):
                 below = layer.backward(slope, kept[0]) if i > self.first else slope
                 yield layer, slope, kept[0]
                 slope = below
@@ -227,7 +256,7 @@ class BoundLinearStack:
 def _bound(layer: Any, params: State, buffers: State) -> Any:
     """Return a layer with the tensors of some clients, for activations (client, in, row)."""
     if isinstance(layer, Linear):
-        return _BoundLinear(layer, params)
+        return BoundLinear(layer, params)
     if isinstance(layer, WithBuffer):
         column = buffers[layer.buffer].unsqueeze(2)
         return lambda h: layer.function(h, column)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from skfed.aggregation import BaseAggregator
+from skfed.aggregation._low_rank import LowRankStack, Members, written_out
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.engines._requests import EvaluateRequest, TrainRequest
 from skfed.nets import State, by_member, moved
@@ -138,14 +139,15 @@ class Engine(Evaluator, Protocol):
 def collect(
     request: TrainRequest,
     members: np.ndarray,
-    stack: State,
+    stack: Members,
     losses: np.ndarray,
     n_samples: np.ndarray,
     variates: Sequence[State | None],
 ) -> Updates:
     """Return the updates of some members, given their states stacked along a leading axis.
 
-    ``request`` is for these members alone.
+    ``request`` is for these members alone. Only for a plain weighted mean may a tensor of the stack
+    be a ``LowRankStack``.
     """
     if request.privacy is not None and request.noise is not None:
         noise = deepcopy(request.noise)  # kept, since a member that fails trains again
@@ -153,22 +155,29 @@ def collect(
     part = request.aggregator.collect(
         request.state, stack, request.cohort.weights, request.parameters
     )
-    clean = part is not stack and _is_finite(part)
-    changed = changed_names(request.state, stack, with_nan=not clean)
+    certain = part is not stack and not _may_overflow(stack)  # if the part is finite
+    clean = certain and _is_finite(part)
+    whole = stack if clean else written_out(stack)
+    changed = changed_names(request.state, whole, with_nan=not clean)
     finite = np.isfinite(losses)
-    if not clean and (part is stack or not _is_finite(part, request.state.keys() - changed)):
-        finite &= _finite_members(request.state, stack, changed)
+    if not clean and not (certain and _is_finite(part, request.state.keys() - changed)):
+        finite &= _finite_members(request.state, whole, changed)
     for i, variate in enumerate(variates):
         if variate is not None:
             finite[i] &= all(tensor.isfinite().all() for tensor in variate.values())
     if not finite.all():
-        part, changed = _of_finite(request, stack, finite)
+        part, changed = _of_finite(request, written_out(whole), finite)
     if isinstance(part, dict):
-        reused = {_address(tensor) for tensor in stack.values()}  # by the next chunk
+        # By the next chunk.
+        reused = {_address(tensor) for tensor in stack.values() if torch.is_tensor(tensor)}
         kept = {n: t.clone() if _address(t) in reused else t for n, t in part.items()}
         part = {name: moved(tensor, "cpu") for name, tensor in kept.items()}
     parts = [(members[finite], part)] if finite.any() else []
     return Updates([Report(members, losses, n_samples, finite, variates)], parts, changed)
+
+
+def _may_overflow(stack: Members) -> bool:
+    return any(one.may_overflow() for one in stack.values() if isinstance(one, LowRankStack))
 
 
 def _of_finite(

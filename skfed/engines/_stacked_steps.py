@@ -12,9 +12,11 @@ import torch
 from skorch import NeuralNet
 from torch.nn.utils.rnn import pad_sequence
 
+from skfed.aggregation._low_rank import Members
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._data import Dataset, Memory, MemoryPool
-from skfed.engines._linear import BoundLinearStack, LinearStack
+from skfed.engines._linear import BoundLinearStack, Linear, LinearStack
+from skfed.engines._low_rank import LowRankLinear, takes_plain_steps
 from skfed.engines._replies import Updates, collect, merge
 from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import MinibatchDraws
@@ -61,6 +63,8 @@ class ChunkTraining:
         Of the members.
     layers_rng : numpy.random.Generator or None
         For random layers, while torch's generator is locked; None without such layers.
+    low_rank : bool
+        Whether the steps of the first linear layer are kept as products.
     """
 
     net_pool: NetPool
@@ -71,6 +75,7 @@ class ChunkTraining:
     clients: Sequence[int]
     draws: MinibatchDraws
     layers_rng: np.random.Generator | None
+    low_rank: bool
 
     @property
     def cost(self) -> int:
@@ -88,7 +93,8 @@ class ChunkTraining:
             nullcontext() if self.layers_rng is None else torch_seeded(self.layers_rng, device),
             one_torch_thread(),
         ):
-            stack = Stack(net, self.method, request, len(self.members), memory)
+            X = chunk.rows_of_members(memory) if self.low_rank else None
+            stack = Stack(net, self.method, request, len(self.members), memory, X)
             rates = stack.rates(request, chunk.iterations)
             losses: list[torch.Tensor] = []
             with torch.no_grad():
@@ -100,7 +106,7 @@ class ChunkTraining:
             return collect(
                 replace(request, state=stack.state),
                 self.members,
-                stack.whole,
+                stack.members(),
                 sums / taken.sum(0),
                 chunk.sizes.sum(axis=0),
                 variates,
@@ -156,6 +162,11 @@ class Chunk:
             start, end = end, end + len(list(alike))
             yield slice(start, end), self._block(slice(start, end), *kind)
 
+    def rows_of_members(self, memory: Memory) -> torch.Tensor:
+        """Return X of all steps, of shape (n_members, n_steps, batch_size, ...)."""
+        rows, _ = self.dataset.prepare(np.ascontiguousarray(self.rows.swapaxes(0, 1)))
+        return self.dataset.take(rows, memory)
+
     def _block(self, steps: slice, n_members: int, width: int, full: bool) -> "Block":
         sizes = self.sizes[steps, :n_members]
         own = self.rows[steps, :n_members, :width]
@@ -191,24 +202,39 @@ class Stack:
         Their number.
     memory : Memory
         Where the states are; valid until it is used again.
+    X : Tensor of shape (n_members, n_steps, batch_size, ...), default=None
+        Rows of all steps, where those of the first linear layer are kept as products.
 
     Attributes
     ----------
     whole : dict of str to Tensor
-        The states of all members, with those that have taken their last step.
+        The states of all members, with those that have taken their last step; without the
+        parameters of a layer whose steps are kept as products.
     """
 
     def __init__(
-        self, net: NeuralNet, method: Method, request: TrainRequest, n_members: int, memory: Memory
+        self,
+        net: NeuralNet,
+        method: Method,
+        request: TrainRequest,
+        n_members: int,
+        memory: Memory,
+        X: torch.Tensor | None = None,
     ):
         self.net, self.method = net, method
         self.state = {name: moved(w, net.device) for name, w in request.state.items()}
+        kept = _names(method.first) if X is not None and isinstance(method, LinearStack) else ()
         self.whole = {
             name: memory.empty(name, (n_members, *w.shape), w.dtype, w.device).copy_(w)
             for name, w in self.state.items()
+            if _short(name) not in kept
         }
         # Those of members that still train; they share the memory of the whole.
-        self.params = {_short(name): self.whole[name].detach() for name in request.parameters}
+        self.params = {
+            _short(name): tensor.detach()
+            for name, tensor in self.whole.items()
+            if name in request.parameters
+        }
         self.buffers = {
             _short(name): tensor.detach()
             for name, tensor in self.whole.items()
@@ -216,9 +242,23 @@ class Stack:
         }
         self.shifts = _stacked(request.corrections, self.state, request.parameters)
         self.mu = request.training.proximal_mu
-        self.optimizer = None if self._is_plain() else _optimizer(net, self.params)
+        plain = isinstance(method, LinearStack) and takes_plain_steps(request)
+        plain &= is_plain_sgd(net.optimizer_)
+        self.optimizer = None if plain else _optimizer(net, self.params)
         self.n_training = n_members
+        self.first = None if X is None else self._first_layer(X, memory)
         self._bind()
+
+    def _first_layer(self, X: torch.Tensor, memory: Memory) -> LowRankLinear:
+        assert isinstance(self.method, LinearStack)
+        inputs = self.method.inputs(X.flatten(1, 2), self.buffers)
+        state = {_short(name): w for name, w in self.state.items()}
+        return LowRankLinear(self.method.first, state, inputs, X.shape[2], memory)
+
+    def members(self) -> Members:
+        """Return the states of all members by name, each tensor along a leading axis."""
+        kept = {} if self.first is None else self.first.parameters()
+        return {**self.whole, **{f"module.{name}": tensor for name, tensor in kept.items()}}
 
     def rates(self, request: TrainRequest, iterations: np.ndarray) -> np.ndarray:
         """Return the learning rate of each step; there is one parameter group."""
@@ -235,7 +275,11 @@ class Stack:
         step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
         if self.optimizer is None and isinstance(self.bound, BoundLinearStack):
             step = self.bound.descend
-        batches = block.dataset.batches(block.rows, memory)
+        if self.first is None:
+            batches = block.dataset.batches(block.rows, memory)
+        else:
+            n_steps, n_members, width = block.rows.shape
+            batches = self.first.batches(n_steps, n_members, width)
         targets = self.bound.targets(block.targets)
         losses = []
         for X, target, rate in zip(batches, targets, rates, strict=True):
@@ -272,7 +316,11 @@ class Stack:
 
     def _bind(self) -> None:
         """Bind the method to the tensors of the members that still train."""
-        self.bound = self.method.bind(self.net, self.params, self.buffers)
+        if self.first is None:
+            self.bound = self.method.bind(self.net, self.params, self.buffers)
+        else:
+            assert isinstance(self.method, LinearStack)
+            self.bound = self.method.bind(self.net, self.params, self.buffers, self.first)
 
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""
@@ -284,18 +332,6 @@ class Stack:
         self.optimizer.step()
         return losses
 
-    def _is_plain(self) -> bool:
-        """Whether a step is w - lr * gradient, which needs no optimizer."""
-        group = self.net.optimizer_.param_groups[0]
-        others = ("momentum", "weight_decay", "maximize")
-        return (
-            isinstance(self.method, LinearStack)
-            and type(self.net.optimizer_) is torch.optim.SGD
-            and not any(group[name] for name in others)
-            and not self.mu
-            and not self.shifts
-        )
-
     def _corrected(self, name: str, grad: torch.Tensor) -> torch.Tensor:
         """Add mu (w - w_t) and SCAFFOLD's c - c_k."""
         if self.mu:
@@ -303,6 +339,19 @@ class Stack:
         if name in self.shifts:
             grad = grad + self.shifts[name][: len(grad)]
         return grad
+
+
+def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether a step is w - lr * gradient."""
+    others = ("momentum", "weight_decay", "maximize")
+    return type(optimizer) is torch.optim.SGD and not any(
+        group[name] for group in optimizer.param_groups for name in others
+    )
+
+
+def _names(layer: Linear) -> list[str]:
+    """Return the names of a layer's parameters in the module."""
+    return [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
 
 
 def _optimizer(net: NeuralNet, params: State) -> torch.optim.Optimizer:

@@ -1,0 +1,274 @@
+"""The first layer of clients that train on few rows, whose steps are kept as products."""
+
+import numpy as np
+import pytest
+import torch
+from families import Focal
+from joblib import parallel_config
+from parity import ALL, assert_same, both, flat, net
+from torch import nn
+
+from skfed import FederatedClassifier
+from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, WeightedMean
+from skfed.aggregation._low_rank import LowRankStack
+from skfed.engines import _stacked_steps
+from skfed.engines._low_rank import LowRankLinear
+from skfed.engines._replies import collect
+from skfed.engines._requests import LocalTraining, TrainRequest
+from skfed.privacy import GaussianMechanism
+from skfed.schedules import BaseSchedule
+from skfed.selection import Cohort
+
+N_INPUTS, N_HIDDEN = 260, 40  # so that up to 40 rows are few
+SIZES = [2, 40, 7, 18, 60, 34, 10, 25, 41]  # the fifth and the last have too many
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Nine clients in 260 dimensions, six classes: X, y, clients."""
+    rng = np.random.default_rng(0)
+    clients = np.repeat(np.arange(9), SIZES)
+    y = rng.integers(0, 6, len(clients))
+    y[:6] = range(6)
+    return rng.normal(size=(len(y), N_INPUTS)) + 2 * np.eye(N_INPUTS)[y], y, clients
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The shapes of the rows of each layer whose steps were kept as products."""
+    shapes = []
+
+    class Spy(LowRankLinear):
+        def __init__(self, layer, state, rows, *others):
+            shapes.append(tuple(rows.shape))
+            super().__init__(layer, state, rows, *others)
+
+    monkeypatch.setattr(_stacked_steps, "LowRankLinear", Spy)
+    return shapes
+
+
+def build(*before, bias=True, n_inputs=N_INPUTS):
+    torch.manual_seed(0)
+    first = nn.Linear(n_inputs, N_HIDDEN, bias=bias)
+    layers = first, nn.Tanh(), nn.Linear(N_HIDDEN, 12), nn.ReLU(), nn.Linear(12, 6)
+    return nn.Sequential(*before, *layers).double()
+
+
+def one_layer():
+    torch.manual_seed(0)
+    return nn.Linear(N_INPUTS, N_HIDDEN).double()
+
+
+class Shifted(nn.Module):
+    """A buffer is subtracted before the first layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.linspace(-1, 1, N_INPUTS).double())
+        self.layers = build()
+
+    def forward(self, X):
+        return self.layers(X.sub(self.mean))
+
+
+def short_net(module, **settings):
+    return net(module, **{"batch_size": 8, **settings})
+
+
+MODULES = {
+    "three layers": build,
+    "no bias": lambda: build(bias=False),
+    "softmax regression": one_layer,
+    "a function before it": lambda: build(nn.Tanh()),
+    "a buffer before it": Shifted,
+    "flattened": lambda: build(nn.Flatten()),
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules(wide, used, module):
+    X, y, clients = wide
+    X = X.reshape(len(X), 4, 5, 13) if module == "flattened" else X
+    y = np.arange(len(y)) % N_HIDDEN if module == "softmax regression" else y
+    loop, stacked = both((X, y, clients), short_net(MODULES[module]()))
+    assert_same(loop, stacked)
+    assert used == [(7, 40, N_INPUTS)] * 3
+
+
+class EpochsRate(BaseSchedule):
+    """A rate that falls with each epoch within a round."""
+
+    def _at(self, round, n_rounds, step, n_steps):
+        return 0.1 / (1 + step)
+
+
+@pytest.mark.parametrize(
+    ("params", "n_rows"),
+    [
+        ({"local_steps": 3}, 24),
+        ({"local_steps": 1}, 8),
+        ({"local_epochs": 2}, 32),  # four steps of the client of 10 rows
+        ({"local_epochs": 2, "lr_schedule": EpochsRate()}, 32),
+        ({"lr_schedule": lambda t: 0.1 / (t + 1)}, 40),
+        ({"memory_budget": 400_000}, 40),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else str(value),
+)
+def test_ways_to_train(wide, used, params, n_rows):
+    loop, stacked = both(wide, short_net(build()), **params)
+    assert_same(loop, stacked)
+    assert max(shape[1] for shape in used) == n_rows
+
+
+@pytest.mark.parametrize("criterion", [Focal, nn.NLLLoss])
+def test_criteria(wide, used, criterion):
+    module = nn.Sequential(build(), nn.Softmax(1)) if criterion is nn.NLLLoss else build()
+    assert_same(*both(wide, short_net(module, criterion=criterion)))
+    assert used
+
+
+def test_weights_of_rows(wide, used):
+    X, y, clients = wide
+    weights = np.random.default_rng(1).uniform(0, 2, len(y)) * (np.arange(len(y)) % 4 > 0)
+    params = {"selector": ALL, "n_rounds": 3, "random_state": 0}
+    models = [
+        FederatedClassifier(short_net(build()), engine=engine, **params).fit(
+            X, y, clients=clients, sample_weight=weights
+        )
+        for engine in ("loop", "stacked")
+    ]
+    assert_same(*models)
+    assert used
+
+
+def test_float32_is_as_near_to_float64_as_the_loop(wide, used):
+    exact, _ = both(wide, short_net(build()))
+    X, y, clients = wide
+    loop, stacked = both((X.astype("float32"), y, clients), short_net(build().float()))
+    assert used
+    states = [flat(model.net_.module_) for model in (exact, loop, stacked)]
+    torch.testing.assert_close(states[2], states[0], rtol=0, atol=2e-6)
+    assert (states[2] - states[0]).norm() <= 2 * (states[1] - states[0]).norm()
+
+
+@pytest.mark.parametrize(
+    ("settings", "params"),
+    [
+        ({"optimizer__momentum": 0.9}, {}),
+        ({"optimizer__weight_decay": 0.1}, {}),
+        ({"optimizer": torch.optim.Adam, "lr": 0.01}, {}),
+        ({}, {"proximal_mu": 0.5}),
+        ({}, {"aggregator": CoordinateMedian()}),
+        ({}, {"aggregator": NormClipping(0.1)}),
+        ({}, {"aggregator": Scaffold()}),
+        ({}, {"update_privacy": GaussianMechanism(clip=0.1, noise_multiplier=0.1)}),
+        ({}, {"local_steps": 21}),
+    ],
+    ids=str,
+)
+def test_where_each_clients_weights_are_needed_or_rows_are_many(wide, used, settings, params):
+    estimator = short_net(**{"module": build(), **settings})
+    loop, stacked = both(wide, estimator, **params)
+    assert_same(loop, stacked)
+    assert not used
+
+
+def test_few_inputs(wide, used):
+    X, y, clients = wide
+    assert_same(*both((X[:, :255], y, clients), short_net(build(n_inputs=255))))
+    assert not used
+
+
+def test_a_client_that_is_not_finite_fails_alone(wide, used):
+    X, y, clients = wide
+    X = X.copy()
+    X[clients == 3] *= 1e200  # beyond float64 from its second step on
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(N_INPUTS, N_HIDDEN), nn.ReLU(), nn.Linear(N_HIDDEN, 6))
+    loop, stacked = both((X, y, clients), short_net(module.double()))
+    assert_same(loop, stacked)
+    assert used
+    assert stacked.history_["failed"].tolist() == loop.history_["failed"].tolist()
+    assert any(3 in failed for failed in stacked.history_["failed"])
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+@pytest.mark.parametrize("n_jobs", [2, 3])
+def test_the_bits_are_the_same_for_any_n_jobs(wide, used, backend, n_jobs):
+    params = {"selector": ALL, "n_rounds": 2, "random_state": 0, "memory_budget": 2_000_000}
+    X, y, clients = wide
+
+    def fit(n_jobs):
+        model = FederatedClassifier(short_net(build()), engine="stacked", n_jobs=n_jobs, **params)
+        return flat(model.fit(X, y, clients=clients).net_.module_)
+
+    one = fit(1)
+    assert len(used) > 2  # chunks
+    with parallel_config(backend=backend):
+        assert torch.equal(fit(n_jobs), one)
+
+
+def test_weights_that_stay_are_the_models_own(wide, used):
+    module = build()
+    before = flat(module)
+    _, stacked = both(wide, short_net(module, lr=0.0))
+    assert used
+    assert torch.equal(flat(stacked.net_.module_), before)
+
+
+# The stack
+
+
+@pytest.fixture
+def stack():
+    rng = torch.Generator().manual_seed(0)
+    return LowRankStack(
+        *(torch.randn(shape, generator=rng) for shape in [(3, 4), (2, 5, 3), (2, 5, 4)])
+    )
+
+
+def test_a_stack_by_hand():
+    w = torch.tensor([[1.0, 2.0]])
+    left, right = torch.tensor([[[3.0]], [[-1.0]]]), torch.tensor([[[1.0, 10.0]], [[2.0, 0.0]]])
+    stack = LowRankStack(w, left, right)
+    assert stack[0].tolist() == [[4.0, 32.0]]
+    assert stack[1].tolist() == [[-1.0, 2.0]]
+    assert stack.written_out().tolist() == [[[4.0, 32.0]], [[-1.0, 2.0]]]
+    assert stack.weighted_sum(np.array([0.5, 0.25])).tolist() == [[1.75, 16.5]]
+
+
+def test_a_weighted_sum_is_that_of_the_members(stack):
+    weights = np.array([0.3, 0.9])
+    expected = sum(q * w.double() for q, w in zip(weights, stack.written_out(), strict=True))
+    found = stack.weighted_sum(weights)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def collected(stack, weights):
+    request = TrainRequest(
+        round=0,
+        state={"w": stack.w},
+        parameters=["w"],
+        cohort=Cohort(np.arange(2), np.array(weights)),
+        training=LocalTraining(),
+        aggregator=WeightedMean(),
+    )
+    n = np.ones(2, dtype=int)
+    return collect(request, np.arange(2), {"w": stack}, np.zeros(2), n, [None, None])
+
+
+def test_a_member_may_overflow_though_the_sum_does_not(stack):
+    left, right = stack.left.clone(), stack.right.clone()
+    left[1], right[1] = 1e20, 1e19  # 5e39 is beyond float32, a thousandth of it is not
+    updates = collected(LowRankStack(stack.w, left, right), [0.999, 0.001])
+    assert updates.reports[0].finite.tolist() == [True, False]
+    ((members, part),) = updates.parts
+    assert members.tolist() == [0]
+    torch.testing.assert_close(part["w"], 0.999 * stack[0].double(), rtol=1e-6, atol=1e-6)
+
+
+def test_what_no_member_has_changed(stack):
+    still = LowRankStack(stack.w, torch.zeros_like(stack.left), stack.right)
+    assert collected(still, [0.5, 0.5]).changed == frozenset()
+    assert collected(stack, [0.5, 0.5]).changed == {"w"}
