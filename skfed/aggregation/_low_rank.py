@@ -39,12 +39,12 @@ class LowRankStack:
         q = torch.tensor(weights, dtype=self.w.dtype, device=self.w.device)
         left = (self.left * q[:, None, None]).flatten(0, 1)
         updates = left.mT.mm(self.right.flatten(0, 1))
-        return self.w.double() * float(weights.sum()) + updates
+        return updates.double().add_(self.w.double(), alpha=float(weights.sum()))
 
     def may_overflow(self) -> bool:
         """Tell whether a w_k may be infinite though the weighted sum is not.
 
-        Rows are presumed to be below 1e19, so that their squares are finite.
+        Rows are presumed to be below 1e19: in float32 larger ones have no finite squares.
         """
         return bool(self.left.abs().max() > 1e18)
 

@@ -87,20 +87,24 @@ class LinearStack:
         return h.mT
 
     def bind(
-        self, net: NeuralNet, params: State, buffers: State, first: "BoundLinear | None" = None
+        self,
+        net: NeuralNet,
+        params: State,
+        buffers: State,
+        first_layer: "BoundLinear | None" = None,
     ) -> "BoundLinearStack":
         """Return the stack with the parameters and buffers of some clients, for training.
 
-        ``first`` is the first linear layer, where its parameters are not among those given; then X
-        is what ``inputs`` returns.
+        ``first_layer`` is the first linear layer, where its parameters are not among those given;
+        then X is what ``inputs`` returns.
         """
         if self.loss.runs_net:
             net._set_training(True)
-        if first is None:
+        if first_layer is None:
             layers = [_bound(layer, params, buffers) for layer in self.layers]
         else:
             others = self.layers[self.n_before + 1 :]
-            layers = [first, *(_bound(layer, params, buffers) for layer in others)]
+            layers = [first_layer, *(_bound(layer, params, buffers) for layer in others)]
         return BoundLinearStack(self.loss, net, layers)
 
 

@@ -24,10 +24,10 @@ _DTYPES = torch.float32, torch.float64
 
 
 def most_rows(method: object, request: TrainRequest, plain_sgd: bool) -> int:
-    """Return up to how many rows of all steps, repeats counted, a client's steps are kept so.
+    """Return the most rows, of all steps as laid out, of a client whose steps are kept so.
 
-    It is 0 where they never are: other optimizers, rules that need each client's weights, and
-    layers with few inputs.
+    It is 0 for other optimizers, for rules that need each client's weights, and for layers with few
+    inputs.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def most_rows(method: object, request: TrainRequest, plain_sgd: bool) -> int:
     plain_sgd : bool
         Whether the net's optimizer is SGD without any other term.
     """
-    if not isinstance(method, LinearStack) or not plain_sgd or not takes_plain_steps(request):
+    if not isinstance(method, LinearStack) or not plain_sgd or request.training.proximal_mu:
         return 0
     is_sum = type(request.aggregator).collect is WeightedMean.collect
     if not is_sum or request.corrections is not None or request.privacy is not None:
@@ -53,13 +53,10 @@ def weight_bytes(method: object, request: TrainRequest) -> int:
     return request.state[f"module.{method.first.weight}"].nbytes
 
 
-def takes_plain_steps(request: TrainRequest) -> bool:
-    """Tell whether nothing is added to gradients."""
-    return not request.training.proximal_mu and not any(request.corrections or ())
-
-
 class LowRankLinear(BoundLinear):
-    """The first linear layer of some clients, for ``BoundLinearStack.descend``.
+    """The first linear layer of some clients, for ``BoundLinearStack.descend`` alone.
+
+    Nothing is below it, so that it has no ``backward``.
 
     Parameters
     ----------
@@ -73,6 +70,11 @@ class LowRankLinear(BoundLinear):
         Rows of a step; not all need be used.
     memory : Memory
         Where the outputs and slopes are; valid until it is used again.
+
+    Raises
+    ------
+    OverflowError
+        If a product of two rows is not finite, as their products with weights may be.
     """
 
     #: Bytes of rows and other layers that are worth stacking on a CPU.
@@ -97,11 +99,16 @@ class LowRankLinear(BoundLinear):
         self.slopes.zero_()  # of rows that are not used
         # Of each row from the second step on with each row up to the last step but one.
         self.products = torch.bmm(self.rows[:, width:], self.rows[:, :-width].mT)
+        if not self.products.sum().isfinite():
+            raise OverflowError("the product of two rows is not finite")
         if self.b is not None:
             self.products += 1  # a bias is the weight of an input of 1
 
     def batches(self, n_steps: int, n_clients: int, width: int) -> Iterator[torch.Tensor]:
-        """Yield the inputs (client, row, in) of the next steps of the first clients."""
+        """Yield the inputs (client, row, in) of the next steps of the first clients.
+
+        The next step is that after those that ``descend`` has taken.
+        """
         for _ in range(n_steps):
             yield self.rows[:n_clients, self.n_done : self.n_done + width]
 

@@ -168,7 +168,7 @@ def collect(
     if not finite.all():
         part, changed = _of_finite(request, written_out(whole), finite)
     if isinstance(part, dict):
-        # By the next chunk.
+        # Memory that the next chunk uses again.
         reused = {_address(tensor) for tensor in stack.values() if torch.is_tensor(tensor)}
         kept = {n: t.clone() if _address(t) in reused else t for n, t in part.items()}
         part = {name: moved(tensor, "cpu") for name, tensor in kept.items()}

@@ -229,10 +229,11 @@ class StackedEngine:
                 yield own[chunk], low_rank
 
     def _clients_a_chunk(self, largest: int) -> int:
+        """Return the most clients of a chunk, given the rows of the largest."""
         return self._limit(*self._bytes_a_client(int(self.draws.rows_a_step(largest))))
 
     def _clients_of_few_rows(self, n_rows: int, request: TrainRequest) -> int:
-        """Return the same where the first layer is a ``LowRankLinear``, given its rows."""
+        """Return the most clients of a chunk whose first layer is a ``LowRankLinear``."""
         cached, stored = self._bytes_a_client(n_rows)
         cached -= weight_bytes(self.plan.method, request)
         return self._limit(cached, stored, LowRankLinear.cache_bytes)

@@ -16,7 +16,7 @@ from skfed.aggregation._low_rank import Members
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._data import Dataset, Memory, MemoryPool
 from skfed.engines._linear import BoundLinearStack, Linear, LinearStack
-from skfed.engines._low_rank import LowRankLinear, takes_plain_steps
+from skfed.engines._low_rank import LowRankLinear
 from skfed.engines._replies import Updates, collect, merge
 from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import MinibatchDraws
@@ -113,8 +113,8 @@ class ChunkTraining:
             )
 
     def recover(self, run: Callable[[Work], Updates], error: Exception) -> Updates:
-        """Train each member alone; return the update of one that has failed alone."""
-        if len(self.members) == 1:
+        """Train each member alone, with weights of its own; return the update of one that fails."""
+        if len(self.members) == 1 and not self.low_rank:
             return Updates.of_failed(self.members, error)
         each = (
             replace(
@@ -123,6 +123,7 @@ class ChunkTraining:
                 members=self.members[[i]],
                 clients=[self.clients[i]],
                 draws=self.draws.subset([i]),
+                low_rank=False,
             )
             for i in range(len(self.members))
         )
@@ -242,14 +243,13 @@ class Stack:
         }
         self.shifts = _stacked(request.corrections, self.state, request.parameters)
         self.mu = request.training.proximal_mu
-        plain = isinstance(method, LinearStack) and takes_plain_steps(request)
-        plain &= is_plain_sgd(net.optimizer_)
+        plain = X is not None or self._is_plain()
         self.optimizer = None if plain else _optimizer(net, self.params)
         self.n_training = n_members
-        self.first = None if X is None else self._first_layer(X, memory)
+        self.first_layer = None if X is None else self._make_first_layer(X, memory)
         self._bind()
 
-    def _first_layer(self, X: torch.Tensor, memory: Memory) -> LowRankLinear:
+    def _make_first_layer(self, X: torch.Tensor, memory: Memory) -> LowRankLinear:
         assert isinstance(self.method, LinearStack)
         inputs = self.method.inputs(X.flatten(1, 2), self.buffers)
         state = {_short(name): w for name, w in self.state.items()}
@@ -257,7 +257,7 @@ class Stack:
 
     def members(self) -> Members:
         """Return the states of all members by name, each tensor along a leading axis."""
-        kept = {} if self.first is None else self.first.parameters()
+        kept = {} if self.first_layer is None else self.first_layer.parameters()
         return {**self.whole, **{f"module.{name}": tensor for name, tensor in kept.items()}}
 
     def rates(self, request: TrainRequest, iterations: np.ndarray) -> np.ndarray:
@@ -275,11 +275,11 @@ class Stack:
         step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
         if self.optimizer is None and isinstance(self.bound, BoundLinearStack):
             step = self.bound.descend
-        if self.first is None:
+        if self.first_layer is None:
             batches = block.dataset.batches(block.rows, memory)
         else:
             n_steps, n_members, width = block.rows.shape
-            batches = self.first.batches(n_steps, n_members, width)
+            batches = self.first_layer.batches(n_steps, n_members, width)
         targets = self.bound.targets(block.targets)
         losses = []
         for X, target, rate in zip(batches, targets, rates, strict=True):
@@ -316,11 +316,11 @@ class Stack:
 
     def _bind(self) -> None:
         """Bind the method to the tensors of the members that still train."""
-        if self.first is None:
+        if self.first_layer is None:
             self.bound = self.method.bind(self.net, self.params, self.buffers)
         else:
             assert isinstance(self.method, LinearStack)
-            self.bound = self.method.bind(self.net, self.params, self.buffers, self.first)
+            self.bound = self.method.bind(self.net, self.params, self.buffers, self.first_layer)
 
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""
@@ -331,6 +331,15 @@ class Stack:
         self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()
         return losses
+
+    def _is_plain(self) -> bool:
+        """Whether a step is w - lr * gradient, which needs no optimizer."""
+        return (
+            isinstance(self.method, LinearStack)
+            and is_plain_sgd(self.net.optimizer_)
+            and not self.mu
+            and not self.shifts
+        )
 
     def _corrected(self, name: str, grad: torch.Tensor) -> torch.Tensor:
         """Add mu (w - w_t) and SCAFFOLD's c - c_k."""

@@ -12,7 +12,9 @@ from skfed import FederatedClassifier
 from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, WeightedMean
 from skfed.aggregation._low_rank import LowRankStack
 from skfed.engines import _stacked_steps
-from skfed.engines._low_rank import LowRankLinear
+from skfed.engines._data import Memory
+from skfed.engines._linear import CrossEntropy, Linear, LinearStack
+from skfed.engines._low_rank import LowRankLinear, most_rows
 from skfed.engines._replies import collect
 from skfed.engines._requests import LocalTraining, TrainRequest
 from skfed.privacy import GaussianMechanism
@@ -192,6 +194,15 @@ def test_a_client_that_is_not_finite_fails_alone(wide, used):
     assert any(3 in failed for failed in stacked.history_["failed"])
 
 
+def test_rows_whose_products_are_not_finite_train_as_in_the_loop(wide, used):
+    X, y, clients = wide
+    X = X.astype("float32")
+    X[clients == 3] *= 1e20
+    loop, stacked = both((X, y, clients), short_net(build().float(), lr=1e-30))
+    assert used
+    assert stacked.history_["failed"].tolist() == loop.history_["failed"].tolist() == [()] * 3
+
+
 @pytest.mark.parametrize("backend", ["threading", "loky"])
 @pytest.mark.parametrize("n_jobs", [2, 3])
 def test_the_bits_are_the_same_for_any_n_jobs(wide, used, backend, n_jobs):
@@ -214,6 +225,42 @@ def test_weights_that_stay_are_the_models_own(wide, used):
     _, stacked = both(wide, short_net(module, lr=0.0))
     assert used
     assert torch.equal(flat(stacked.net_.module_), before)
+
+
+def plain_request(w, weights=(0.5, 0.5)):
+    return TrainRequest(
+        round=0,
+        state={"module.weight": w},
+        parameters=["module.weight"],
+        cohort=Cohort(np.arange(2), np.array(weights)),
+        training=LocalTraining(),
+        aggregator=WeightedMean(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_outputs", "n_inputs", "dtype", "expected"),
+    [
+        (40, 256, torch.float32, 40),
+        (40, 255, torch.float32, 0),
+        (300, 256, torch.float64, 256),
+        (40, 256, torch.float16, 0),
+        (40, 256, torch.bfloat16, 0),
+    ],
+)
+def test_the_most_rows(n_outputs, n_inputs, dtype, expected):
+    method = LinearStack([Linear("weight", None)], CrossEntropy())
+    request = plain_request(torch.zeros(n_outputs, n_inputs, dtype=dtype))
+    assert most_rows(method, request, plain_sgd=True) == expected
+    assert most_rows(method, request, plain_sgd=False) == 0
+
+
+def test_rows_are_laid_out_for_the_sum():
+    rows = torch.zeros(2, N_INPUTS, 6).mT  # by columns, as of an array in Fortran's order
+    layer = LowRankLinear(
+        Linear("weight", None), {"weight": torch.zeros(N_HIDDEN, N_INPUTS)}, rows, 3, Memory()
+    )
+    assert layer.parameters()["weight"].right.is_contiguous()
 
 
 # The stack
@@ -245,17 +292,16 @@ def test_a_weighted_sum_is_that_of_the_members(stack):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def collected(stack, weights):
-    request = TrainRequest(
-        round=0,
-        state={"w": stack.w},
-        parameters=["w"],
-        cohort=Cohort(np.arange(2), np.array(weights)),
-        training=LocalTraining(),
-        aggregator=WeightedMean(),
-    )
-    n = np.ones(2, dtype=int)
-    return collect(request, np.arange(2), {"w": stack}, np.zeros(2), n, [None, None])
+def collected(stack, weights, losses=(0.0, 0.0)):
+    request, n = plain_request(stack.w, weights), np.ones(2, dtype=int)
+    states = {"module.weight": stack}
+    return collect(request, np.arange(2), states, np.array(losses), n, [None, None])
+
+
+def test_a_member_whose_loss_alone_is_not_finite(stack):
+    ((members, part),) = collected(stack, [0.25, 0.75], losses=[0.0, np.nan]).parts
+    assert members.tolist() == [0]
+    torch.testing.assert_close(part["module.weight"], 0.25 * stack[0].double(), rtol=0, atol=1e-5)
 
 
 def test_a_member_may_overflow_though_the_sum_does_not(stack):
@@ -265,10 +311,12 @@ def test_a_member_may_overflow_though_the_sum_does_not(stack):
     assert updates.reports[0].finite.tolist() == [True, False]
     ((members, part),) = updates.parts
     assert members.tolist() == [0]
-    torch.testing.assert_close(part["w"], 0.999 * stack[0].double(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        part["module.weight"], 0.999 * stack[0].double(), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_what_no_member_has_changed(stack):
     still = LowRankStack(stack.w, torch.zeros_like(stack.left), stack.right)
     assert collected(still, [0.5, 0.5]).changed == frozenset()
-    assert collected(stack, [0.5, 0.5]).changed == {"w"}
+    assert collected(stack, [0.5, 0.5]).changed == {"module.weight"}

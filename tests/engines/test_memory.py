@@ -1,9 +1,11 @@
 """What is held in memory: never X as a whole, never more models than the budget allows."""
 
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -100,6 +102,16 @@ def test_the_budget_bounds_chunks(make_stacked):
     assert make_stacked(1)._clients_a_chunk(largest=40) == 1
     # A client of fewer rows than a batch takes less.
     assert make_stacked(3 * client)._clients_a_chunk(largest=1) > 3
+
+
+def test_the_budget_bounds_chunks_of_few_rows(make_stacked):
+    """The bytes are those above, of all rows of a client: its weights may have to be written."""
+    client = 4 * 4 * 28 + 2 * 30 * 4 * 13
+    for budget, expected in ((3 * client, 3), (3 * client - 1, 2), (1, 1)):
+        engine = make_stacked(budget)
+        first = engine.plan.method.first.weight
+        request = SimpleNamespace(state={f"module.{first}": torch.ones(3, 5)})
+        assert engine._clients_of_few_rows(30, request) == expected
 
 
 def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):
