@@ -54,10 +54,10 @@ class LowRankStack:
 
 
 #: States of some members by name: a tensor with a leading axis, or a ``LowRankStack``.
-Members = dict[str, Any]
+MemberStates = dict[str, Any]
 
 
-def written_out(stack: Members) -> State:
+def written_out(stack: MemberStates) -> State:
     """Return a stack whose tensors are all in memory."""
     return {
         name: tensor.written_out() if isinstance(tensor, LowRankStack) else tensor

@@ -151,7 +151,7 @@ def _call(function: Callable, args: tuple, kwargs: dict) -> Call:
 def _covers(module: nn.Module, layers: Layers) -> bool:
     """Tell whether the layers are all that the module has, each weight trained and used once."""
     linear = [layer for layer in layers if isinstance(layer, Linear)]
-    used = [name for layer in linear for name in (layer.weight, layer.bias) if name]
+    used = [name for layer in linear for name in layer.names]
     trained = {name for name, p in module.named_parameters() if p.requires_grad}
     buffers = {layer.buffer for layer in layers if isinstance(layer, WithBuffer)}
     return (

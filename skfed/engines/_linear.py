@@ -40,6 +40,11 @@ class Linear:
     weight: str
     bias: str | None
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its parameters."""
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
 
 @dataclass(frozen=True)
 class WithBuffer:
@@ -73,7 +78,7 @@ class LinearStack:
         return next(i for i, layer in enumerate(self.layers) if isinstance(layer, Linear))
 
     @property
-    def first(self) -> Linear:
+    def first_linear(self) -> Linear:
         """The first linear layer."""
         layer = self.layers[self.n_before]
         assert isinstance(layer, Linear)

@@ -1,7 +1,7 @@
 """The first linear layer of clients that train on few rows: its steps are kept as products.
 
 By plain SGD the weights of a client are w plus a product of slopes and rows. While these rows are
-fewer than the layer's outputs, it takes less time not to write the weights of each client. The
+no more than the layer's outputs, it takes less time not to write the weights of each client. The
 outputs of all rows by w are one product for all clients; what the earlier steps of a client change
 in them follows from the products of its rows with each other; and the sum over clients is one
 product again.
@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 
 from skfed.aggregation import WeightedMean
-from skfed.aggregation._low_rank import LowRankStack, Members
+from skfed.aggregation._low_rank import LowRankStack, MemberStates
 from skfed.engines._data import Memory
 from skfed.engines._linear import BoundLinear, Linear, LinearStack
 from skfed.engines._requests import TrainRequest
@@ -24,7 +24,7 @@ _DTYPES = torch.float32, torch.float64
 
 
 def most_rows(method: object, request: TrainRequest, plain_sgd: bool) -> int:
-    """Return the most rows, of all steps as laid out, of a client whose steps are kept so.
+    """Return the most rows, of all steps as laid out, with which steps are kept as products.
 
     It is 0 for other optimizers, for rules that need each client's weights, and for layers with few
     inputs.
@@ -43,14 +43,14 @@ def most_rows(method: object, request: TrainRequest, plain_sgd: bool) -> int:
     is_sum = type(request.aggregator).collect is WeightedMean.collect
     if not is_sum or request.corrections is not None or request.privacy is not None:
         return 0
-    w = request.state[f"module.{method.first.weight}"]
+    w = request.state[f"module.{method.first_linear.weight}"]
     return min(w.shape) if w.shape[1] >= _FEWEST_INPUTS and w.dtype in _DTYPES else 0
 
 
 def weight_bytes(method: object, request: TrainRequest) -> int:
     """Return the bytes of the first linear layer's weights."""
     assert isinstance(method, LinearStack)
-    return request.state[f"module.{method.first.weight}"].nbytes
+    return request.state[f"module.{method.first_linear.weight}"].nbytes
 
 
 class LowRankLinear(BoundLinear):
@@ -127,9 +127,9 @@ class LowRankLinear(BoundLinear):
         torch.mul(slope.mT, -rate, out=taken)
         self.n_done += self.width
 
-    def parameters(self) -> Members:
+    def parameters(self) -> MemberStates:
         """Return the parameters of all clients by their names in the module."""
-        found: Members = {self.layer.weight: LowRankStack(self.w, self.slopes, self.rows)}
+        found: MemberStates = {self.layer.weight: LowRankStack(self.w, self.slopes, self.rows)}
         if self.b is not None and self.layer.bias is not None:
             found[self.layer.bias] = self.b + self.slopes.sum(1)
         return found

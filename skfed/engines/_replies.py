@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from skfed.aggregation import BaseAggregator
-from skfed.aggregation._low_rank import LowRankStack, Members, written_out
+from skfed.aggregation._low_rank import LowRankStack, MemberStates, written_out
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.engines._requests import EvaluateRequest, TrainRequest
 from skfed.nets import State, by_member, moved
@@ -139,7 +139,7 @@ class Engine(Evaluator, Protocol):
 def collect(
     request: TrainRequest,
     members: np.ndarray,
-    stack: Members,
+    stack: MemberStates,
     losses: np.ndarray,
     n_samples: np.ndarray,
     variates: Sequence[State | None],
@@ -176,7 +176,7 @@ def collect(
     return Updates([Report(members, losses, n_samples, finite, variates)], parts, changed)
 
 
-def _may_overflow(stack: Members) -> bool:
+def _may_overflow(stack: MemberStates) -> bool:
     return any(one.may_overflow() for one in stack.values() if isinstance(one, LowRankStack))
 
 

@@ -12,10 +12,10 @@ import torch
 from skorch import NeuralNet
 from torch.nn.utils.rnn import pad_sequence
 
-from skfed.aggregation._low_rank import Members
+from skfed.aggregation._low_rank import MemberStates
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._data import Dataset, Memory, MemoryPool
-from skfed.engines._linear import BoundLinearStack, Linear, LinearStack
+from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._low_rank import LowRankLinear
 from skfed.engines._replies import Updates, collect, merge
 from skfed.engines._requests import TrainRequest
@@ -106,7 +106,7 @@ class ChunkTraining:
             return collect(
                 replace(request, state=stack.state),
                 self.members,
-                stack.members(),
+                stack.states(),
                 sums / taken.sum(0),
                 chunk.sizes.sum(axis=0),
                 variates,
@@ -224,23 +224,20 @@ class Stack:
     ):
         self.net, self.method = net, method
         self.state = {name: moved(w, net.device) for name, w in request.state.items()}
-        kept = _names(method.first) if X is not None and isinstance(method, LinearStack) else ()
+        kept = (
+            method.first_linear.names if X is not None and isinstance(method, LinearStack) else ()
+        )
         self.whole = {
             name: memory.empty(name, (n_members, *w.shape), w.dtype, w.device).copy_(w)
             for name, w in self.state.items()
             if _short(name) not in kept
         }
         # Those of members that still train; they share the memory of the whole.
-        self.params = {
-            _short(name): tensor.detach()
-            for name, tensor in self.whole.items()
-            if name in request.parameters
-        }
-        self.buffers = {
-            _short(name): tensor.detach()
-            for name, tensor in self.whole.items()
-            if name not in request.parameters
-        }
+        self.params: State = {}
+        self.buffers: State = {}
+        for name, tensor in self.whole.items():
+            kind = self.params if name in request.parameters else self.buffers
+            kind[_short(name)] = tensor.detach()
         self.shifts = _stacked(request.corrections, self.state, request.parameters)
         self.mu = request.training.proximal_mu
         plain = X is not None or self._is_plain()
@@ -253,9 +250,9 @@ class Stack:
         assert isinstance(self.method, LinearStack)
         inputs = self.method.inputs(X.flatten(1, 2), self.buffers)
         state = {_short(name): w for name, w in self.state.items()}
-        return LowRankLinear(self.method.first, state, inputs, X.shape[2], memory)
+        return LowRankLinear(self.method.first_linear, state, inputs, X.shape[2], memory)
 
-    def members(self) -> Members:
+    def states(self) -> MemberStates:
         """Return the states of all members by name, each tensor along a leading axis."""
         kept = {} if self.first_layer is None else self.first_layer.parameters()
         return {**self.whole, **{f"module.{name}": tensor for name, tensor in kept.items()}}
@@ -356,11 +353,6 @@ def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) is torch.optim.SGD and not any(
         group[name] for group in optimizer.param_groups for name in others
     )
-
-
-def _names(layer: Linear) -> list[str]:
-    """Return the names of a layer's parameters in the module."""
-    return [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
 
 
 def _optimizer(net: NeuralNet, params: State) -> torch.optim.Optimizer:

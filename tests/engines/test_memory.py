@@ -109,7 +109,7 @@ def test_the_budget_bounds_chunks_of_few_rows(make_stacked):
     client = 4 * 4 * 28 + 2 * 30 * 4 * 13
     for budget, expected in ((3 * client, 3), (3 * client - 1, 2), (1, 1)):
         engine = make_stacked(budget)
-        first = engine.plan.method.first.weight
+        first = engine.plan.method.first_linear.weight
         request = SimpleNamespace(state={f"module.{first}": torch.ones(3, 5)})
         assert engine._clients_of_few_rows(30, request) == expected
 
