@@ -148,6 +148,12 @@ def report(runs: list[dict]) -> Iterator[str]:
             "the machine's two cores give: a virtual core may be half of a real one.",
             ("workload",),
         ),
+        "processes": (
+            "Two processes",
+            "Seconds a round of one fit, and of two fits at once in two processes, each of half "
+            "the clients a round. These exchange nothing: two jobs cannot gain more.",
+            ("workload",),
+        ),
         "grid": (
             "Two jobs for a grid",
             "Seconds of GridSearchCV over 8 candidates and three folds of WISDM on two cores.",

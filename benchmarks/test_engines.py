@@ -8,7 +8,7 @@ all their rounds is reported, and the median of the ratios of two contestants in
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -151,6 +151,29 @@ def compare_jobs(
 
     contestants = {f"n_jobs={n_jobs}": partial(time_rounds, n_jobs) for n_jobs in (1, 2)}
     return compare("jobs", contestants, base="n_jobs=2", n_turns=15)
+
+
+@needs_two_cores
+@pytest.mark.parametrize("workload", ["W2", "W3", "W4"])
+def test_two_processes(benchmark, compare, own_process, folders, workload):
+    """Compare two fits at once, of half the clients a round each, with one of all.
+
+    They exchange nothing, so that two jobs of one fit cannot be expected to gain as much.
+    """
+    work, *arguments = WORKLOADS[workload], folders[workload], ROUNDS_OF_JOBS[workload]
+    half = replace(work, clients_per_round=work.clients_per_round // 2)
+    one = own_process(fit_files, work, *arguments)
+    two = [own_process(fit_files, half, *arguments) for _ in range(2)]
+
+    def time_rounds(fits: Sequence[Callable]) -> list[float]:
+        with ThreadPoolExecutor(len(fits)) as pool:
+            histories = pool.map(lambda fit: fit(n_jobs=1), fits)
+            return [s for history in histories for s in history["round_seconds"]]
+
+    contestants = {"one fit": partial(time_rounds, [one]), "two": partial(time_rounds, two)}
+    found = compare("processes", contestants, base="two", n_turns=15)
+    benchmark.extra_info["workload"] = workload
+    print(f"\n{workload}:", *found.lines(), sep="\n")
 
 
 @needs_two_cores
