@@ -38,6 +38,8 @@ ROUNDS = {"W1": 5, "W2": 1, "W3": 5, "W4": 1, "W5": 5}  # of each contestant in 
 # Six is the least that has an interval; on W1 and W5 the next contestant is near.
 TURNS = {"W1": 21, "W2": 6, "W3": 6, "W4": 6, "W5": 21}
 ROUNDS_OF_JOBS = {"W1": 25, "W2": 3, "W3": 25, "W4": 3, "W5": 25}  # enough to see 3%
+# On W2 and W3 two jobs are a gain, whose median of 15 turns may differ by a tenth between runs.
+TURNS_OF_JOBS = {"W1": 15, "W2": 45, "W3": 45, "W4": 15, "W5": 15}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -125,7 +127,7 @@ def test_flops(images, workload):
 def test_two_jobs(benchmark, compare, own_process, folders, workload):
     """Compare two jobs on two cores with one."""
     arguments = WORKLOADS[workload], folders[workload], ROUNDS_OF_JOBS[workload]
-    found = compare_jobs(compare, own_process, *arguments)
+    found = compare_jobs(compare, own_process, *arguments, TURNS_OF_JOBS[workload])
     benchmark.extra_info["workload"] = workload
     print(f"\n{workload}:", *found.lines(), sep="\n")
 
@@ -136,13 +138,13 @@ def test_two_jobs_of_the_loop(benchmark, compare, own_process, folders, clients_
     """Compare two jobs with one for rounds of the loop engine: small ones are not shared."""
     work = replace(WORKLOADS["W3"], clients_per_round=clients_per_round)
     arguments = work, folders["W3"], ROUNDS["W3"]
-    found = compare_jobs(compare, own_process, *arguments, engine="loop")
+    found = compare_jobs(compare, own_process, *arguments, 15, engine="loop")
     name = benchmark.extra_info["workload"] = f"W3 of {clients_per_round} a round, loop"
     print(f"\n{name}:", *found.lines(), sep="\n")
 
 
 def compare_jobs(
-    compare, own_process, work: Workload, folder: Path, rounds: int, **params
+    compare, own_process, work: Workload, folder: Path, rounds: int, n_turns: int, **params
 ) -> Comparison:
     fit = own_process(fit_files, work, folder, rounds, **params)
 
@@ -150,7 +152,7 @@ def compare_jobs(
         return fit(n_jobs=n_jobs)["round_seconds"].tolist()
 
     contestants = {f"n_jobs={n_jobs}": partial(time_rounds, n_jobs) for n_jobs in (1, 2)}
-    return compare("jobs", contestants, base="n_jobs=2", n_turns=15)
+    return compare("jobs", contestants, base="n_jobs=2", n_turns=n_turns)
 
 
 @needs_two_cores
