@@ -151,7 +151,8 @@ def report(runs: list[dict]) -> Iterator[str]:
         "processes": (
             "Two processes",
             "Seconds a round of one fit, and of two fits at once in two processes, each of half "
-            "the clients a round. These exchange nothing: two jobs cannot gain more.",
+            "the clients a round. Unlike two jobs, they exchange nothing and do not wait for each "
+            "other.",
             ("workload",),
         ),
         "grid": (

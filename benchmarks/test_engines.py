@@ -38,7 +38,7 @@ ROUNDS = {"W1": 5, "W2": 1, "W3": 5, "W4": 1, "W5": 5}  # of each contestant in 
 # Six is the least that has an interval; on W1 and W5 the next contestant is near.
 TURNS = {"W1": 21, "W2": 6, "W3": 6, "W4": 6, "W5": 21}
 ROUNDS_OF_JOBS = {"W1": 25, "W2": 3, "W3": 25, "W4": 3, "W5": 25}  # enough to see 3%
-# On W2 and W3 two jobs are a gain, whose median of 15 turns may differ by a tenth between runs.
+# More where two jobs gain much: there medians of 15 turns differ between runs.
 TURNS_OF_JOBS = {"W1": 15, "W2": 45, "W3": 45, "W4": 15, "W5": 15}
 
 
@@ -160,7 +160,7 @@ def compare_jobs(
 def test_two_processes(benchmark, compare, own_process, folders, workload):
     """Compare two fits at once, of half the clients a round each, with one of all.
 
-    They exchange nothing, so that two jobs of one fit cannot be expected to gain as much.
+    Unlike two jobs of one fit, they exchange nothing and do not wait for each other.
     """
     work, *arguments = WORKLOADS[workload], folders[workload], ROUNDS_OF_JOBS[workload]
     half = replace(work, clients_per_round=work.clients_per_round // 2)
@@ -169,7 +169,7 @@ def test_two_processes(benchmark, compare, own_process, folders, workload):
 
     def time_rounds(fits: Sequence[Callable]) -> list[float]:
         with ThreadPoolExecutor(len(fits)) as pool:
-            histories = pool.map(lambda fit: fit(n_jobs=1), fits)
+            histories = pool.map(lambda fit: fit(), fits)
             return [s for history in histories for s in history["round_seconds"]]
 
     contestants = {"one fit": partial(time_rounds, [one]), "two": partial(time_rounds, two)}
