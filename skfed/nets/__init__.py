@@ -2,18 +2,11 @@
 
 from skfed.nets._convolutions import pool_before_relu
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
+from skfed.nets._inputs import batch_size, cast, to_tensors, whole
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
 from skfed.nets._own_code import HOOKS, STEP_METHODS, has_hooks, has_plain_steps, overridden
 from skfed.nets._pool import NetPool
-from skfed.nets._predict import (
-    batch_size,
-    cast,
-    output_of,
-    predict,
-    predict_log,
-    to_tensors,
-    whole,
-)
+from skfed.nets._predict import output_of, predict, predict_log
 from skfed.nets._state import (
     LINEAR_ATTRIBUTES,
     State,

@@ -9,8 +9,8 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
+from skfed.nets._inputs import to_tensors
 from skfed.nets._own_code import has_hooks, has_plain_steps
-from skfed.nets._predict import to_tensors
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import one_torch_thread
 

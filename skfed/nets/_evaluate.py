@@ -13,8 +13,8 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
+from skfed.nets._inputs import batch_size, to_tensors, whole
 from skfed.nets._own_code import overridden
-from skfed.nets._predict import batch_size, to_tensors, whole
 
 _EVALUATION_METHODS = "validation_step", "infer", "_set_training"
 

@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 from skfed.callbacks._sklearn import check_callbacks_of_net
 from skfed.callbacks._skorch import idle_callbacks
 from skfed.modules import LinearRegression, SoftmaxRegression
+from skfed.nets._inputs import cast
 from skfed.nets._pool import cloned
-from skfed.nets._predict import cast, output_of
+from skfed.nets._predict import output_of
 from skfed.nets._state import named_tensors
 from skfed.utils._seeding import Purpose, stream, torch_seeded
 from skfed.utils._warnings import warn

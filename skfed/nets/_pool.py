@@ -15,7 +15,7 @@ from torch import nn
 
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.nets._convolutions import has_convolutions, put_channels_last, takes_channels_last
-from skfed.nets._predict import to_tensors
+from skfed.nets._inputs import to_tensors
 from skfed.nets._state import model_bytes
 from skfed.utils._pools import Pool
 from skfed.utils._seeding import torch_seeded
