@@ -34,6 +34,7 @@ from skfed.nets import (
     State,
     add_to_gradients,
     evaluate_net,
+    evaluated_channels_last,
     get_state,
     group_of_parameters,
     parameter_names,
@@ -267,7 +268,7 @@ def evaluate(
 
     Batches have ``n_rows``; see ``Evaluator.validation_rows``.
     """
-    with torch_seeded(rng, net.device), one_torch_thread():
+    with torch_seeded(rng, net.device), one_torch_thread(), evaluated_channels_last(net, X):
         loss, outputs = evaluate_net(net, X, y, n_rows=n_rows)
         return loss, outputs.cpu().numpy()
 

@@ -1,6 +1,6 @@
 """The skorch net of an estimator: made, copied, read and written."""
 
-from skfed.nets._convolutions import pool_before_relu
+from skfed.nets._convolutions import evaluated_channels_last, pool_before_relu
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
 from skfed.nets._inputs import batch_size, cast, to_tensors, whole
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
@@ -39,6 +39,7 @@ __all__ = [
     "bytes_of",
     "cast",
     "evaluate_net",
+    "evaluated_channels_last",
     "get_state",
     "group_of_parameters",
     "has_hooks",

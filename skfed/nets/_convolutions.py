@@ -1,6 +1,7 @@
 """Convolutional nets in the form that a CPU computes fastest."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
@@ -10,9 +11,12 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed.nets._inputs import to_tensors
-from skfed.nets._own_code import has_hooks, has_plain_steps
+from skfed.nets._own_code import STEP_METHODS, has_hooks, has_plain_steps, overridden
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import one_torch_thread
+
+#: To evaluate fewer rows takes little more time than to try whether weights can be channels last.
+_MANY_ROWS = 512
 
 
 def has_convolutions(net: NeuralNet) -> bool:
@@ -21,7 +25,7 @@ def has_convolutions(net: NeuralNet) -> bool:
     False where methods or callbacks of the user's, or a custom optimizer, take part in a step.
     """
     known = type(net.optimizer_).__module__.startswith("torch.optim.")
-    return known and _may_change(net) and any(type(m) is nn.Conv2d for m in net.module_.modules())
+    return known and _may_change(net) and bool(_convolutions(net.module_))
 
 
 def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
@@ -39,19 +43,55 @@ def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
     row : ndarray of shape (1, ...)
         A row of X, in the net's dtype.
     """
-    X = to_tensors(net, np.repeat(row, 2, axis=0))[0]
+    X = _twice(net, row)
     try:
         with one_torch_thread():
-            usual = _outputs(net, X)
-            put_channels_last(net.module_)
+            same = _keeps_outputs(net, X)
             net.initialize_optimizer()
-            same = all(map(_is_same, usual, _outputs(net, X)))
             net._set_training(True)
             net.optimizer_.step(partial(_gradients_of_sum, net, X))
             same = same and all(output.is_contiguous() for output in _infer(net, X))
     except Exception:  # of the order, or one that the net raises in the usual order too
         return False
     return same
+
+
+@contextmanager
+def evaluated_channels_last(net: NeuralNet, X: np.ndarray) -> Iterator[None]:
+    """Context manager in which a net evaluates many rows of X faster: with channels-last weights.
+
+    Only where its outputs are the same, which is tried on a row, and where no code of the user's
+    but the module sees the weights. The module itself has them meanwhile, not a copy, since what it
+    keeps of a call may be read afterwards. Two threads may not evaluate one net at once.
+    """
+    before = [(one, one.weight.data) for one in _convolutions(net.module_)]
+    tried = before and len(X) >= _MANY_ROWS and _may_change_weights(net)
+    try:
+        if tried and not _works_channels_last(net, X[:1]):
+            _put_back(before)
+        yield
+    finally:
+        _put_back(before)
+
+
+def _works_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
+    """Give a net channels-last weights; tell whether its outputs are the same."""
+    try:
+        return _keeps_outputs(net, _twice(net, row))
+    except Exception:  # of the order, or one that the net raises in the usual order too
+        return False
+
+
+def _keeps_outputs(net: NeuralNet, X: torch.Tensor) -> bool:
+    """Do the same; raise what the net raises."""
+    usual = _outputs(net, X)
+    put_channels_last(net.module_)
+    return all(map(_is_same, usual, _outputs(net, X)))
+
+
+def _twice(net: NeuralNet, row: np.ndarray) -> torch.Tensor:
+    """Return a batch of two rows: one may be special."""
+    return to_tensors(net, np.repeat(row, 2, axis=0))[0]
 
 
 def _outputs(net: NeuralNet, X: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -87,10 +127,20 @@ def _gradients_of_sum(net: NeuralNet, X: torch.Tensor) -> torch.Tensor:
 
 def put_channels_last(module: nn.Module) -> None:
     """Store the weights of convolutions by place and then channel, which a CPU computes faster."""
-    for one in module.modules():
-        if type(one) is nn.Conv2d:
-            # Not by contiguous(), which leaves weights for one channel as they are.
-            one.weight.data = one.weight.data.to(memory_format=torch.channels_last)
+    for one in _convolutions(module):
+        # Not by contiguous(), which leaves weights for one channel as they are.
+        one.weight.data = one.weight.data.to(memory_format=torch.channels_last)
+
+
+def _put_back(weights: Sequence[tuple[nn.Conv2d, torch.Tensor]]) -> None:
+    """Give convolutions the weights that they had."""
+    for one, weight in weights:
+        one.weight.data = weight
+
+
+def _convolutions(module: nn.Module) -> list[nn.Conv2d]:
+    """Return the convolutions that are faster with channels-last weights."""
+    return [one for one in module.modules() if type(one) is nn.Conv2d]
 
 
 def pool_before_relu(net: NeuralNet) -> None:
@@ -124,6 +174,12 @@ def _exchange(module: nn.Module, skipped: Collection[int]) -> None:
 def _may_change(net: NeuralNet) -> bool:
     """Tell whether a net is on a CPU, and no code of the user's sees its module in a step."""
     return torch.device(net.device).type == "cpu" and has_plain_steps(net)
+
+
+def _may_change_weights(net: NeuralNet) -> bool:
+    """Tell whether a net is on a CPU, and only its module sees the weights in an evaluation."""
+    own = overridden(net, STEP_METHODS) or has_hooks(*net.module_.modules()) or net.compile
+    return torch.device(net.device).type == "cpu" and not own
 
 
 def _is_sequential(module: nn.Module) -> bool:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
+from skfed.nets._convolutions import evaluated_channels_last
 from skfed.nets._inputs import batch_size, plain, to_tensors, whole
 from skfed.nets._own_code import has_hooks, overridden
 from skfed.utils._seeding import torch_seeded
@@ -71,7 +72,7 @@ def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
     else:
         net._set_training(False)
         batches = torch.from_numpy(X).split(_rows_a_batch(net, X))
-        with torch.no_grad():
+        with torch.no_grad(), evaluated_channels_last(net, X):
             outputs = [to_device(net.module_(batch.to(net.device)), "cpu") for batch in batches]
     return [output[0] if isinstance(output, tuple) else output for output in outputs]
 

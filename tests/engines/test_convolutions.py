@@ -1,11 +1,13 @@
 """Nets that train clients have convolutions in a form that is faster; only rounding shows it."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import log_loss
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 from torch import nn
@@ -13,7 +15,7 @@ from torch import nn
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed.aggregation import Scaffold
 from skfed.engines import _loop
-from skfed.nets import NetPool, _pool, pool_before_relu
+from skfed.nets import NetPool, _pool, evaluated_channels_last, pool_before_relu
 
 
 class Small(nn.Sequential):
@@ -202,6 +204,91 @@ def test_a_copy_that_a_user_may_see_is_as_it_was_made(images):
     assert in_usual_order(copy) == in_usual_order(model.net_) == [True, True]
     expected = ["Conv2d", "ReLU", "MaxPool2d", "Conv2d", "Flatten"]
     assert kinds(copy.module_) == kinds(model.net_.module_) == expected
+
+
+class Watching(Small):
+    """Keeps whether its first weights were in the usual order in each call."""
+
+    def forward(self, X):
+        vars(self).setdefault("seen", []).append(self[0].weight.is_contiguous())
+        return super().forward(X)
+
+
+@pytest.fixture
+def many(images):
+    X, y, _ = images
+    return np.resize(X, (600, 2, 6, 6)), np.resize(y, 600)
+
+
+def by_hand(net, X):
+    with torch.no_grad():
+        return net.module_.eval()(torch.from_numpy(X)).softmax(1).numpy()
+
+
+def test_many_rows_are_predicted_channels_last(images, many):
+    X, y, clients = images
+    model = make(Watching).fit(X, y, clients=clients)
+    module, rows = model.net_.module_, many[0]
+    weights = [w.data_ptr() for w in module.parameters()]
+    module.seen = []
+    found = model.predict_proba(rows)
+    assert module.seen == [True] + [False] * (1 + len(rows) // 8)  # the trial, then batches of 8
+    assert [w.data_ptr() for w in module.parameters()] == weights
+    np.testing.assert_allclose(found, by_hand(model.net_, rows), rtol=1e-5)
+    log = model.predict_log_proba(rows)
+    np.testing.assert_allclose(log, np.log(by_hand(model.net_, rows)), rtol=1e-5)
+    module.seen = []
+    few = model.predict_proba(rows[:511])
+    assert all(module.seen)
+    np.testing.assert_allclose(few, found[:511], rtol=1e-5)
+
+
+def test_many_rows_are_validated_channels_last(images, many):
+    X, y, clients = images
+    model = make(Watching).fit(X, y, clients=clients, X_val=many[0], y_val=many[1])
+    assert model.net_.module_.seen.count(False) == 3 * (1 + 600 // 8)  # of three rounds
+    assert in_usual_order(model.net_) == [True, True]
+    loss = log_loss(many[1], model.predict_proba(many[0]))
+    assert model.history_["val_loss"].iloc[-1] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "settings"),
+    [(Viewing, {}), (WithFeatures, {"criterion": FeatureNorm}), (Small, {"net": Penalised})],
+)
+def test_evaluation_in_the_usual_order_where_code_needs_it(images, many, module, settings):
+    X, y, clients = images
+    model = make(module, **settings).fit(X, y, clients=clients, X_val=many[0], y_val=many[1])
+    assert np.isfinite(model.history_["val_loss"]).all()
+    assert model.predict_proba(many[0]).tolist() == model.net_.predict_proba(many[0]).tolist()
+
+
+def test_hooks_see_weights_in_the_usual_order(images, many):
+    X, y, clients = images
+    model, orders = make().fit(X, y, clients=clients), []
+    first = model.net_.module_[0]
+    first.register_forward_hook(lambda layer, X, out: orders.append(layer.weight.is_contiguous()))
+    model.predict(many[0])
+    assert orders == [True] * (600 // 8)
+
+
+def test_weights_are_put_back_after_an_error(images, many):
+    X, y, clients = images
+    net = make().fit(X, y, clients=clients).net_
+    with pytest.raises(KeyboardInterrupt), evaluated_channels_last(net, many[0]):
+        assert in_usual_order(net) == [False, False]
+        raise KeyboardInterrupt
+    assert in_usual_order(net) == [True, True]
+
+
+def test_threads_may_predict_by_one_model(images, many):
+    X, y, clients = images
+    model = make().fit(X, y, clients=clients)
+    one = model.predict_proba(many[0])
+    with ThreadPoolExecutor(4) as threads:
+        for found in threads.map(model.predict_proba, [many[0]] * 8):
+            assert found.tolist() == one.tolist()
+    assert in_usual_order(model.net_) == [True, True]
 
 
 def kinds(module):
