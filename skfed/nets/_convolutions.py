@@ -11,12 +11,19 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed.nets._inputs import to_tensors
-from skfed.nets._own_code import STEP_METHODS, has_hooks, has_plain_steps, overridden
+from skfed.nets._own_code import (
+    FORWARD_METHODS,
+    STEP_METHODS,
+    has_hooks,
+    has_plain_steps,
+    overridden,
+)
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import one_torch_thread
 
-#: To evaluate fewer rows takes little more time than to try whether weights can be channels last.
-_MANY_ROWS = 512
+# With fewer rows, or smaller ones, a trial may take longer than is saved.
+_FEWEST_ROWS = 512
+_FEWEST_VALUES = 512  # of a row
 
 
 def has_convolutions(net: NeuralNet) -> bool:
@@ -43,10 +50,10 @@ def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
     row : ndarray of shape (1, ...)
         A row of X, in the net's dtype.
     """
-    X = _twice(net, row)
+    X = to_tensors(net, np.repeat(row, 2, axis=0))[0]
     try:
         with one_torch_thread():
-            same = _keeps_outputs(net, X)
+            same = _change_order(net, X)
             net.initialize_optimizer()
             net._set_training(True)
             net.optimizer_.step(partial(_gradients_of_sum, net, X))
@@ -60,38 +67,49 @@ def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
 def evaluated_channels_last(net: NeuralNet, X: np.ndarray) -> Iterator[None]:
     """Context manager in which a net evaluates many rows of X faster: with channels-last weights.
 
-    Only where its outputs are the same, which is tried on a row, and where no code of the user's
-    but the module sees the weights. The module itself has them meanwhile, not a copy, since what it
-    keeps of a call may be read afterwards. Two threads may not evaluate one net at once.
+    Only where a trial gives the same outputs, and where no code of the user's takes part: it could
+    see the weights, or the trial. The caller holds the lock of ``torch_seeded``, since another
+    thread may evaluate the same net.
     """
+    if not _gains(net, X):
+        yield
+        return
     before = [(one, one.weight.data) for one in _convolutions(net.module_)]
-    tried = before and len(X) >= _MANY_ROWS and _may_change_weights(net)
     try:
-        if tried and not _works_channels_last(net, X[:1]):
+        if not _can_change_order(net, X[[0, -1]]):
             _put_back(before)
         yield
     finally:
         _put_back(before)
 
 
-def _works_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
-    """Give a net channels-last weights; tell whether its outputs are the same."""
+def _can_change_order(net: NeuralNet, rows: np.ndarray) -> bool:
+    """Give a net channels-last weights; tell whether it gives the same outputs, without errors."""
     try:
-        return _keeps_outputs(net, _twice(net, row))
+        return _change_order(net, to_tensors(net, rows)[0])
     except Exception:  # of the order, or one that the net raises in the usual order too
         return False
 
 
-def _keeps_outputs(net: NeuralNet, X: torch.Tensor) -> bool:
-    """Do the same; raise what the net raises."""
+def _gains(net: NeuralNet, X: np.ndarray) -> bool:
+    """Tell whether a net has no code of the user's, and evaluates X faster with channels last."""
+    methods = *STEP_METHODS, *FORWARD_METHODS, "predict_proba"
+    modules = list(net.module_.modules())
+    return (
+        len(X) >= _FEWEST_ROWS
+        and X[0].size >= _FEWEST_VALUES
+        and torch.device(net.device).type == "cpu"
+        and any(max(one.kernel_size) > 1 for one in _convolutions(net.module_))
+        and all(map(_is_torchs, modules))
+        and not (has_hooks(*modules) or overridden(net, methods) or net.compile)
+    )
+
+
+def _change_order(net: NeuralNet, X: torch.Tensor) -> bool:
+    """Give a net channels-last weights; tell whether its outputs are the same."""
     usual = _outputs(net, X)
     put_channels_last(net.module_)
     return all(map(_is_same, usual, _outputs(net, X)))
-
-
-def _twice(net: NeuralNet, row: np.ndarray) -> torch.Tensor:
-    """Return a batch of two rows: one may be special."""
-    return to_tensors(net, np.repeat(row, 2, axis=0))[0]
 
 
 def _outputs(net: NeuralNet, X: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -176,10 +194,10 @@ def _may_change(net: NeuralNet) -> bool:
     return torch.device(net.device).type == "cpu" and has_plain_steps(net)
 
 
-def _may_change_weights(net: NeuralNet) -> bool:
-    """Tell whether a net is on a CPU, and only its module sees the weights in an evaluation."""
-    own = overridden(net, STEP_METHODS) or has_hooks(*net.module_.modules()) or net.compile
-    return torch.device(net.device).type == "cpu" and not own
+def _is_torchs(module: nn.Module) -> bool:
+    """Tell whether a module is computed by torch's code alone, and is not compiled."""
+    own = type(module).__module__.startswith("torch.nn.modules.") and "forward" not in vars(module)
+    return (own or _is_sequential(module)) and module._compiled_call_impl is None
 
 
 def _is_sequential(module: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
 from skfed.nets._convolutions import evaluated_channels_last
 from skfed.nets._inputs import batch_size, plain, to_tensors, whole
-from skfed.nets._own_code import has_hooks, overridden
+from skfed.nets._own_code import FORWARD_METHODS, has_hooks, overridden
 from skfed.utils._seeding import torch_seeded
 
 _PREDICT_ROWS = 4096
@@ -23,9 +23,6 @@ _ROWWISE = {
     MLP, LinearRegression, SoftmaxRegression, Standardize, nn.Dropout, nn.ELU, nn.Flatten, nn.GELU,
     nn.Identity, nn.LeakyReLU, nn.Linear, nn.ReLU, nn.Sequential, nn.Sigmoid, nn.SiLU, nn.Tanh,
 }  # fmt: skip
-_FORWARD_METHODS = (
-    "forward_iter", "get_dataset", "get_iterator", "evaluation_step", "infer", "_set_training",
-)  # fmt: skip
 
 
 def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
@@ -72,7 +69,7 @@ def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
     else:
         net._set_training(False)
         batches = torch.from_numpy(X).split(_rows_a_batch(net, X))
-        with torch.no_grad(), evaluated_channels_last(net, X):
+        with torch.no_grad():
             outputs = [to_device(net.module_(batch.to(net.device)), "cpu") for batch in batches]
     return [output[0] if isinstance(output, tuple) else output for output in outputs]
 
@@ -107,7 +104,7 @@ def _is_rowwise(module: nn.Module) -> bool:
 def _iterates_as_skorch(net: NeuralNet) -> bool:
     """Tell whether rows go to the module in batches, in their order, and as they are."""
     return (
-        not overridden(net, _FORWARD_METHODS)
+        not overridden(net, FORWARD_METHODS)
         and net.dataset is Dataset
         and not net.get_params_for("dataset")
         and net.iterator_valid is DataLoader
@@ -131,5 +128,5 @@ def _in_chunks(
     """Apply a function to all rows, some at a time: X is not copied as a whole."""
     starts = range(0, len(X), _PREDICT_ROWS)
     # Seeded, since a DataLoader and random layers draw from torch's global generator.
-    with torch_seeded(np.random.default_rng(0), net.device):
+    with torch_seeded(np.random.default_rng(0), net.device), evaluated_channels_last(net, X):
         return np.concatenate([function(plain(X[i : i + _PREDICT_ROWS])) for i in starts])

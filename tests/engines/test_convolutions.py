@@ -11,6 +11,7 @@ from sklearn.metrics import log_loss
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 from torch import nn
+from torch.nn.utils import prune
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed.aggregation import Scaffold
@@ -206,18 +207,31 @@ def test_a_copy_that_a_user_may_see_is_as_it_was_made(images):
     assert kinds(copy.module_) == kinds(model.net_.module_) == expected
 
 
-class Watching(Small):
-    """Keeps whether its first weights were in the usual order in each call."""
-
-    def forward(self, X):
-        vars(self).setdefault("seen", []).append(self[0].weight.is_contiguous())
-        return super().forward(X)
+@pytest.fixture
+def large():
+    """Images large and many enough for a trial."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 600)
+    X = rng.normal(size=(600, 2, 16, 16)) + y[:, None, None, None]
+    return X.astype(np.float32), y
 
 
 @pytest.fixture
-def many(images):
-    X, y, _ = images
-    return np.resize(X, (600, 2, 6, 6)), np.resize(y, 600)
+def watched(monkeypatch):
+    """The rows of each call of a convolution, and whether its weights are in the usual order."""
+    calls, forward = [], nn.Conv2d.forward
+
+    def watching(layer, X):
+        calls.append((len(X), layer.weight.is_contiguous()))
+        return forward(layer, X)
+
+    monkeypatch.setattr(nn.Conv2d, "forward", watching)
+    return calls
+
+
+def fit_large(large, *args, **params):
+    X, y = large
+    return make(*args, **params).fit(X[:60], y[:60], clients=np.arange(60) % 4)
 
 
 def by_hand(net, X):
@@ -225,68 +239,103 @@ def by_hand(net, X):
         return net.module_.eval()(torch.from_numpy(X)).softmax(1).numpy()
 
 
-def test_many_rows_are_predicted_channels_last(images, many):
-    X, y, clients = images
-    model = make(Watching).fit(X, y, clients=clients)
-    module, rows = model.net_.module_, many[0]
-    weights = [w.data_ptr() for w in module.parameters()]
-    module.seen = []
-    found = model.predict_proba(rows)
-    assert module.seen == [True] + [False] * (1 + len(rows) // 8)  # the trial, then batches of 8
-    assert [w.data_ptr() for w in module.parameters()] == weights
-    np.testing.assert_allclose(found, by_hand(model.net_, rows), rtol=1e-5)
-    log = model.predict_log_proba(rows)
-    np.testing.assert_allclose(log, np.log(by_hand(model.net_, rows)), rtol=1e-5)
-    module.seen = []
-    few = model.predict_proba(rows[:511])
-    assert all(module.seen)
-    np.testing.assert_allclose(few, found[:511], rtol=1e-5)
+@pytest.mark.parametrize("n_rows", [512, 600])
+def test_many_rows_are_predicted_channels_last(large, watched, n_rows):
+    X, model = large[0][:n_rows], fit_large(large)
+    weights = [w.data_ptr() for w in model.net_.module_.parameters()]
+    watched.clear()
+    found = model.predict_proba(X)
+    trial = [(2, True)] * 2 + [(2, False)] * 2
+    assert watched == trial + [(8, False)] * (2 * n_rows // 8)
+    assert [w.data_ptr() for w in model.net_.module_.parameters()] == weights
+    np.testing.assert_allclose(found, by_hand(model.net_, X), rtol=1e-5)
+    log = model.predict_log_proba(X)
+    np.testing.assert_allclose(log, np.log(by_hand(model.net_, X)), rtol=1e-4, atol=1e-6)
 
 
-def test_many_rows_are_validated_channels_last(images, many):
-    X, y, clients = images
-    model = make(Watching).fit(X, y, clients=clients, X_val=many[0], y_val=many[1])
-    assert model.net_.module_.seen.count(False) == 3 * (1 + 600 // 8)  # of three rounds
+def test_many_rows_are_validated_channels_last(large, watched):
+    X, y = large
+    model = make().fit(X[:60], y[:60], clients=np.arange(60) % 4, X_val=X, y_val=y)
+    assert watched[-150:] == [(8, False)] * 150
     assert in_usual_order(model.net_) == [True, True]
-    loss = log_loss(many[1], model.predict_proba(many[0]))
+    loss = log_loss(y, by_hand(model.net_, X))
     assert model.history_["val_loss"].iloc[-1] == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("module", "settings"),
-    [(Viewing, {}), (WithFeatures, {"criterion": FeatureNorm}), (Small, {"net": Penalised})],
-)
-def test_evaluation_in_the_usual_order_where_code_needs_it(images, many, module, settings):
-    X, y, clients = images
-    model = make(module, **settings).fit(X, y, clients=clients, X_val=many[0], y_val=many[1])
-    assert np.isfinite(model.history_["val_loss"]).all()
-    assert model.predict_proba(many[0]).tolist() == model.net_.predict_proba(many[0]).tolist()
+class OwnCode(Small):
+    def forward(self, X):
+        return super().forward(X)
 
 
-def test_hooks_see_weights_in_the_usual_order(images, many):
-    X, y, clients = images
-    model, orders = make().fit(X, y, clients=clients), []
-    first = model.net_.module_[0]
-    first.register_forward_hook(lambda layer, X, out: orders.append(layer.weight.is_contiguous()))
-    model.predict(many[0])
-    assert orders == [True] * (600 // 8)
+def hooked():
+    module = Small()
+    module[0].register_forward_hook(lambda layer, X, output: None)
+    return module
 
 
-def test_weights_are_put_back_after_an_error(images, many):
-    X, y, clients = images
-    net = make().fit(X, y, clients=clients).net_
-    with pytest.raises(KeyboardInterrupt), evaluated_channels_last(net, many[0]):
+def compiled():
+    module = Small()
+    module[0].compile(backend="eager")
+    return module
+
+
+def of_points():
+    return nn.Sequential(nn.Conv2d(2, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def with_maps():
+    """Its outputs would be in the order of the weights."""
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 3))
+
+
+def initialized(module, net=NeuralNetClassifier):
+    return net(module, criterion=nn.CrossEntropyLoss).initialize()
+
+
+@pytest.mark.parametrize("module", [OwnCode, hooked, compiled, of_points, with_maps])
+def test_no_other_order_where_it_may_be_seen_or_gains_nothing(large, module):
+    net = initialized(module())
+    with evaluated_channels_last(net, large[0]):
+        assert all(in_usual_order(net))
+
+
+def test_no_other_order_where_a_method_is_overridden(large):
+    net = initialized(Small(), Penalised)
+    with evaluated_channels_last(net, large[0]):
+        assert all(in_usual_order(net))
+
+
+@pytest.mark.parametrize(("n_rows", "width"), [(511, 16), (600, 15)])
+def test_no_other_order_for_few_or_small_rows(large, n_rows, width):
+    net = initialized(Small())
+    with evaluated_channels_last(net, large[0][:n_rows, ..., :width]):
+        assert all(in_usual_order(net))
+
+
+@pytest.mark.parametrize("n_rows", [10, 600])
+def test_pruned_weights_stay_as_they_are_computed(large, n_rows):
+    model = fit_large(large)
+    layer = model.net_.module_[0]
+    prune.random_unstructured(layer, "weight", 0.5)
+    with torch.no_grad():
+        layer.weight_orig.mul_(2)
+    model.predict(large[0][:n_rows])
+    assert torch.equal(layer.weight, layer.weight_orig * layer.weight_mask)
+
+
+def test_weights_are_put_back_after_an_error(large):
+    net = fit_large(large).net_
+    with pytest.raises(KeyboardInterrupt), evaluated_channels_last(net, large[0]):
         assert in_usual_order(net) == [False, False]
         raise KeyboardInterrupt
     assert in_usual_order(net) == [True, True]
 
 
-def test_threads_may_predict_by_one_model(images, many):
-    X, y, clients = images
-    model = make().fit(X, y, clients=clients)
-    one = model.predict_proba(many[0])
+def test_threads_may_predict_by_one_model(large):
+    X, model = large[0], fit_large(large)
+    one = model.predict_proba(X)
     with ThreadPoolExecutor(4) as threads:
-        for found in threads.map(model.predict_proba, [many[0]] * 8):
+        for found in threads.map(model.predict_proba, [X] * 8):
             assert found.tolist() == one.tolist()
     assert in_usual_order(model.net_) == [True, True]
 
