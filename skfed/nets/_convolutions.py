@@ -101,7 +101,7 @@ def _gains(net: NeuralNet, X: np.ndarray) -> bool:
         and torch.device(net.device).type == "cpu"
         and any(max(one.kernel_size) > 1 for one in _convolutions(net.module_))
         and all(map(_is_torchs, modules))
-        and not (has_hooks(*modules) or overridden(net, methods) or net.compile)
+        and not (has_hooks(*modules) or overridden(net, methods))
     )
 
 

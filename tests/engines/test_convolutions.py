@@ -279,28 +279,27 @@ def compiled():
     return module
 
 
-def of_points():
-    return nn.Sequential(nn.Conv2d(2, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-
 def with_maps():
     """Its outputs would be in the order of the weights."""
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 3))
 
 
-def initialized(module, net=NeuralNetClassifier):
-    return net(module, criterion=nn.CrossEntropyLoss).initialize()
+def initialized(module, net=NeuralNetClassifier, **settings):
+    return net(module, criterion=nn.CrossEntropyLoss, **settings).initialize()
 
 
-@pytest.mark.parametrize("module", [OwnCode, hooked, compiled, of_points, with_maps])
-def test_no_other_order_where_it_may_be_seen_or_gains_nothing(large, module):
+@pytest.mark.parametrize("module", [OwnCode, hooked, compiled, with_maps])
+def test_no_other_order_where_it_may_be_seen(large, module):
     net = initialized(module())
     with evaluated_channels_last(net, large[0]):
         assert all(in_usual_order(net))
 
 
-def test_no_other_order_where_a_method_is_overridden(large):
-    net = initialized(Small(), Penalised)
+@pytest.mark.parametrize(
+    "settings", [{"net": Penalised}, {"compile": True, "compile__backend": "eager"}]
+)
+def test_no_other_order_where_a_net_has_its_own_way(large, settings):
+    net = initialized(Small(), **settings)
     with evaluated_channels_last(net, large[0]):
         assert all(in_usual_order(net))
 
@@ -310,6 +309,12 @@ def test_no_other_order_for_few_or_small_rows(large, n_rows, width):
     net = initialized(Small())
     with evaluated_channels_last(net, large[0][:n_rows, ..., :width]):
         assert all(in_usual_order(net))
+
+
+def test_no_trial_of_kernels_of_one_pixel(large, watched):
+    net = initialized(nn.Sequential(nn.Conv2d(2, 3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+    with evaluated_channels_last(net, large[0]):
+        assert not watched
 
 
 @pytest.mark.parametrize("n_rows", [10, 600])
