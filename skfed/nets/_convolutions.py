@@ -53,14 +53,14 @@ def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
     X = to_tensors(net, np.repeat(row, 2, axis=0))[0]
     try:
         with one_torch_thread():
-            same = _change_order(net, X)
+            if not _works_channels_last(net, X):
+                return False
             net.initialize_optimizer()
             net._set_training(True)
             net.optimizer_.step(partial(_gradients_of_sum, net, X))
-            same = same and all(output.is_contiguous() for output in _infer(net, X))
+            return all(output.is_contiguous() for output in _infer(net, X))
     except Exception:  # of the order, or one that the net raises in the usual order too
         return False
-    return same
 
 
 @contextmanager
@@ -71,28 +71,30 @@ def evaluated_channels_last(net: NeuralNet, X: np.ndarray) -> Iterator[None]:
     see the weights, or the trial. The caller holds the lock of ``torch_seeded``, since another
     thread may evaluate the same net.
     """
-    if not _gains(net, X):
+    if not _may_gain(net, X):
         yield
         return
     before = [(one, one.weight.data) for one in _convolutions(net.module_)]
     try:
-        if not _can_change_order(net, X[[0, -1]]):
+        if not _works_channels_last(net, to_tensors(net, X[[0, -1]])[0]):
             _put_back(before)
         yield
     finally:
         _put_back(before)
 
 
-def _can_change_order(net: NeuralNet, rows: np.ndarray) -> bool:
-    """Give a net channels-last weights; tell whether it gives the same outputs, without errors."""
+def _works_channels_last(net: NeuralNet, X: torch.Tensor) -> bool:
+    """Give a net channels-last weights; tell whether its outputs are the same."""
     try:
-        return _change_order(net, to_tensors(net, rows)[0])
+        usual = _outputs(net, X)
+        put_channels_last(net.module_)
+        return all(map(_is_same, usual, _outputs(net, X)))
     except Exception:  # of the order, or one that the net raises in the usual order too
         return False
 
 
-def _gains(net: NeuralNet, X: np.ndarray) -> bool:
-    """Tell whether a net has no code of the user's, and evaluates X faster with channels last."""
+def _may_gain(net: NeuralNet, X: np.ndarray) -> bool:
+    """Tell whether a trial on X is worth its time, and no code of the user's takes part in it."""
     methods = *STEP_METHODS, *FORWARD_METHODS, "predict_proba"
     modules = list(net.module_.modules())
     return (
@@ -103,13 +105,6 @@ def _gains(net: NeuralNet, X: np.ndarray) -> bool:
         and all(map(_is_torchs, modules))
         and not (has_hooks(*modules) or overridden(net, methods))
     )
-
-
-def _change_order(net: NeuralNet, X: torch.Tensor) -> bool:
-    """Give a net channels-last weights; tell whether its outputs are the same."""
-    usual = _outputs(net, X)
-    put_channels_last(net.module_)
-    return all(map(_is_same, usual, _outputs(net, X)))
 
 
 def _outputs(net: NeuralNet, X: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -12,7 +12,7 @@ STEP_METHODS = (
     "on_batch_end", "on_grad_computed", "_set_training", "_step_optimizer",
     "_zero_grad_optimizer",
 )  # fmt: skip
-#: Methods of skorch in which it may take part in what passes a net's outputs on.
+#: Methods of skorch in which it may take part in predictions.
 FORWARD_METHODS = (
     "forward_iter", "get_dataset", "get_iterator", "evaluation_step", "infer", "_set_training",
 )  # fmt: skip
