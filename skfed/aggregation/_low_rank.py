@@ -46,7 +46,8 @@ class LowRankStack:
 
         Rows are presumed to be below 1e19: in float32 larger ones have no finite squares.
         """
-        return bool(self.left.abs().max() > 1e18)
+        least, most = self.left.aminmax()
+        return bool(max(-least, most) > 1e18)
 
     def written_out(self) -> torch.Tensor:
         """Return w_k along a leading axis."""

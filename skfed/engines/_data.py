@@ -5,7 +5,6 @@ X is never copied as a whole nor sorted by client, so it may be a memory map lar
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,8 @@ from skfed.utils._sklearn import check_sample_weight
 #: Methods of a net that a loss with weights of rows goes through.
 _LOSS_METHODS = "train_step", "train_step_single", "validation_step", "infer", "get_loss"
 
+_CPU = torch.device("cpu")
+
 
 class Memory:
     """Tensors by name that use the same memory again: fresh pages would take longer."""
@@ -36,15 +37,16 @@ class Memory:
         return sum(block.nbytes for block in self._blocks.values())
 
     def empty(
-        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: Any = "cpu"
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device = _CPU
     ) -> torch.Tensor:
         """Return a tensor with any values; it is valid until the next of this name."""
+        kind = dtype, device
         last = self._last.get(name)
-        if last is not None and last.shape == shape and last.dtype == dtype:
+        if last is not None and last.shape == shape and (last.dtype, last.device) == kind:
             return last
         needed = torch.Size(shape).numel()
         block = self._blocks.get(name)
-        if block is None or block.numel() < needed or block.dtype != dtype:
+        if block is None or block.numel() < needed or (block.dtype, block.device) != kind:
             block = self._blocks[name] = torch.empty(needed, dtype=dtype, device=device)
         last = self._last[name] = block[:needed].view(torch.Size(shape))
         return last
@@ -125,12 +127,22 @@ class Dataset:
             out = memory.empty("X", shape, _torch_dtype(self.X.dtype))
             flat = out.numpy().reshape(-1, *self.X.shape[1:])
             for numbers in rows.reshape(len(rows), -1):
-                # Not torch's index_select, which is as fast, since torch takes no read-only array.
-                np.take(self.X, numbers, axis=0, out=flat, mode="clip")
+                _gather(self.X, numbers, flat)
                 yield moved(out, self.device)
         else:  # np.take would copy X whole
             for numbers in rows:
                 yield torch.from_numpy(self.X[numbers]).to(self.device)
+
+    def take_into(self, out: torch.Tensor, rows: np.ndarray | torch.Tensor) -> None:
+        """Write X at prepared row numbers, flat for each, into a tensor on the device."""
+        by_row = out.view(-1, *self.X.shape[1:])
+        if isinstance(rows, torch.Tensor):
+            assert self._moved is not None
+            torch.index_select(self._moved, 0, rows.flatten(), out=by_row)
+        elif self.X.flags.c_contiguous and self.device.type == "cpu":
+            _gather(self.X, rows.reshape(-1), by_row.numpy())
+        else:
+            by_row.copy_(torch.from_numpy(self.X[rows.reshape(-1)]))
 
 
 def row_weights(
@@ -209,6 +221,12 @@ def _difference(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> str | None:
             return str(error)
     same = torch.allclose(mean, by_row, rtol=1e-3, equal_nan=True)
     return None if same else f"that of the criterion {net.criterion_} is another"
+
+
+def _gather(X: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """Write rows of X in C's order into ``out``."""
+    # Not torch's index_select, which is as fast, since torch takes no read-only array.
+    np.take(X, rows, axis=0, out=out, mode="clip")
 
 
 def _torch_dtype(dtype: np.dtype) -> torch.dtype:

@@ -7,7 +7,7 @@ in them follows from the products of its rows with each other; and the sum over 
 product again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import torch
@@ -64,45 +64,82 @@ class LowRankLinear(BoundLinear):
         The names of its parameters.
     state : dict of str to Tensor
         Parameters that all clients begin with, by their names in the module.
-    rows : Tensor of shape (n_clients, n_steps * width, in)
-        The layer's inputs in all steps.
-    width : int
-        Rows of a step; not all need be used.
+    shape : tuple of int
+        Clients, the steps of each, and the rows of a step; not all rows need be used.
     memory : Memory
-        Where the outputs and slopes are; valid until it is used again.
+        Where rows, outputs, slopes and products are; valid until it is used again.
 
-    Raises
-    ------
-    OverflowError
-        If a product of two rows is not finite, as their products with weights may be.
+    Attributes
+    ----------
+    rows : Tensor of shape (n_clients, n_steps * width, in)
+        The layer's inputs in all steps; ``begin`` has them written.
     """
 
     #: Bytes of rows and other layers that are worth stacking on a CPU.
     cache_bytes: ClassVar[int] = 16 * 2**20
+    #: Bytes of rows that are multiplied where they have just been taken, while a core's own cache
+    #: has much of them.
+    part_bytes: ClassVar[int] = 2 * 2**20
 
-    def __init__(self, layer: Linear, state: State, rows: torch.Tensor, width: int, memory: Memory):
+    def __init__(self, layer: Linear, state: State, shape: tuple[int, int, int], memory: Memory):
         self.layer = layer
-        self.rows, self.width, self.n_done = rows.contiguous(), width, 0
+        n_clients, n_steps, self.width = shape
+        n_rows, n_later, self.n_done = n_steps * self.width, (n_steps - 1) * self.width, 0
         self.w = state[layer.weight]
         self.b = None if layer.bias is None else state[layer.bias]
         self.weight = self.w.unsqueeze(0)
-        shape = (*rows.shape[:2], len(self.w))
-        outputs, self.slopes = (
-            memory.empty(name, shape, self.w.dtype, self.w.device) for name in ("outputs", "slopes")
-        )
-        flat, by_row = self.rows.flatten(0, 1), outputs.view(-1, len(self.w))
-        if self.b is None:
-            torch.mm(flat, self.w.mT, out=by_row)
-        else:
-            torch.addmm(self.b, flat, self.w.mT, out=by_row)
-        self.outputs = outputs
-        self.slopes.zero_()  # of rows that are not used
+        n_outputs, n_inputs = self.w.shape
+
+        def empty(name: str, *shape: int) -> torch.Tensor:
+            return memory.empty(name, (n_clients, *shape), self.w.dtype, self.w.device)
+
+        self.rows = empty("X", n_rows, n_inputs)
+        self.outputs = empty("outputs", n_rows, n_outputs)
+        self.slopes = empty("slopes", n_rows, n_outputs).zero_()  # of rows that are not used
         # Of each row from the second step on with each row up to the last step but one.
-        self.products = torch.bmm(self.rows[:, width:], self.rows[:, :-width].mT)
+        self.products = empty("products", n_later, n_later)
+
+    def begin(self, fill: Callable[[slice, torch.Tensor], object]) -> None:
+        """Compute what the steps need of all rows.
+
+        Parameters
+        ----------
+        fill : callable
+            Is called with some clients and their part of ``rows``, to write their inputs there. On
+            a CPU these are multiplied while a core's own cache still has most of them.
+
+        Raises
+        ------
+        OverflowError
+            If a product of two rows is not finite, as their products with weights may be.
+        """
+        parts = self._parts()
+        sizes = [part.stop - part.start for part in parts]
+        w_t, later, earlier = self.w.mT, self.rows[:, self.width :], self.rows[:, : -self.width].mT
+        # Views are made for all parts at once: between two jobs each call may wait for the GIL.
+        whole = self.rows, self.outputs, later, earlier, self.products
+        for part, rows, outputs, *factors, products in zip(
+            parts, *(tensor.split(sizes) for tensor in whole), strict=True
+        ):
+            fill(part, rows)
+            flat, outputs = rows.view(-1, rows.shape[2]), outputs.view(-1, outputs.shape[2])
+            if self.b is None:
+                torch.mm(flat, w_t, out=outputs)
+            else:
+                torch.addmm(self.b, flat, w_t, out=outputs)
+            torch.bmm(*factors, out=products)
         if not self.products.sum().isfinite():
             raise OverflowError("the product of two rows is not finite")
         if self.b is not None:
             self.products += 1  # a bias is the weight of an input of 1
+
+    def _parts(self) -> list[slice]:
+        """Return the clients of each part, of which all have much the same number."""
+        n, n_parts = len(self.rows), 1
+        if self.rows.device.type == "cpu":
+            n_parts = min(n, -(-self.rows.nbytes // self.part_bytes))
+        ends = [n * i // n_parts for i in range(n_parts + 1)]
+        return list(map(slice, ends, ends[1:]))
 
     def batches(self, n_steps: int, n_clients: int, width: int) -> Iterator[torch.Tensor]:
         """Yield the inputs (client, row, in) of the next steps of the first clients.

@@ -93,8 +93,8 @@ class ChunkTraining:
             nullcontext() if self.layers_rng is None else torch_seeded(self.layers_rng, device),
             one_torch_thread(),
         ):
-            X = chunk.rows_of_members(memory) if self.low_rank else None
-            stack = Stack(net, self.method, request, len(self.members), memory, X)
+            member_rows = chunk.rows_of_members() if self.low_rank else None
+            stack = Stack(net, self.method, request, len(self.members), memory, member_rows)
             rates = stack.rates(request, chunk.iterations)
             losses: list[torch.Tensor] = []
             with torch.no_grad():
@@ -163,10 +163,10 @@ class Chunk:
             start, end = end, end + len(list(alike))
             yield slice(start, end), self._block(slice(start, end), *kind)
 
-    def rows_of_members(self, memory: Memory) -> torch.Tensor:
-        """Return X of all steps, of shape (n_members, n_steps, batch_size, ...)."""
-        rows, _ = self.dataset.prepare(np.ascontiguousarray(self.rows.swapaxes(0, 1)))
-        return self.dataset.take(rows, memory)
+    def rows_of_members(self) -> "MemberRows":
+        """Return the rows of each member in all steps."""
+        numbers, _ = self.dataset.prepare(np.ascontiguousarray(self.rows.swapaxes(0, 1)))
+        return MemberRows(self.dataset, numbers)
 
     def _block(self, steps: slice, n_members: int, width: int, full: bool) -> "Block":
         sizes = self.sizes[steps, :n_members]
@@ -178,6 +178,13 @@ class Chunk:
             weights = weights * moved(used, y.device)
         counts = None if full else moved(torch.from_numpy(sizes), y.device)
         return Block(self.dataset, rows, Target(y, counts, weights))
+
+
+class MemberRows(NamedTuple):
+    """The rows of each member in all steps."""
+
+    dataset: Dataset
+    numbers: np.ndarray | torch.Tensor  # prepared, of shape (n_members, n_steps, batch_size)
 
 
 class Block(NamedTuple):
@@ -203,8 +210,8 @@ class Stack:
         Their number.
     memory : Memory
         Where the states are; valid until it is used again.
-    X : Tensor of shape (n_members, n_steps, batch_size, ...), default=None
-        Rows of all steps, where those of the first linear layer are kept as products.
+    rows : MemberRows, default=None
+        Of these members, where the steps of the first linear layer are kept as products.
 
     Attributes
     ----------
@@ -220,13 +227,11 @@ class Stack:
         request: TrainRequest,
         n_members: int,
         memory: Memory,
-        X: torch.Tensor | None = None,
+        rows: MemberRows | None = None,
     ):
         self.net, self.method = net, method
         self.state = {name: moved(w, net.device) for name, w in request.state.items()}
-        kept = (
-            method.first_linear.names if X is not None and isinstance(method, LinearStack) else ()
-        )
+        kept = method.first_linear.names if rows and isinstance(method, LinearStack) else ()
         self.whole = {
             name: memory.empty(name, (n_members, *w.shape), w.dtype, w.device).copy_(w)
             for name, w in self.state.items()
@@ -240,17 +245,27 @@ class Stack:
             kind[_short(name)] = tensor.detach()
         self.shifts = _stacked(request.corrections, self.state, request.parameters)
         self.mu = request.training.proximal_mu
-        plain = X is not None or self._is_plain()
+        plain = rows is not None or self._is_plain()
         self.optimizer = None if plain else _optimizer(net, self.params)
         self.n_training = n_members
-        self.first_layer = None if X is None else self._make_first_layer(X, memory)
+        self.first_layer = None if rows is None else self._make_first_layer(rows, memory)
         self._bind()
 
-    def _make_first_layer(self, X: torch.Tensor, memory: Memory) -> LowRankLinear:
-        assert isinstance(self.method, LinearStack)
-        inputs = self.method.inputs(X.flatten(1, 2), self.buffers)
+    def _make_first_layer(self, rows: MemberRows, memory: Memory) -> LowRankLinear:
+        method = self.method
+        assert isinstance(method, LinearStack)
         state = {_short(name): w for name, w in self.state.items()}
-        return LowRankLinear(self.method.first_linear, state, inputs, X.shape[2], memory)
+        n_members, n_steps, width = rows.numbers.shape
+        layer = LowRankLinear(method.first_linear, state, (n_members, n_steps, width), memory)
+
+        def fill(members: slice, X: torch.Tensor) -> None:
+            rows.dataset.take_into(X, rows.numbers[members])
+            if method.n_before:
+                buffers = {name: buffer[members] for name, buffer in self.buffers.items()}
+                X.copy_(method.inputs(X, buffers))
+
+        layer.begin(fill)
+        return layer
 
     def states(self) -> MemberStates:
         """Return the states of all members by name, each tensor along a leading axis."""

@@ -12,7 +12,7 @@ from skfed import FederatedClassifier
 from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, WeightedMean
 from skfed.aggregation._low_rank import LowRankStack
 from skfed.engines import _stacked_steps
-from skfed.engines._data import Memory
+from skfed.engines._data import Dataset, Memory
 from skfed.engines._linear import CrossEntropy, Linear, LinearStack
 from skfed.engines._low_rank import LowRankLinear, most_rows
 from skfed.engines._replies import collect
@@ -41,9 +41,9 @@ def used(monkeypatch):
     shapes = []
 
     class Spy(LowRankLinear):
-        def __init__(self, layer, state, rows, *others):
-            shapes.append(tuple(rows.shape))
-            super().__init__(layer, state, rows, *others)
+        def __init__(self, *args):
+            super().__init__(*args)
+            shapes.append(tuple(self.rows.shape))
 
     monkeypatch.setattr(_stacked_steps, "LowRankLinear", Spy)
     return shapes
@@ -205,7 +205,7 @@ def test_rows_whose_products_are_not_finite_train_as_in_the_loop(wide, used):
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
 @pytest.mark.parametrize("n_jobs", [2, 3])
-def test_the_bits_are_the_same_for_any_n_jobs(wide, used, backend, n_jobs):
+def test_the_bits_are_the_same_for_any_n_jobs(wide, used, parts, backend, n_jobs):
     params = {"selector": ALL, "n_rounds": 2, "random_state": 0, "memory_budget": 2_000_000}
     X, y, clients = wide
 
@@ -215,6 +215,7 @@ def test_the_bits_are_the_same_for_any_n_jobs(wide, used, backend, n_jobs):
 
     one = fit(1)
     assert len(used) > 2  # chunks
+    assert max(parts) == 2
     with parallel_config(backend=backend):
         assert torch.equal(fit(n_jobs), one)
 
@@ -255,12 +256,50 @@ def test_the_most_rows(n_outputs, n_inputs, dtype, expected):
     assert most_rows(method, request, plain_sgd=False) == 0
 
 
-def test_rows_are_laid_out_for_the_sum():
-    rows = torch.zeros(2, N_INPUTS, 6).mT  # by columns, as of an array in Fortran's order
-    layer = LowRankLinear(
-        Linear("weight", None), {"weight": torch.zeros(N_HIDDEN, N_INPUTS)}, rows, 3, Memory()
+@pytest.fixture
+def parts(monkeypatch):
+    """The clients whose rows were taken at once, of which two fill a part."""
+    monkeypatch.setattr(LowRankLinear, "part_bytes", 2 * 40 * N_INPUTS * 8)
+    found = []
+    take_into = Dataset.take_into
+
+    def watch(self, out, rows):
+        found.append(len(out))
+        take_into(self, out, rows)
+
+    monkeypatch.setattr(Dataset, "take_into", watch)
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_rows_are_taken_and_multiplied_some_clients_at_a_time(wide, parts, module):
+    X, y, clients = wide
+    X = X.reshape(len(X), 4, 5, 13) if module == "flattened" else X
+    y = np.arange(len(y)) % N_HIDDEN if module == "softmax regression" else y
+    assert_same(*both((X, y, clients), short_net(MODULES[module]())))
+    assert parts == [1, 2, 2, 2] * 3  # of seven clients
+
+
+def test_the_bits_are_the_same_for_any_order_of_x(wide, parts):
+    X, y, clients = wide
+    params = {"selector": ALL, "n_rounds": 2, "random_state": 0, "engine": "stacked"}
+    one, other = (
+        FederatedClassifier(short_net(build()), **params).fit(ordered, y, clients=clients)
+        for ordered in (X, np.asfortranarray(X))
     )
-    assert layer.parameters()["weight"].right.is_contiguous()
+    assert len(parts) == 16
+    assert torch.equal(flat(one.net_.module_), flat(other.net_.module_))
+
+
+def test_a_layer_by_hand():
+    """Two clients with three steps of one row, w = (1, 0), a bias of 1: outputs and products."""
+    state = {"weight": torch.tensor([[1.0, 0.0]]), "bias": torch.tensor([1.0])}
+    X = torch.tensor([[[1.0, 2.0], [3.0, 0.0], [0.0, 1.0]], [[5.0, 1.0], [1.0, 1.0], [2.0, 2.0]]])
+    layer = LowRankLinear(Linear("weight", "bias"), state, (2, 3, 1), Memory())
+    layer.begin(lambda clients, rows: rows.copy_(X[clients]))
+    assert layer.outputs.tolist() == [[[2], [4], [1]], [[6], [2], [3]]]
+    # Of rows 2 and 3 with rows 1 and 2, plus 1 for the bias.
+    assert layer.products.tolist() == [[[4, 10], [3, 1]], [[7, 3], [13, 5]]]
 
 
 # The stack

@@ -51,7 +51,20 @@ def test_rows_are_taken_in_any_layout(order):
     source = Dataset(X, np.arange(20), "cpu")
     numbers, y = source.prepare(rows)
     np.testing.assert_array_equal(source.take(numbers, Memory()).numpy(), X[rows])
+    flat = torch.zeros(2, 3, 6, dtype=torch.float64)
+    source.take_into(flat, numbers)
+    np.testing.assert_array_equal(flat.numpy().reshape(2, 3, 2, 3), X[rows])
     np.testing.assert_array_equal(y.numpy(), rows)
+
+
+def test_memory_is_used_again_where_dtype_and_device_are_the_same():
+    memory, float32 = Memory(), torch.float32
+    first = memory.empty("X", (6,), float32)
+    assert memory.empty("X", (6,), float32) is first
+    assert memory.empty("X", (2, 2), float32).data_ptr() == first.data_ptr()
+    assert memory.empty("X", (2, 2), torch.float64).dtype == torch.float64
+    assert memory.empty("X", (2, 2), float32, torch.device("meta")).device.type == "meta"
+    assert memory.empty("X", (2, 2), float32).device.type == "cpu"
 
 
 def test_cohorts_are_cut_evenly_those_with_most_steps_first():
