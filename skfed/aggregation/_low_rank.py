@@ -47,7 +47,7 @@ class LowRankStack:
         Rows are presumed to be below 1e19: in float32 larger ones have no finite squares.
         """
         least, most = self.left.aminmax()
-        return bool(max(-least, most) > 1e18)
+        return bool(torch.maximum(-least, most) > 1e18)
 
     def written_out(self) -> torch.Tensor:
         """Return w_k along a leading axis."""

@@ -133,16 +133,13 @@ class Dataset:
             for numbers in rows:
                 yield torch.from_numpy(self.X[numbers]).to(self.device)
 
-    def take_into(self, out: torch.Tensor, rows: np.ndarray | torch.Tensor) -> None:
-        """Write X at prepared row numbers, flat for each, into a tensor on the device."""
-        by_row = out.view(-1, *self.X.shape[1:])
-        if isinstance(rows, torch.Tensor):
-            assert self._moved is not None
-            torch.index_select(self._moved, 0, rows.flatten(), out=by_row)
-        elif self.X.flags.c_contiguous and self.device.type == "cpu":
+    def take_into(self, out: torch.Tensor, rows: np.ndarray | torch.Tensor, memory: Memory) -> None:
+        """Write what ``take`` returns into a contiguous tensor of as many elements."""
+        if isinstance(rows, np.ndarray) and self.X.flags.c_contiguous and not out.is_cuda:
+            by_row = out.view(-1, *self.X.shape[1:])
             _gather(self.X, rows.reshape(-1), by_row.numpy())
         else:
-            by_row.copy_(torch.from_numpy(self.X[rows.reshape(-1)]))
+            out.copy_(self.take(rows, memory).reshape(out.shape))
 
 
 def row_weights(

@@ -2,7 +2,7 @@
 
 By plain SGD the weights of a client are w plus a product of slopes and rows. While these rows are
 no more than the layer's outputs, it takes less time not to write the weights of each client. The
-outputs of all rows by w are one product for all clients; what the earlier steps of a client change
+outputs of all rows by w are one product for many clients; what the earlier steps of a client change
 in them follows from the products of its rows with each other; and the sum over clients is one
 product again.
 """
@@ -72,7 +72,7 @@ class LowRankLinear(BoundLinear):
     Attributes
     ----------
     rows : Tensor of shape (n_clients, n_steps * width, in)
-        The layer's inputs in all steps; ``begin`` has them written.
+        The layer's inputs in all steps; written by ``begin``.
     """
 
     #: Bytes of rows and other layers that are worth stacking on a CPU.
@@ -93,7 +93,7 @@ class LowRankLinear(BoundLinear):
         def empty(name: str, *shape: int) -> torch.Tensor:
             return memory.empty(name, (n_clients, *shape), self.w.dtype, self.w.device)
 
-        self.rows = empty("X", n_rows, n_inputs)
+        self.rows = empty("rows", n_rows, n_inputs)
         self.outputs = empty("outputs", n_rows, n_outputs)
         self.slopes = empty("slopes", n_rows, n_outputs).zero_()  # of rows that are not used
         # Of each row from the second step on with each row up to the last step but one.
@@ -113,21 +113,15 @@ class LowRankLinear(BoundLinear):
         OverflowError
             If a product of two rows is not finite, as their products with weights may be.
         """
-        parts = self._parts()
-        sizes = [part.stop - part.start for part in parts]
         w_t, later, earlier = self.w.mT, self.rows[:, self.width :], self.rows[:, : -self.width].mT
-        # Views are made for all parts at once: between two jobs each call may wait for the GIL.
-        whole = self.rows, self.outputs, later, earlier, self.products
-        for part, rows, outputs, *factors, products in zip(
-            parts, *(tensor.split(sizes) for tensor in whole), strict=True
-        ):
-            fill(part, rows)
-            flat, outputs = rows.view(-1, rows.shape[2]), outputs.view(-1, outputs.shape[2])
+        for part in self._parts():
+            fill(part, self.rows[part])
+            rows, outputs = self.rows[part].flatten(0, 1), self.outputs[part].flatten(0, 1)
             if self.b is None:
-                torch.mm(flat, w_t, out=outputs)
+                torch.mm(rows, w_t, out=outputs)
             else:
-                torch.addmm(self.b, flat, w_t, out=outputs)
-            torch.bmm(*factors, out=products)
+                torch.addmm(self.b, rows, w_t, out=outputs)
+            torch.bmm(later[part], earlier[part], out=self.products[part])
         if not self.products.sum().isfinite():
             raise OverflowError("the product of two rows is not finite")
         if self.b is not None:

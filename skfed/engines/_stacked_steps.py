@@ -211,7 +211,7 @@ class Stack:
     memory : Memory
         Where the states are; valid until it is used again.
     rows : MemberRows, default=None
-        Of these members, where the steps of the first linear layer are kept as products.
+        The rows of these members, if the steps of the first linear layer are kept as products.
 
     Attributes
     ----------
@@ -231,7 +231,9 @@ class Stack:
     ):
         self.net, self.method = net, method
         self.state = {name: moved(w, net.device) for name, w in request.state.items()}
-        kept = method.first_linear.names if rows and isinstance(method, LinearStack) else ()
+        kept: Sequence[str] = ()
+        if rows is not None and isinstance(method, LinearStack):
+            kept = method.first_linear.names
         self.whole = {
             name: memory.empty(name, (n_members, *w.shape), w.dtype, w.device).copy_(w)
             for name, w in self.state.items()
@@ -258,11 +260,14 @@ class Stack:
         n_members, n_steps, width = rows.numbers.shape
         layer = LowRankLinear(method.first_linear, state, (n_members, n_steps, width), memory)
 
-        def fill(members: slice, X: torch.Tensor) -> None:
-            rows.dataset.take_into(X, rows.numbers[members])
-            if method.n_before:
+        def fill(members: slice, inputs: torch.Tensor) -> None:
+            dataset, numbers = rows.dataset, rows.numbers[members]
+            if method.n_before:  # which may make more features of those of X
+                X = dataset.take(numbers, memory).flatten(1, 2)
                 buffers = {name: buffer[members] for name, buffer in self.buffers.items()}
-                X.copy_(method.inputs(X, buffers))
+                inputs.copy_(method.inputs(X, buffers))
+            else:
+                dataset.take_into(inputs, numbers, memory)
 
         layer.begin(fill)
         return layer

@@ -12,7 +12,7 @@ from skfed import FederatedClassifier
 from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, WeightedMean
 from skfed.aggregation._low_rank import LowRankStack
 from skfed.engines import _stacked_steps
-from skfed.engines._data import Dataset, Memory
+from skfed.engines._data import Memory
 from skfed.engines._linear import CrossEntropy, Linear, LinearStack
 from skfed.engines._low_rank import LowRankLinear, most_rows
 from skfed.engines._replies import collect
@@ -84,15 +84,32 @@ MODULES = {
     "a function before it": lambda: build(nn.Tanh()),
     "a buffer before it": Shifted,
     "flattened": lambda: build(nn.Flatten()),
+    "many features of one": Shifted,  # the buffer has more elements than a row of X
 }
 
 
+def data_for(module, data):
+    X, y, clients = data
+    if module == "flattened":
+        X = X.reshape(len(X), 4, 5, 13)
+    if module == "many features of one":
+        X = X[:, :1]
+    return X, np.arange(len(y)) % N_HIDDEN if module == "softmax regression" else y, clients
+
+
+@pytest.fixture
+def none_alone(monkeypatch):
+    """No chunk fails, so that its members train one by one."""
+
+    def recover(self, run, error):
+        raise error
+
+    monkeypatch.setattr(_stacked_steps.ChunkTraining, "recover", recover)
+
+
 @pytest.mark.parametrize("module", MODULES)
-def test_modules(wide, used, module):
-    X, y, clients = wide
-    X = X.reshape(len(X), 4, 5, 13) if module == "flattened" else X
-    y = np.arange(len(y)) % N_HIDDEN if module == "softmax regression" else y
-    loop, stacked = both((X, y, clients), short_net(MODULES[module]()))
+def test_modules(wide, used, none_alone, module):
+    loop, stacked = both(data_for(module, wide), short_net(MODULES[module]()))
     assert_same(loop, stacked)
     assert used == [(7, 40, N_INPUTS)] * 3
 
@@ -205,7 +222,7 @@ def test_rows_whose_products_are_not_finite_train_as_in_the_loop(wide, used):
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
 @pytest.mark.parametrize("n_jobs", [2, 3])
-def test_the_bits_are_the_same_for_any_n_jobs(wide, used, parts, backend, n_jobs):
+def test_the_bits_are_the_same_for_any_n_jobs(wide, used, backend, n_jobs):
     params = {"selector": ALL, "n_rounds": 2, "random_state": 0, "memory_budget": 2_000_000}
     X, y, clients = wide
 
@@ -215,7 +232,6 @@ def test_the_bits_are_the_same_for_any_n_jobs(wide, used, parts, backend, n_jobs
 
     one = fit(1)
     assert len(used) > 2  # chunks
-    assert max(parts) == 2
     with parallel_config(backend=backend):
         assert torch.equal(fit(n_jobs), one)
 
@@ -258,29 +274,34 @@ def test_the_most_rows(n_outputs, n_inputs, dtype, expected):
 
 @pytest.fixture
 def parts(monkeypatch):
-    """The clients whose rows were taken at once, of which two fill a part."""
-    monkeypatch.setattr(LowRankLinear, "part_bytes", 2 * 40 * N_INPUTS * 8)
+    """The numbers of clients whose rows were written and multiplied at once."""
     found = []
-    take_into = Dataset.take_into
+    begin = LowRankLinear.begin
 
-    def watch(self, out, rows):
-        found.append(len(out))
-        take_into(self, out, rows)
+    def watched(self, fill):
+        def noted(part, rows):
+            found.append(len(rows))
+            fill(part, rows)
 
-    monkeypatch.setattr(Dataset, "take_into", watch)
+        begin(self, noted)
+
+    monkeypatch.setattr(LowRankLinear, "begin", watched)
     return found
 
 
+@pytest.fixture
+def small_parts(monkeypatch):
+    """A part has the rows of at most two clients."""
+    monkeypatch.setattr(LowRankLinear, "part_bytes", 2 * 40 * N_INPUTS * 8)
+
+
 @pytest.mark.parametrize("module", MODULES)
-def test_rows_are_taken_and_multiplied_some_clients_at_a_time(wide, parts, module):
-    X, y, clients = wide
-    X = X.reshape(len(X), 4, 5, 13) if module == "flattened" else X
-    y = np.arange(len(y)) % N_HIDDEN if module == "softmax regression" else y
-    assert_same(*both((X, y, clients), short_net(MODULES[module]())))
+def test_rows_are_multiplied_some_clients_at_a_time(wide, parts, small_parts, none_alone, module):
+    assert_same(*both(data_for(module, wide), short_net(MODULES[module]())))
     assert parts == [1, 2, 2, 2] * 3  # of seven clients
 
 
-def test_the_bits_are_the_same_for_any_order_of_x(wide, parts):
+def test_the_bits_are_the_same_for_any_order_of_x(wide, parts, small_parts):
     X, y, clients = wide
     params = {"selector": ALL, "n_rounds": 2, "random_state": 0, "engine": "stacked"}
     one, other = (
@@ -289,6 +310,24 @@ def test_the_bits_are_the_same_for_any_order_of_x(wide, parts):
     )
     assert len(parts) == 16
     assert torch.equal(flat(one.net_.module_), flat(other.net_.module_))
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+def test_the_bits_of_chunks_of_many_parts_are_the_same_for_two_jobs(parts, backend):
+    """Of 80 clients a chunk in three parts, whose shapes change the bits of products."""
+    rng = np.random.default_rng(0)
+    clients = np.repeat(np.arange(160), 33)
+    X, y = rng.normal(size=(len(clients), 257)), rng.integers(0, 6, len(clients))
+    module = nn.Sequential(nn.Linear(257, 33), nn.Tanh(), nn.Linear(33, 6)).double()
+    model = FederatedClassifier(
+        short_net(module, batch_size=11), selector=ALL, n_rounds=1, random_state=0, engine="stacked"
+    ).fit(X, y, clients=clients)
+    assert parts == [26, 27, 27] * 2
+    one = flat(model.net_.module_)
+    with parallel_config(backend=backend):
+        assert torch.equal(
+            flat(model.set_params(n_jobs=2).fit(X, y, clients=clients).net_.module_), one
+        )
 
 
 def test_a_layer_by_hand():

@@ -52,7 +52,7 @@ def test_rows_are_taken_in_any_layout(order):
     numbers, y = source.prepare(rows)
     np.testing.assert_array_equal(source.take(numbers, Memory()).numpy(), X[rows])
     flat = torch.zeros(2, 3, 6, dtype=torch.float64)
-    source.take_into(flat, numbers)
+    source.take_into(flat, numbers, Memory())
     np.testing.assert_array_equal(flat.numpy().reshape(2, 3, 2, 3), X[rows])
     np.testing.assert_array_equal(y.numpy(), rows)
 
