@@ -382,9 +382,10 @@ def test_a_member_whose_loss_alone_is_not_finite(stack):
     torch.testing.assert_close(part["module.weight"], 0.25 * stack[0].double(), rtol=0, atol=1e-5)
 
 
-def test_a_member_may_overflow_though_the_sum_does_not(stack):
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_member_may_overflow_though_the_sum_does_not(stack, sign):
     left, right = stack.left.clone(), stack.right.clone()
-    left[1], right[1] = 1e20, 1e19  # 5e39 is beyond float32, a thousandth of it is not
+    left[1], right[1] = sign * 1e20, 1e19  # 5e39 is beyond float32, a thousandth of it is not
     updates = collected(LowRankStack(stack.w, left, right), [0.999, 0.001])
     assert updates.reports[0].finite.tolist() == [True, False]
     ((members, part),) = updates.parts

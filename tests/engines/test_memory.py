@@ -57,6 +57,19 @@ def test_rows_are_taken_in_any_layout(order):
     np.testing.assert_array_equal(y.numpy(), rows)
 
 
+def test_x_in_fortrans_order_is_not_copied_whole():
+    X = np.asfortranarray(np.zeros((50_000, 20)))
+    source, rows, memory = Dataset(X, np.arange(len(X)), "cpu"), np.array([3, 1, 4]), Memory()
+    tracemalloc.start()
+    try:
+        source.take(rows, memory)
+        source.take_into(torch.zeros(3, 20, dtype=torch.float64), rows, memory)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < X.nbytes / 8
+
+
 def test_memory_is_used_again_where_dtype_and_device_are_the_same():
     memory, float32 = Memory(), torch.float32
     first = memory.empty("X", (6,), float32)
