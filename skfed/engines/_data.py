@@ -5,6 +5,7 @@ X is never copied as a whole nor sorted by client, so it may be a memory map lar
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +22,6 @@ from skfed.utils._sklearn import check_sample_weight
 #: Methods of a net that a loss with weights of rows goes through.
 _LOSS_METHODS = "train_step", "train_step_single", "validation_step", "infer", "get_loss"
 
-_CPU = torch.device("cpu")
-
 
 class Memory:
     """Tensors by name that use the same memory again: fresh pages would take longer."""
@@ -37,16 +36,15 @@ class Memory:
         return sum(block.nbytes for block in self._blocks.values())
 
     def empty(
-        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device = _CPU
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: Any = "cpu"
     ) -> torch.Tensor:
         """Return a tensor with any values; it is valid until the next of this name."""
-        kind = dtype, device
         last = self._last.get(name)
-        if last is not None and last.shape == shape and (last.dtype, last.device) == kind:
+        if last is not None and last.shape == shape and last.dtype == dtype:
             return last
         needed = torch.Size(shape).numel()
         block = self._blocks.get(name)
-        if block is None or block.numel() < needed or (block.dtype, block.device) != kind:
+        if block is None or block.numel() < needed or block.dtype != dtype:
             block = self._blocks[name] = torch.empty(needed, dtype=dtype, device=device)
         last = self._last[name] = block[:needed].view(torch.Size(shape))
         return last
@@ -135,7 +133,7 @@ class Dataset:
 
     def take_into(self, out: torch.Tensor, rows: np.ndarray | torch.Tensor, memory: Memory) -> None:
         """Write what ``take`` returns into a contiguous tensor of as many elements."""
-        if isinstance(rows, np.ndarray) and self.X.flags.c_contiguous and not out.is_cuda:
+        if isinstance(rows, np.ndarray) and self.X.flags.c_contiguous and out.device.type == "cpu":
             by_row = out.view(-1, *self.X.shape[1:])
             _gather(self.X, rows.reshape(-1), by_row.numpy())
         else:

@@ -70,16 +70,6 @@ def test_x_in_fortrans_order_is_not_copied_whole():
     assert peak < X.nbytes / 8
 
 
-def test_memory_is_used_again_where_dtype_and_device_are_the_same():
-    memory, float32 = Memory(), torch.float32
-    first = memory.empty("X", (6,), float32)
-    assert memory.empty("X", (6,), float32) is first
-    assert memory.empty("X", (2, 2), float32).data_ptr() == first.data_ptr()
-    assert memory.empty("X", (2, 2), torch.float64).dtype == torch.float64
-    assert memory.empty("X", (2, 2), float32, torch.device("meta")).device.type == "meta"
-    assert memory.empty("X", (2, 2), float32).device.type == "cpu"
-
-
 def test_cohorts_are_cut_evenly_those_with_most_steps_first():
     """Into an even number of chunks, for two jobs, unless half a chunk is enough."""
     n_steps = np.array([3, 9, 3, 5, 9, 1, 3])
