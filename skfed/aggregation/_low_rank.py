@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from skfed.nets import State
+from skfed.utils._large_products import fewest_rows, large_linear
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class LowRankStack:
         """Return the sum of q_k w_k in float64: one product for all members."""
         q = torch.tensor(weights, dtype=self.w.dtype, device=self.w.device)
         left = (self.left * q[:, None, None]).flatten(0, 1)
-        updates = left.mT.mm(self.right.flatten(0, 1))
+        right = self.right.flatten(0, 1)
+        is_large = len(right) >= fewest_rows(self.w)
+        updates = large_linear(left.mT, right.mT) if is_large else left.mT.mm(right)
         return updates.double().add_(self.w.double(), alpha=float(weights.sum()))
 
     def may_overflow(self) -> bool:

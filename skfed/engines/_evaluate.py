@@ -12,6 +12,7 @@ from skfed.engines._sampling import Positions, take_positions
 from skfed.engines._workers import Load, Work
 from skfed.nets import NetPool, State, set_state
 from skfed.selection._poll_metrics import Batches
+from skfed.utils._large_products import with_large_products
 from skfed.utils._torch_context import one_torch_thread
 
 
@@ -58,6 +59,7 @@ class BatchEvaluation:
             self.memory_pool.borrowed() as memory,
             one_torch_thread(),
             torch.no_grad(),
+            with_large_products(),
         ):
             prepared, y = dataset.prepare(numbers)
             set_state(net, self.state)

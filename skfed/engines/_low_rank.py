@@ -18,6 +18,7 @@ from skfed.engines._data import Memory
 from skfed.engines._linear import BoundLinear, Linear, LinearStack
 from skfed.engines._requests import TrainRequest
 from skfed.nets import State
+from skfed.utils._large_products import fewest_rows, large_linear
 
 _FEWEST_INPUTS = 256  # with fewer, the weights of a client take little time
 _DTYPES = torch.float32, torch.float64
@@ -117,7 +118,9 @@ class LowRankLinear(BoundLinear):
         for part in self._parts():
             fill(part, self.rows[part])
             rows, outputs = self.rows[part].flatten(0, 1), self.outputs[part].flatten(0, 1)
-            if self.b is None:
+            if len(rows) >= fewest_rows(self.w):
+                outputs.copy_(large_linear(rows, self.w, self.b))
+            elif self.b is None:
                 torch.mm(rows, w_t, out=outputs)
             else:
                 torch.addmm(self.b, rows, w_t, out=outputs)

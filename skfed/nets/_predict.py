@@ -14,6 +14,7 @@ from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
 from skfed.nets._convolutions import evaluated_channels_last
 from skfed.nets._inputs import batch_size, plain, to_tensors, whole
 from skfed.nets._own_code import FORWARD_METHODS, has_hooks, overridden
+from skfed.utils._large_products import with_large_products
 from skfed.utils._seeding import torch_seeded
 
 _PREDICT_ROWS = 4096
@@ -128,5 +129,9 @@ def _in_chunks(
     """Apply a function to all rows, some at a time: X is not copied as a whole."""
     starts = range(0, len(X), _PREDICT_ROWS)
     # Seeded, since a DataLoader and random layers draw from torch's global generator.
-    with torch_seeded(np.random.default_rng(0), net.device), evaluated_channels_last(net, X):
+    with (
+        torch_seeded(np.random.default_rng(0), net.device),
+        evaluated_channels_last(net, X),
+        with_large_products(),
+    ):
         return np.concatenate([function(plain(X[i : i + _PREDICT_ROWS])) for i in starts])

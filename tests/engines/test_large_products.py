@@ -1,0 +1,101 @@
+"""Training with large products by oneDNN, in place of MKL."""
+
+import numpy as np
+import pytest
+import torch
+from joblib import parallel_config
+from parity import ALL, flat, net
+from torch import nn
+
+from skfed import FederatedClassifier, PowerOfChoice
+from skfed.utils import _large_products
+
+pytestmark = pytest.mark.skipif(_large_products._LINEAR is None, reason="needs oneDNN")
+
+MODULES = {
+    "softmax": lambda: nn.Linear(400, 3, bias=False),
+    "two wide layers": lambda: nn.Sequential(
+        nn.Linear(400, 200), nn.Tanh(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 3)
+    ),
+}
+
+
+@pytest.fixture
+def shapes(monkeypatch):
+    """Return the shapes that oneDNN is called for, as on a processor on which it is faster."""
+    found = []
+    multiply = _large_products._LINEAR.default
+
+    class Noted:
+        @staticmethod
+        def default(x, weight, *rest):
+            found.append((*x.shape, len(weight)))
+            return multiply(x, weight, *rest)
+
+    monkeypatch.setattr(_large_products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(_large_products, "_LINEAR", Noted)
+    return found
+
+
+def make_data(sizes):
+    rng = np.random.default_rng(0)
+    clients = np.repeat(np.arange(len(sizes)), sizes)
+    y = np.arange(len(clients)) % 3
+    X = rng.normal(size=(len(y), 400)) + np.eye(400)[y]
+    return X.astype("float32"), y, clients
+
+
+def fit(data, engine, module, batch_size=64, **params):
+    X, y, clients = data
+    torch.manual_seed(0)
+    momentum = params.pop("momentum", 0)
+    estimator = net(module(), batch_size=batch_size, lr=0.02, optimizer__momentum=momentum)
+    params = {"selector": ALL, "n_rounds": 2, "local_epochs": 2, "random_state": 0, **params}
+    return FederatedClassifier(estimator, engine=engine, **params).fit(X, y, clients=clients)
+
+
+@pytest.mark.parametrize("momentum", [0, 0.9])
+@pytest.mark.parametrize("family", ["softmax", "two wide layers"])
+def test_a_round_is_that_of_the_loop(shapes, family, momentum):
+    data = make_data([130, 64, 40, 200, 9])
+    batch_size = 64 if family == "two wide layers" else 2000
+    settings = {"module": MODULES[family], "batch_size": batch_size, "momentum": momentum}
+    loop = fit(data, "loop", **settings)
+    shapes.clear()
+    stacked = fit(data, "stacked", **settings)
+    assert stacked.engine_ == "stacked: linear layers"
+    mine, reference = flat(stacked.net_.module_), flat(loop.net_.module_)
+    torch.testing.assert_close(mine, reference, rtol=0, atol=1e-5)
+    if family == "two wide layers":
+        output, gradient = (200, 400, 64), (200, 64, 400)
+        deeper = (200, 200, 64), (64, 200, 200), (200, 64, 200)  # with the slope of its input
+        assert {output, gradient, *deeper} <= set(shapes)
+
+
+def test_rows_that_are_multiplied_at_once(shapes):
+    """Clients of few rows: their first layer, and the sum of their weights."""
+    data = make_data([20] * 12)
+    module = lambda: nn.Sequential(nn.Linear(400, 100), nn.ReLU(), nn.Linear(100, 3))  # noqa: E731
+    settings = {"module": module, "batch_size": 10, "local_epochs": 1}
+    loop, stacked = (fit(data, engine, **settings) for engine in ("loop", "stacked"))
+    mine, reference = flat(stacked.net_.module_), flat(loop.net_.module_)
+    torch.testing.assert_close(mine, reference, rtol=0, atol=1e-5)
+    assert {(240, 400, 100), (100, 240, 400)} <= set(shapes)
+
+
+def fit_with_jobs(n_jobs):
+    data = make_data([130, 64, 40, 200, 64, 70])
+    selector = PowerOfChoice(d=5, clients_per_round=4)
+    settings = {"selector": selector, "memory_budget": 3_000_000, "n_jobs": n_jobs}
+    return fit(data, "stacked", MODULES["two wide layers"], **settings)
+
+
+def test_the_bits_do_not_depend_on_the_number_of_threads(shapes, same_model):
+    assert same_model(fit_with_jobs(1), fit_with_jobs(2))
+    assert shapes
+
+
+@pytest.mark.skipif(not _large_products.onednn_is_faster(), reason="workers would use MKL")
+def test_the_bits_of_processes_are_the_same(same_model):
+    with parallel_config(backend="loky"):
+        assert same_model(fit_with_jobs(1), fit_with_jobs(2))

@@ -1,0 +1,145 @@
+"""Products of large matrices by oneDNN, in place of MKL."""
+
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetClassifier
+from torch import nn
+from torch.nn import functional as F
+
+from skfed import FederatedClassifier
+from skfed.utils import _large_products
+from skfed.utils._large_products import fewest_rows, large_linear, with_large_products
+
+pytestmark = pytest.mark.skipif(_large_products._LINEAR is None, reason="needs oneDNN")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Return the shapes that oneDNN is called for, as on a processor on which it is faster."""
+    found = []
+
+    def multiply(x, weight, bias=None):
+        found.append((*x.shape, len(weight)))
+        return large_linear(x, weight, bias)
+
+    monkeypatch.setattr(_large_products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(_large_products, "large_linear", multiply)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "fewest"),
+    [
+        ((100, 1000), 32),
+        ((50, 1000), 40),
+        ((7, 50, 1000), 40),  # of seven clients
+        ((10, 784), 2_000_000 / 7840),
+    ],
+)
+def test_products_are_large_from_two_million_multiplications_on(calls, shape, fewest):
+    assert fewest_rows(torch.ones(shape)) == fewest
+    assert fewest_rows(torch.ones(shape, dtype=torch.float64)) == np.inf
+    assert fewest_rows(torch.ones(shape, device="meta")) == np.inf
+
+
+def test_no_product_is_large_where_mkl_is_as_fast(monkeypatch):
+    monkeypatch.setattr(_large_products, "onednn_is_faster", lambda: False)
+    assert fewest_rows(torch.ones(1000, 1000)) == np.inf
+    with with_large_products() as mode:
+        assert mode is None
+
+
+@pytest.mark.parametrize(
+    ("processor", "faster"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx512_f": True, "avx_vnni": True}, True),  # Zen 5
+        ({"cpu_name": "AMD EPYC", "avx512_f": True, "avx_vnni": False}, False),  # Zen 4
+        ({"cpu_name": "AMD EPYC", "avx512_f": False, "avx_vnni": False}, False),  # Zen 3
+        ({"cpu_name": "Intel(R) Xeon(R)", "avx512_f": True, "avx_vnni": True}, False),
+        ({}, False),
+    ],
+)
+def test_it_is_faster_on_amds_processors_with_units_of_512_bits(monkeypatch, processor, faster):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor, raising=False)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert _large_products.onednn_is_faster.__wrapped__() is faster
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert not _large_products.onednn_is_faster.__wrapped__()
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("w_layout", ["rows", "columns"])
+@pytest.mark.parametrize("x_layout", ["rows", "columns"])
+def test_the_product(x_layout, w_layout, bias):
+    torch.manual_seed(0)
+    x, w, b = torch.randn(64, 300), torch.randn(50, 300), torch.randn(50) if bias else None
+    x = x.T.contiguous().T if x_layout == "columns" else x
+    w = w.T.contiguous().T if w_layout == "columns" else w
+    expected = F.linear(x.double(), w.double(), None if b is None else b.double()).float()
+    torch.testing.assert_close(large_linear(x, w, b), expected, rtol=0, atol=1e-4)
+
+
+@pytest.fixture
+def module():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(1000, 50), nn.ReLU(), nn.Linear(50, 3, bias=False)).eval()
+
+
+def test_large_layers_of_a_module_are_evaluated_by_onednn(calls, module):
+    X = torch.randn(100, 1000)
+    with torch.no_grad():
+        expected = module(X)
+        with with_large_products():
+            found = module(X)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert calls == [(100, 1000, 50)]
+
+
+class _Own(torch.Tensor):
+    """A tensor with code of its own."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda layer, X: layer(X[:39]),
+        lambda layer, X: layer(X[0]),
+        lambda layer, X: layer(X.view(10, 10, 1000)),
+        lambda layer, X: F.linear(X.double(), layer.weight.double(), layer.bias.double()),
+        lambda layer, X: layer(X.as_subclass(_Own)).as_subclass(torch.Tensor),
+        lambda layer, X: torch.func.vmap(layer)(X.expand(2, 100, 1000))[0],
+        lambda layer, X: torch.enable_grad()(layer)(X).detach(),
+        lambda layer, X: torch.autocast("cpu", torch.bfloat16)(layer)(X),
+    ],
+    ids=[
+        "few rows", "one row", "3-D", "float64", "subclass", "vmap", "gradients", "autocast",
+    ],
+)  # fmt: skip
+@torch.no_grad()
+def test_other_layers_are_left_to_torch(calls, module, call):
+    layer, X = module[0], torch.randn(100, 1000)
+    expected = call(layer, X)
+    with with_large_products():
+        assert torch.equal(call(layer, X), expected)
+    assert not calls
+
+
+@torch.no_grad()
+def test_a_compiled_module_is_evaluated(calls, module):
+    X = torch.randn(100, 1000)
+    with with_large_products():
+        found = torch.compile(module, backend="eager")(X)
+    torch.testing.assert_close(found, module(X), rtol=0, atol=1e-5)
+
+
+def test_predictions_and_validation(calls, module):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 1000)).astype("float32"), np.arange(300) % 3
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, iterator_valid__batch_size=300)
+    model = FederatedClassifier(net, n_rounds=1, random_state=0, engine="loop")
+    model.fit(X, y, clients=y, X_val=X[:200], y_val=y[:200])
+    assert calls == [(200, 1000, 50)]
+    by_hand = model.net_.module_(torch.from_numpy(X)).softmax(1)
+    np.testing.assert_allclose(model.predict_proba(X), by_hand.detach(), atol=1e-5)
+    assert calls[1:] == [(300, 1000, 50)]
