@@ -59,16 +59,16 @@ class BatchEvaluation:
             self.memory_pool.borrowed() as memory,
             one_torch_thread(),
             torch.no_grad(),
-            with_large_products(),
         ):
             prepared, y = dataset.prepare(numbers)
             set_state(net, self.state)
             net._set_training(False)
             # Copied, since an output may be a view of X, whose memory the next product uses.
-            outputs = [
-                net.module_(dataset.take(prepared[start:end], memory)).clone()
-                for start, end in cut_into_products(len(numbers), self.product_rows)
-            ]
+            with with_large_products(net.module_):
+                outputs = [
+                    net.module_(dataset.take(prepared[start:end], memory)).clone()
+                    for start, end in cut_into_products(len(numbers), self.product_rows)
+                ]
             batches = Batches(net, y, torch.cat(outputs), dataset.weigh(numbers), ends)
             return [(value, None) for value in self.batch_sums(batches).tolist()]
 

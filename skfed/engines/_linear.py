@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from skfed.engines._small_products import SmallProduct
 from skfed.engines._targets import Target, one_hot_targets, plain_targets
 from skfed.nets import State, weighed
-from skfed.utils._large_products import fewest_rows, large_linear
+from skfed.utils._large_products import fewest_rows, large_linear, large_products
 
 
 class LogitLoss(Protocol):
@@ -144,8 +144,7 @@ class BoundLinear:
     def faster_output(self, h: torch.Tensor) -> torch.Tensor | None:
         """Return the output (client, out, row) where torch's product is not the fastest way."""
         if h.shape[2] >= self.fewest_rows:
-            outputs = map(large_linear, self.each_weight, h.mT.unbind())
-            product: torch.Tensor | None = torch.stack([*outputs])
+            product: torch.Tensor | None = large_products(self.weight, h.mT)
         else:
             product = self.small_forward(self.weight, h)
         if product is None or self.bias is None:
@@ -159,41 +158,34 @@ class BoundLinear:
         both are faster then.
         """
         if slope.shape[2] >= self.fewest_rows:
-            # Not by columns, which takes oneDNN half as long again.
-            slopes = map(large_linear, slope.mT.unbind(), self.weight_t.unbind())
-            if h_t.stride(2) == 1:
-                return torch.stack([*slopes]).mT
-            return torch.stack([one.mT for one in slopes])
+            # By rows, since columns take oneDNN half as long again.
+            below = large_products(slope.mT, self.weight_t).mT
+            return below if h_t.stride(2) == 1 else below.contiguous()
         if h_t.stride(2) == 1:
             return torch.bmm(slope.mT, self.weight).mT
         return torch.bmm(self.weight_t, slope)
 
     def gradient(self, slope: torch.Tensor, h_t: torch.Tensor) -> torch.Tensor:
         """Return the gradient of the weights; it is valid until the next."""
+        if slope.shape[2] >= self.fewest_rows:
+            return large_products(slope, h_t.mT)
         product = self.small_gradient(slope, h_t)
-        if product is None and slope.shape[2] >= self.fewest_rows:
-            return torch.stack([*self._large_gradients(slope, h_t)])
         return torch.bmm(slope, h_t) if product is None else product
 
     def descend(self, slope: torch.Tensor, h_t: torch.Tensor, rate: float) -> None:
         """Take a step of plain SGD."""
         # A gradient by itself is written and read once more than a product into the weights.
         many_rows = slope.shape[2] >= 2 * slope.shape[1]
-        product = self.small_gradient(slope, h_t) if many_rows else None
-        if product is not None:
+        if slope.shape[2] >= self.fewest_rows:
+            factors = self.each_weight, slope.unbind(), h_t.mT.unbind()
+            for weight, one, other in zip(*factors, strict=True):
+                weight.sub_(large_linear(one, other), alpha=rate)
+        elif many_rows and (product := self.small_gradient(slope, h_t)) is not None:
             self.weight.sub_(product, alpha=rate)
-        elif slope.shape[2] >= self.fewest_rows:
-            gradients = self._large_gradients(slope, h_t)
-            for weight, gradient in zip(self.each_weight, gradients, strict=True):
-                weight.sub_(gradient, alpha=rate)
         else:
             self.weight.baddbmm_(slope, h_t, alpha=-rate)
         if self.bias is not None:
             self.bias.sub_(slope.sum(2), alpha=rate)
-
-    def _large_gradients(self, slope: torch.Tensor, h_t: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the gradient of each client's weights."""
-        return map(large_linear, slope.unbind(), h_t.mT.unbind())
 
 
 class BoundLinearStack:

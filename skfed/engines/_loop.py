@@ -44,7 +44,6 @@ from skfed.nets import (
     weighed,
 )
 from skfed.selection._poll_metrics import POLL_METRICS, PollMetric
-from skfed.utils._large_products import with_large_products
 from skfed.utils._seeding import Purpose, StreamKey, stream, torch_seeded
 from skfed.utils._torch_context import one_torch_thread
 
@@ -269,12 +268,7 @@ def evaluate(
 
     Batches have ``n_rows``; see ``Evaluator.validation_rows``.
     """
-    with (
-        torch_seeded(rng, net.device),
-        one_torch_thread(),
-        evaluated_channels_last(net, X),
-        with_large_products(),
-    ):
+    with torch_seeded(rng, net.device), one_torch_thread(), evaluated_channels_last(net, X):
         loss, outputs = evaluate_net(net, X, y, n_rows=n_rows)
         return loss, outputs.cpu().numpy()
 

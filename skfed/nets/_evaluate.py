@@ -15,6 +15,7 @@ from torch import nn
 
 from skfed.nets._inputs import batch_size, to_tensors, whole
 from skfed.nets._own_code import overridden
+from skfed.utils._large_products import with_large_products
 
 _EVALUATION_METHODS = "validation_step", "infer", "_set_training"
 
@@ -33,16 +34,17 @@ def evaluate_net(
     size = n_rows or whole(batch_size(net, "iterator_valid"), len(y))
     step = net.validation_step if overridden(net, _EVALUATION_METHODS) else _plain_step(net)
     loss, total, outputs = 0.0, 0.0, []
-    for start in range(0, len(y), size):
-        rows = slice(start, start + size)
-        batch = to_tensors(net, X[rows], y[rows])
-        own = None if weights is None else weights[rows]
-        with weighed(net, own):
-            found = step(batch)
-        share = len(batch[1]) if own is None else own.sum().item()
-        loss, total = loss + found["loss"].item() * share, total + share
-        output = found["y_pred"]
-        outputs.append(output[0] if isinstance(output, tuple) else output)
+    with with_large_products(net.module_):
+        for start in range(0, len(y), size):
+            rows = slice(start, start + size)
+            batch = to_tensors(net, X[rows], y[rows])
+            own = None if weights is None else weights[rows]
+            with weighed(net, own):
+                found = step(batch)
+            share = len(batch[1]) if own is None else own.sum().item()
+            loss, total = loss + found["loss"].item() * share, total + share
+            output = found["y_pred"]
+            outputs.append(output[0] if isinstance(output, tuple) else output)
     return loss / (total or 1.0), torch.cat(outputs)
 
 

@@ -132,6 +132,6 @@ def _in_chunks(
     with (
         torch_seeded(np.random.default_rng(0), net.device),
         evaluated_channels_last(net, X),
-        with_large_products(),
+        with_large_products(net.module_),
     ):
         return np.concatenate([function(plain(X[i : i + _PREDICT_ROWS])) for i in starts])

@@ -13,9 +13,15 @@ from skfed.utils import _large_products
 pytestmark = pytest.mark.skipif(_large_products._LINEAR is None, reason="needs oneDNN")
 
 MODULES = {
-    "softmax": lambda: nn.Linear(400, 3, bias=False),
+    "narrow": lambda: nn.Sequential(nn.Linear(400, 100), nn.Tanh(), nn.Linear(100, 3)),
+    "without bias": lambda: nn.Sequential(
+        nn.Linear(400, 200, bias=False), nn.Tanh(), nn.Linear(200, 3)
+    ),
     "two wide layers": lambda: nn.Sequential(
-        nn.Linear(400, 200), nn.Tanh(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 3)
+        nn.Linear(400, 200), nn.Tanh(), nn.Linear(200, 200), nn.Tanh(), nn.Linear(200, 3)
+    ),
+    "above a small one": lambda: nn.Sequential(
+        nn.Linear(400, 16), nn.Tanh(), nn.Linear(16, 3000), nn.Tanh(), nn.Linear(3000, 3)
     ),
 }
 
@@ -55,10 +61,18 @@ def fit(data, engine, module, batch_size=64, **params):
 
 
 @pytest.mark.parametrize("momentum", [0, 0.9])
-@pytest.mark.parametrize("family", ["softmax", "two wide layers"])
-def test_a_round_is_that_of_the_loop(shapes, family, momentum):
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("without bias", {(200, 400, 64), (200, 64, 400)}),
+        # Output, slope of the input, and gradient of each.
+        ("two wide layers", {(200, 400, 64), (200, 200, 64), (64, 200, 200), (200, 64, 200)}),
+        ("above a small one", {(3000, 16, 50), (50, 3000, 16), (3000, 50, 16)}),
+    ],
+)
+def test_a_round_is_that_of_the_loop(shapes, family, expected, momentum):
     data = make_data([130, 64, 40, 200, 9])
-    batch_size = 64 if family == "two wide layers" else 2000
+    batch_size = 50 if family == "above a small one" else 64
     settings = {"module": MODULES[family], "batch_size": batch_size, "momentum": momentum}
     loop = fit(data, "loop", **settings)
     shapes.clear()
@@ -66,21 +80,27 @@ def test_a_round_is_that_of_the_loop(shapes, family, momentum):
     assert stacked.engine_ == "stacked: linear layers"
     mine, reference = flat(stacked.net_.module_), flat(loop.net_.module_)
     torch.testing.assert_close(mine, reference, rtol=0, atol=1e-5)
-    if family == "two wide layers":
-        output, gradient = (200, 400, 64), (200, 64, 400)
-        deeper = (200, 200, 64), (64, 200, 200), (200, 64, 200)  # with the slope of its input
-        assert {output, gradient, *deeper} <= set(shapes)
+    assert expected <= set(shapes)
 
 
 def test_rows_that_are_multiplied_at_once(shapes):
     """Clients of few rows: their first layer, and the sum of their weights."""
     data = make_data([20] * 12)
-    module = lambda: nn.Sequential(nn.Linear(400, 100), nn.ReLU(), nn.Linear(100, 3))  # noqa: E731
-    settings = {"module": module, "batch_size": 10, "local_epochs": 1}
+    settings = {"module": MODULES["narrow"], "batch_size": 10, "local_epochs": 1}
     loop, stacked = (fit(data, engine, **settings) for engine in ("loop", "stacked"))
     mine, reference = flat(stacked.net_.module_), flat(loop.net_.module_)
     torch.testing.assert_close(mine, reference, rtol=0, atol=1e-5)
     assert {(240, 400, 100), (100, 240, 400)} <= set(shapes)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_polls(shapes, engine):
+    """The loop polls clients one by one, each in a batch of all its rows."""
+    data = make_data([130, 60])
+    settings = {"module": MODULES["narrow"], "selector": PowerOfChoice(2, 1), "batch_size": -1}
+    fit(data, engine, n_rounds=1, local_epochs=1, **settings)
+    rows = {190} if engine == "stacked" else {130, 60}
+    assert {(n, 400, 100) for n in rows} <= set(shapes)
 
 
 def fit_with_jobs(n_jobs):

@@ -19,9 +19,9 @@ def calls(monkeypatch):
     """Return the shapes that oneDNN is called for, as on a processor on which it is faster."""
     found = []
 
-    def multiply(x, weight, bias=None):
-        found.append((*x.shape, len(weight)))
-        return large_linear(x, weight, bias)
+    def multiply(input, weight, bias=None):
+        found.append((*input.shape, len(weight)))
+        return large_linear(input, weight, bias)
 
     monkeypatch.setattr(_large_products, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(_large_products, "large_linear", multiply)
@@ -35,6 +35,7 @@ def calls(monkeypatch):
         ((50, 1000), 40),
         ((7, 50, 1000), 40),  # of seven clients
         ((10, 784), 2_000_000 / 7840),
+        ((0, 784), 2_000_000),
     ],
 )
 def test_products_are_large_from_two_million_multiplications_on(calls, shape, fewest):
@@ -46,7 +47,7 @@ def test_products_are_large_from_two_million_multiplications_on(calls, shape, fe
 def test_no_product_is_large_where_mkl_is_as_fast(monkeypatch):
     monkeypatch.setattr(_large_products, "onednn_is_faster", lambda: False)
     assert fewest_rows(torch.ones(1000, 1000)) == np.inf
-    with with_large_products() as mode:
+    with with_large_products(nn.Linear(1000, 1000)) as mode:
         assert mode is None
 
 
@@ -80,6 +81,15 @@ def test_the_product(x_layout, w_layout, bias):
     torch.testing.assert_close(large_linear(x, w, b), expected, rtol=0, atol=1e-4)
 
 
+def test_products_of_several_clients(calls):
+    torch.manual_seed(0)
+    inputs, weights = torch.randn(3, 64, 300), torch.randn(3, 300, 50).mT
+    expected = torch.bmm(inputs.double(), weights.mT.double()).float()
+    found = _large_products.large_products(inputs, weights)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    assert calls == [(64, 300, 50)] * 3
+
+
 @pytest.fixture
 def module():
     torch.manual_seed(0)
@@ -90,9 +100,18 @@ def test_large_layers_of_a_module_are_evaluated_by_onednn(calls, module):
     X = torch.randn(100, 1000)
     with torch.no_grad():
         expected = module(X)
-        with with_large_products():
+        with with_large_products(module):
             found = module(X)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert calls == [(100, 1000, 50)]
+
+
+@torch.no_grad()
+def test_arguments_by_name(calls, module):
+    X, layer = torch.randn(100, 1000), module[0]
+    with with_large_products(layer):
+        found = F.linear(input=X, weight=layer.weight, bias=layer.bias)
+    torch.testing.assert_close(found, layer(X), rtol=0, atol=1e-5)
     assert calls == [(100, 1000, 50)]
 
 
@@ -108,19 +127,27 @@ class _Own(torch.Tensor):
         lambda layer, X: layer(X.view(10, 10, 1000)),
         lambda layer, X: F.linear(X.double(), layer.weight.double(), layer.bias.double()),
         lambda layer, X: layer(X.as_subclass(_Own)).as_subclass(torch.Tensor),
+        lambda layer, X: F.linear(X, layer.weight, torch.arange(100.0)[::2]),
+        lambda layer, X: F.linear(X, layer.weight, torch.ones(1).expand(50)),
+        lambda layer, X: F.linear(X, layer.weight, torch.ones(1)),
+        lambda layer, X: F.linear(X, layer.weight, torch.tensor(1.0)),
+        lambda layer, X: F.linear(X.to_sparse_csr(), layer.weight),
         lambda layer, X: torch.func.vmap(layer)(X.expand(2, 100, 1000))[0],
         lambda layer, X: torch.enable_grad()(layer)(X).detach(),
         lambda layer, X: torch.autocast("cpu", torch.bfloat16)(layer)(X),
     ],
     ids=[
-        "few rows", "one row", "3-D", "float64", "subclass", "vmap", "gradients", "autocast",
+        "few rows", "one row", "3-D", "float64", "subclass", "strided bias", "expanded bias",
+        "bias of one value", "0-D bias", "sparse", "vmap", "gradients", "autocast",
     ],
 )  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @torch.no_grad()
 def test_other_layers_are_left_to_torch(calls, module, call):
     layer, X = module[0], torch.randn(100, 1000)
     expected = call(layer, X)
-    with with_large_products():
+    with with_large_products(layer) as mode:
+        assert mode is not None
         assert torch.equal(call(layer, X), expected)
     assert not calls
 
@@ -128,9 +155,36 @@ def test_other_layers_are_left_to_torch(calls, module, call):
 @torch.no_grad()
 def test_a_compiled_module_is_evaluated(calls, module):
     X = torch.randn(100, 1000)
-    with with_large_products():
-        found = torch.compile(module, backend="eager")(X)
+    compiled = torch.compile(module, backend="eager")
+    with with_large_products(compiled):
+        found = compiled(X)
     torch.testing.assert_close(found, module(X), rtol=0, atol=1e-5)
+
+
+class _Pooled(nn.Module):
+    """A transformer whose outputs are averaged over positions, those that are 0 included."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, X):
+        padding = torch.arange(X.shape[1]) >= X.shape[1] // 2
+        encoded = self.encoder(X, src_key_padding_mask=padding.expand(X.shape[:2]))
+        return self.last(encoded.mean(1))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@torch.no_grad()
+def test_transformers_are_evaluated_as_ever(calls):
+    """Their faster code writes 0 at padded positions, and is left under a mode of torch's."""
+    torch.manual_seed(0)
+    module, X = _Pooled().eval(), torch.randn(40, 6, 8)
+    expected = module(X)
+    with with_large_products(module):
+        assert torch.equal(module(X), expected)
 
 
 def test_predictions_and_validation(calls, module):
