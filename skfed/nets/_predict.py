@@ -70,7 +70,7 @@ def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
     else:
         net._set_training(False)
         batches = torch.from_numpy(X).split(_rows_a_batch(net, X))
-        with torch.no_grad():
+        with torch.no_grad(), with_large_products(net.module_):
             outputs = [to_device(net.module_(batch.to(net.device)), "cpu") for batch in batches]
     return [output[0] if isinstance(output, tuple) else output for output in outputs]
 
@@ -129,9 +129,5 @@ def _in_chunks(
     """Apply a function to all rows, some at a time: X is not copied as a whole."""
     starts = range(0, len(X), _PREDICT_ROWS)
     # Seeded, since a DataLoader and random layers draw from torch's global generator.
-    with (
-        torch_seeded(np.random.default_rng(0), net.device),
-        evaluated_channels_last(net, X),
-        with_large_products(net.module_),
-    ):
+    with torch_seeded(np.random.default_rng(0), net.device), evaluated_channels_last(net, X):
         return np.concatenate([function(plain(X[i : i + _PREDICT_ROWS])) for i in starts])
