@@ -34,7 +34,7 @@ def evaluate_net(
     size = n_rows or whole(batch_size(net, "iterator_valid"), len(y))
     step = net.validation_step if overridden(net, _EVALUATION_METHODS) else _plain_step(net)
     loss, total, outputs = 0.0, 0.0, []
-    with with_large_products(net.module_):
+    with with_large_products(net.module_, size):
         for start in range(0, len(y), size):
             rows = slice(start, start + size)
             batch = to_tensors(net, X[rows], y[rows])

@@ -69,8 +69,9 @@ def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
         outputs = list(net.forward_iter(X))
     else:
         net._set_training(False)
-        batches = torch.from_numpy(X).split(_rows_a_batch(net, X))
-        with torch.no_grad(), with_large_products(net.module_):
+        n_rows = _rows_a_batch(net, X)
+        batches = torch.from_numpy(X).split(n_rows)
+        with torch.no_grad(), with_large_products(net.module_, n_rows):
             outputs = [to_device(net.module_(batch.to(net.device)), "cpu") for batch in batches]
     return [output[0] if isinstance(output, tuple) else output for output in outputs]
 

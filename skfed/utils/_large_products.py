@@ -69,14 +69,16 @@ def large_products(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return products
 
 
-def with_large_products(module: nn.Module) -> AbstractContextManager:
+def with_large_products(module: nn.Module, n_rows: int) -> AbstractContextManager:
     """Return a context in which large linear layers of a module are evaluated by oneDNN.
 
-    Only where that is faster, and not where gradients are recorded.
+    Only where that is faster, given the most rows of a batch, and not where gradients are recorded:
+    in the context each function of torch takes a few microseconds more.
     """
     modules = list(module.modules())
-    has_linear = any(type(one) is nn.Linear and fewest_rows(one.weight) < inf for one in modules)
-    if not has_linear or any(isinstance(one, _CHANGED_BY_MODES) for one in modules):
+    linear = [one for one in modules if type(one) is nn.Linear]
+    none_is_large = all(n_rows < fewest_rows(one.weight) for one in linear)
+    if none_is_large or any(isinstance(one, _CHANGED_BY_MODES) for one in modules):
         return nullcontext()
     return _LargeLayers()
 

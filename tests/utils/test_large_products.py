@@ -47,8 +47,15 @@ def test_products_are_large_from_two_million_multiplications_on(calls, shape, fe
 def test_no_product_is_large_where_mkl_is_as_fast(monkeypatch):
     monkeypatch.setattr(_large_products, "onednn_is_faster", lambda: False)
     assert fewest_rows(torch.ones(1000, 1000)) == np.inf
-    with with_large_products(nn.Linear(1000, 1000)) as mode:
+    with with_large_products(nn.Linear(1000, 1000), 1000) as mode:
         assert mode is None
+
+
+def test_small_batches_are_left_to_torch(calls, module):
+    with with_large_products(module, 39) as mode:
+        assert mode is None
+    with with_large_products(module, 40) as mode:
+        assert mode is not None
 
 
 @pytest.mark.parametrize(
@@ -100,7 +107,7 @@ def test_large_layers_of_a_module_are_evaluated_by_onednn(calls, module):
     X = torch.randn(100, 1000)
     with torch.no_grad():
         expected = module(X)
-        with with_large_products(module):
+        with with_large_products(module, len(X)):
             found = module(X)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert calls == [(100, 1000, 50)]
@@ -109,7 +116,7 @@ def test_large_layers_of_a_module_are_evaluated_by_onednn(calls, module):
 @torch.no_grad()
 def test_arguments_by_name(calls, module):
     X, layer = torch.randn(100, 1000), module[0]
-    with with_large_products(layer):
+    with with_large_products(layer, len(X)):
         found = F.linear(input=X, weight=layer.weight, bias=layer.bias)
     torch.testing.assert_close(found, layer(X), rtol=0, atol=1e-5)
     assert calls == [(100, 1000, 50)]
@@ -146,7 +153,7 @@ class _Own(torch.Tensor):
 def test_other_layers_are_left_to_torch(calls, module, call):
     layer, X = module[0], torch.randn(100, 1000)
     expected = call(layer, X)
-    with with_large_products(layer) as mode:
+    with with_large_products(layer, len(X)) as mode:
         assert mode is not None
         assert torch.equal(call(layer, X), expected)
     assert not calls
@@ -156,7 +163,7 @@ def test_other_layers_are_left_to_torch(calls, module, call):
 def test_a_compiled_module_is_evaluated(calls, module):
     X = torch.randn(100, 1000)
     compiled = torch.compile(module, backend="eager")
-    with with_large_products(compiled):
+    with with_large_products(compiled, len(X)):
         found = compiled(X)
     torch.testing.assert_close(found, module(X), rtol=0, atol=1e-5)
 
@@ -168,7 +175,7 @@ class _Pooled(nn.Module):
         super().__init__()
         layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 1)
-        self.last = nn.Linear(8, 3)
+        self.last = nn.Linear(8, 8000)  # large from 32 rows on
 
     def forward(self, X):
         padding = torch.arange(X.shape[1]) >= X.shape[1] // 2
@@ -183,7 +190,7 @@ def test_transformers_are_evaluated_as_ever(calls):
     torch.manual_seed(0)
     module, X = _Pooled().eval(), torch.randn(40, 6, 8)
     expected = module(X)
-    with with_large_products(module):
+    with with_large_products(module, len(X)):
         assert torch.equal(module(X), expected)
 
 
