@@ -40,7 +40,7 @@ class LowRankStack:
         q = torch.tensor(weights, dtype=self.w.dtype, device=self.w.device)
         left = (self.left * q[:, None, None]).flatten(0, 1)
         right = self.right.flatten(0, 1)
-        # Of a product (out, row) times (row, in), as large as one of so many rows with w.
+        # The product has as many multiplications as one of that many rows with w.
         is_large = len(right) >= fewest_rows(self.w)
         updates = large_linear(left.mT, right.mT) if is_large else left.mT.mm(right)
         return updates.double().add_(self.w.double(), alpha=float(weights.sum()))

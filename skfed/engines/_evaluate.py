@@ -64,7 +64,7 @@ class BatchEvaluation:
             set_state(net, self.state)
             net._set_training(False)
             # Copied, since an output may be a view of X, whose memory the next product uses.
-            with with_large_products(net.module_, len(numbers)):
+            with with_large_products(net.module_, self.product_rows):
                 outputs = [
                     net.module_(dataset.take(prepared[start:end], memory)).clone()
                     for start, end in cut_into_products(len(numbers), self.product_rows)

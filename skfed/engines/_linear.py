@@ -160,7 +160,7 @@ class BoundLinear:
         both are faster then.
         """
         if slope.shape[2] >= self.fewest_rows:
-            # By rows, since columns take oneDNN half as long again.
+            # By rows, since columns take oneDNN 50% longer.
             below = large_products(slope.mT, self.weight_t).mT
             return below if h_t.stride(2) == 1 else below.contiguous()
         if h_t.stride(2) == 1:

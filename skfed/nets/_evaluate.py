@@ -32,30 +32,31 @@ def evaluate_net(
     Batches have ``n_rows``; None: as many as those of the net's iterator for validation.
     """
     size = n_rows or whole(batch_size(net, "iterator_valid"), len(y))
-    step = net.validation_step if overridden(net, _EVALUATION_METHODS) else _plain_step(net)
+    step = net.validation_step if overridden(net, _EVALUATION_METHODS) else _plain_step(net, size)
     loss, total, outputs = 0.0, 0.0, []
-    with with_large_products(net.module_, size):
-        for start in range(0, len(y), size):
-            rows = slice(start, start + size)
-            batch = to_tensors(net, X[rows], y[rows])
-            own = None if weights is None else weights[rows]
-            with weighed(net, own):
-                found = step(batch)
-            share = len(batch[1]) if own is None else own.sum().item()
-            loss, total = loss + found["loss"].item() * share, total + share
-            output = found["y_pred"]
-            outputs.append(output[0] if isinstance(output, tuple) else output)
+    for start in range(0, len(y), size):
+        rows = slice(start, start + size)
+        batch = to_tensors(net, X[rows], y[rows])
+        own = None if weights is None else weights[rows]
+        with weighed(net, own):
+            found = step(batch)
+        share = len(batch[1]) if own is None else own.sum().item()
+        loss, total = loss + found["loss"].item() * share, total + share
+        output = found["y_pred"]
+        outputs.append(output[0] if isinstance(output, tuple) else output)
     return loss / (total or 1.0), torch.cat(outputs)
 
 
-def _plain_step(net: NeuralNet) -> Callable[[Sequence[torch.Tensor]], dict[str, Any]]:
+def _plain_step(net: NeuralNet, n_rows: int) -> Callable[[Sequence[torch.Tensor]], dict[str, Any]]:
     """Return skorch's own validation_step, without what is the same for all batches."""
     net._set_training(False)
+    large_products = with_large_products(net.module_, n_rows)
 
     @torch.no_grad()
     def step(batch: Sequence[torch.Tensor]) -> dict[str, Any]:
         X, y = batch
-        output = net.module_(X)
+        with large_products:
+            output = net.module_(X)
         return {"loss": net.get_loss(output, y, X=X, training=False), "y_pred": output}
 
     return step

@@ -21,7 +21,7 @@ _FEWEST_ROWS = 32  # with fewer, MKL is as fast
 # x @ w.T + bias, which code made by torch.compile calls as well; there is no public name for it.
 _LINEAR = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _PLAIN = {torch.Tensor, nn.Parameter}  # types of tensors without code of their own
-# In a TorchFunctionMode they leave their faster code, whose outputs at padded positions are others.
+# In a TorchFunctionMode they leave their faster code, whose outputs at padded positions differ.
 _CHANGED_BY_MODES = nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer
 
 
@@ -42,11 +42,13 @@ def onednn_is_faster() -> bool:
 def fewest_rows(weight: torch.Tensor) -> float:
     """Return how many rows make products with a weight (..., out, in) large.
 
-    This is where ``large_linear`` takes less time than MKL; infinity if it does nowhere.
+    This is where ``large_linear`` takes less time than MKL; infinity if it never does.
     """
-    if weight.dtype != torch.float32 or weight.device.type != "cpu" or not onednn_is_faster():
+    size = weight.shape[-1] * weight.shape[-2]
+    is_float32 = weight.dtype == torch.float32 and weight.device.type == "cpu"
+    if not (size and is_float32 and onednn_is_faster()):
         return inf
-    return max(_FEWEST_ROWS, _FEWEST_MULTIPLICATIONS / max(1, weight.shape[-1] * weight.shape[-2]))
+    return max(_FEWEST_ROWS, _FEWEST_MULTIPLICATIONS / size)
 
 
 def large_linear(
@@ -70,33 +72,43 @@ def large_products(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def with_large_products(module: nn.Module, n_rows: int) -> AbstractContextManager:
-    """Return a context in which large linear layers of a module are evaluated by oneDNN.
+    """Return a context in which linear layers of a module are evaluated by oneDNN.
 
-    Only where that is faster, given the most rows of a batch, and not where gradients are recorded:
-    in the context each function of torch takes a few microseconds more.
+    Only layers that are large with ``n_rows``, whatever the rows of a batch, so that a row is
+    rounded alike in each; and not where gradients are recorded. In the context each function of
+    torch takes a few microseconds more.
     """
     modules = list(module.modules())
     linear = [one for one in modules if type(one) is nn.Linear]
     none_is_large = all(n_rows < fewest_rows(one.weight) for one in linear)
-    if none_is_large or any(isinstance(one, _CHANGED_BY_MODES) for one in modules):
+    is_compiled = hasattr(module, "_orig_mod")  # and would be once more, for the context
+    if none_is_large or is_compiled or any(isinstance(one, _CHANGED_BY_MODES) for one in modules):
         return nullcontext()
-    return _LargeLayers()
+    return _LargeLayers(n_rows)
 
 
 class _LargeLayers(TorchFunctionMode):
     """Replaces ``torch.nn.functional.linear``, which ``torch.nn.Linear`` calls."""
 
+    def __init__(self, n_rows: int):
+        super().__init__()
+        self.n_rows = n_rows
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.linear and _is_large(*args, **kwargs):
-            return large_linear(*args, **kwargs)
+        if func is F.linear and _can_replace(*args, **kwargs):
+            weight = kwargs["weight"] if "weight" in kwargs else args[1]
+            if self.n_rows >= fewest_rows(weight):
+                return large_linear(*args, **kwargs)
         return func(*args, **kwargs)
 
 
-def _is_large(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> bool:
-    """Tell whether ``large_linear`` is to be called for ``torch.nn.functional.linear``."""
+def _can_replace(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> bool:
+    """Tell whether ``large_linear`` returns what ``torch.nn.functional.linear`` does."""
     tensors = [input, weight] if bias is None else [input, weight, bias]
     return not (
         torch.compiler.is_compiling()
@@ -107,6 +119,6 @@ def _is_large(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
         or any(one.dtype != torch.float32 or one.layout != torch.strided for one in tensors)
         or input.dim() != 2
         or weight.dim() != 2
+        or input.shape[1] != weight.shape[1]
         or (bias is not None and (bias.shape != weight.shape[:1] or not bias.is_contiguous()))
-        or len(input) < fewest_rows(weight)
     )

@@ -10,7 +10,10 @@ from torch import nn
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed.utils import _large_products
 
-pytestmark = pytest.mark.skipif(_large_products._LINEAR is None, reason="needs oneDNN")
+pytestmark = pytest.mark.skipif(
+    _large_products._LINEAR is None or not torch.backends.mkl.is_available(),
+    reason="needs oneDNN and MKL",
+)
 
 MODULES = {
     "narrow": lambda: nn.Sequential(nn.Linear(400, 100), nn.Tanh(), nn.Linear(100, 3)),
