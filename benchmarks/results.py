@@ -209,7 +209,7 @@ def report(runs: list[dict]) -> Iterator[str]:
                 info["engine='auto' takes"] = info.get("auto", "")
             yield from comparison(title, note, groups[group], keys)
     memory = {k: v for entry in data["benchmarks"] for k, v in entry["extra_info"].items()}
-    memory = {k: v for k, v in memory.items() if k.startswith("bytes")}
+    memory = {k: v for k, v in memory.items() if k.startswith("bytes ")}  # not bytes/s
     if memory:
         yield "## Memory"
         yield ""
