@@ -17,7 +17,10 @@ CACHE_BYTES = 32 * 2**20  # of a machine that does not name its caches
 
 
 def gemm_peak(seconds: float = 0.3) -> float:
-    """Return the highest measured FLOP/s of a float32 matrix product, on torch's threads."""
+    """Return the highest measured FLOP/s of a float32 matrix product, on torch's threads.
+
+    It is computed by that library of torch's which skfed uses for large products.
+    """
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
     multiply = large_linear if onednn_is_faster() else torch.mm
     return 2 * 1024**3 / _fastest(lambda: multiply(a, b), seconds)

@@ -144,7 +144,7 @@ class BoundLinear:
     def faster_output(self, h: torch.Tensor) -> torch.Tensor | None:
         """Return the output (client, out, row) where torch's product is not the fastest way."""
         if h.shape[2] >= self.fewest_rows:
-            # Outputs are there twice for a moment, while slopes are not there yet.
+            # The outputs are in memory twice for a moment, but there are no slopes yet.
             outputs = map(large_linear, self.each_weight, h.mT.unbind())
             product: torch.Tensor | None = torch.stack([*outputs])
         else:

@@ -70,6 +70,15 @@ def test_x_in_fortrans_order_is_not_copied_whole():
     assert peak < X.nbytes / 8
 
 
+def test_memory_of_a_name_is_used_again_where_the_dtype_is_the_same():
+    memory, float32 = Memory(), torch.float32
+    first = memory.empty("X", (6,), float32)
+    assert memory.empty("X", (6,), float32) is first
+    assert memory.empty("X", (2, 2), float32).data_ptr() == first.data_ptr()
+    assert memory.empty("y", (6,), float32).data_ptr() != first.data_ptr()
+    assert memory.empty("X", (2, 2), torch.float64).dtype == torch.float64
+
+
 def test_cohorts_are_cut_evenly_those_with_most_steps_first():
     """Into an even number of chunks, for two jobs, unless half a chunk is enough."""
     n_steps = np.array([3, 9, 3, 5, 9, 1, 3])
