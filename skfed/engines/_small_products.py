@@ -1,9 +1,10 @@
 """Products of small matrices, one for each client, by numpy where its library has kernels for them.
 
-torch multiplies by MKL, which packs matrices before it multiplies them: with 10 classes or batches
-of 20 rows this takes as long as the product. OpenBLAS, of which numpy's wheels have a copy, has
-kernels without packing for processors with AVX-512. They run in the thread that calls: their
-rounding does not depend on the number of threads, as that of OpenBLAS's other kernels does.
+torch multiplies by MKL, which on processors of AMD uses 256 bits at a time, and packs matrices
+before it multiplies them: with 10 classes or batches of 20 rows this takes as long as the product.
+OpenBLAS, of which numpy's wheels have a copy, has kernels without packing for processors with
+AVX-512. They run in the thread that calls: their rounding does not depend on the number of threads,
+as that of OpenBLAS's other kernels does. On processors of Intel, MKL is faster than they are.
 """
 
 from functools import cache, lru_cache
@@ -11,6 +12,8 @@ from functools import cache, lru_cache
 import numpy as np
 import torch
 from threadpoolctl import threadpool_info
+
+from skfed.utils._processor import is_made_by
 
 # What OpenBLAS has kernels for (sgemm_small_kernel_permit_skylakex.c). Any product has at most so
 # many multiplications.
@@ -37,6 +40,12 @@ def has_kernels() -> bool:
     return bool(cores) and cores <= _CORES
 
 
+@cache
+def openblas_is_faster() -> bool:
+    """Tell whether OpenBLAS has kernels for small matrices that are faster than MKL."""
+    return has_kernels() and not (torch.backends.mkl.is_available() and is_made_by("Intel"))
+
+
 class SmallProduct:
     """Products of two stacks of small matrices, one after the other, into the same memory.
 
@@ -47,17 +56,17 @@ class SmallProduct:
     """
 
     def __init__(self, weight: torch.Tensor):
-        self._has_kernels = (
+        self._is_faster = (
             weight.shape[2] >= _FEWEST_INPUTS
             and weight.dtype == torch.float32
             and weight.device.type == "cpu"
-            and has_kernels()
+            and openblas_is_faster()
         )
         self._result = torch.empty(0)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-        """Return ``torch.bmm(a, b)``, valid until the next call; None where there is no kernel."""
-        if not self._has_kernels:
+        """Return ``torch.bmm(a, b)``, valid until the next call; None where it is as fast."""
+        if not self._is_faster:
             return None
         n, m, k = a.shape
         p = b.shape[2]

@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from skfed.utils._processor import capabilities, is_made_by
+
 # A call of oneDNN takes as long as a million multiplications.
 _FEWEST_MULTIPLICATIONS = 2_000_000
 _FEWEST_ROWS = 32  # with fewer, MKL is as fast
@@ -28,14 +30,13 @@ _CHANGED_BY_MODES = nn.MultiheadAttention, nn.TransformerEncoder, nn.Transformer
 @cache
 def onednn_is_faster() -> bool:
     """Tell whether oneDNN multiplies large matrices faster than MKL on this processor."""
-    tell = getattr(torch.cpu, "get_capabilities", dict)  # older versions of torch do not tell
-    of_processor: dict[str, Any] = tell()
+    found = capabilities()
     return (
         _LINEAR is not None
         and torch.backends.mkl.is_available()
-        and str(of_processor.get("cpu_name")).startswith("AMD")
-        and bool(of_processor.get("avx512_f"))
-        and bool(of_processor.get("avx_vnni"))  # Zen 5 has these instructions, Zen 4 has not
+        and is_made_by("AMD")
+        and bool(found.get("avx512_f"))
+        and bool(found.get("avx_vnni"))  # Zen 5 has these instructions, Zen 4 has not
     )
 
 

@@ -26,8 +26,8 @@ MODULES = {
 
 @pytest.fixture(params=[True, False], ids=["numpy", "torch"])
 def by_numpy(request, monkeypatch):
-    """Whether there are kernels; results are right on every machine, whatever they take."""
-    monkeypatch.setattr(_small_products, "has_kernels", lambda: request.param)
+    """Whether OpenBLAS is used; results are right on every machine, whatever they take."""
+    monkeypatch.setattr(_small_products, "openblas_is_faster", lambda: request.param)
     return request.param
 
 
@@ -37,7 +37,7 @@ def by_columns(stack):
 
 @pytest.fixture
 def multiply(monkeypatch):
-    monkeypatch.setattr(_small_products, "has_kernels", lambda: True)
+    monkeypatch.setattr(_small_products, "openblas_is_faster", lambda: True)
     return SmallProduct(WEIGHT)
 
 
@@ -102,7 +102,7 @@ def test_the_default_dtype_does_not_matter(multiply):
 
 @pytest.mark.parametrize("weight", [WEIGHT.double(), WEIGHT[..., :127]], ids=["float64", "narrow"])
 def test_other_layers_are_left_to_torch(monkeypatch, weight):
-    monkeypatch.setattr(_small_products, "has_kernels", lambda: True)
+    monkeypatch.setattr(_small_products, "openblas_is_faster", lambda: True)
     multiply = SmallProduct(weight)
     assert multiply(weight, weight.mT.contiguous()) is None
 
@@ -120,7 +120,7 @@ def test_other_layers_are_left_to_torch(monkeypatch, weight):
         (30, 784, 42, "columns"),
     ],
 )
-def test_the_bits_do_not_depend_on_the_threads_of_blas(m, k, p, layout):
+def test_the_bits_do_not_depend_on_the_threads_of_blas(multiply, m, k, p, layout):
     """A worker process of joblib has one."""
     torch.manual_seed(0)
     a, b = torch.randn(3, m, k), torch.randn(3, k, p)
@@ -128,7 +128,7 @@ def test_the_bits_do_not_depend_on_the_threads_of_blas(m, k, p, layout):
     found = []
     for n_threads in (1, 2):
         with threadpool_limits(n_threads, "blas"):
-            found.append(SmallProduct(WEIGHT)(a, b).clone())
+            found.append(multiply(a, b).clone())
     assert torch.equal(*found)
 
 
@@ -138,6 +138,25 @@ def test_kernels_are_those_of_the_core_that_openblas_runs():
     env = {**os.environ, "OPENBLAS_CORETYPE": "Haswell"}
     run = [sys.executable, "-c", code]
     assert subprocess.run(run, env=env, capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("processor", "mkl", "kernels", "faster"),
+    [
+        ({"cpu_name": "AMD EPYC"}, True, True, True),
+        ({"cpu_name": "AMD EPYC"}, True, False, False),
+        ({"cpu_name": "Intel Xeon"}, True, True, False),
+        ({"cpu_name": "Intel Xeon"}, False, True, True),
+        ({}, True, True, True),
+    ],
+)
+def test_it_is_not_used_where_mkl_is_on_a_processor_of_intel(
+    monkeypatch, processor, mkl, kernels, faster
+):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor, raising=False)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    monkeypatch.setattr(_small_products, "has_kernels", lambda: kernels)
+    assert _small_products.openblas_is_faster.__wrapped__() is faster
 
 
 @pytest.fixture(scope="module")
