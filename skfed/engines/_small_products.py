@@ -1,10 +1,11 @@
-"""Products of small matrices, one for each client, by numpy where its library has kernels for them.
+"""Products of small matrices, one for each client, by numpy where that is faster than torch.
 
-torch multiplies by MKL, which on processors of AMD uses 256 bits at a time, and packs matrices
-before it multiplies them: with 10 classes or batches of 20 rows this takes as long as the product.
+torch multiplies by MKL, which packs matrices before it multiplies them: with 10 classes or batches
+of 20 rows this takes as long as the product. On processors of AMD it also uses 256 bits at a time.
 OpenBLAS, of which numpy's wheels have a copy, has kernels without packing for processors with
 AVX-512. They run in the thread that calls: their rounding does not depend on the number of threads,
-as that of OpenBLAS's other kernels does. On processors of Intel, MKL is faster than they are.
+as that of OpenBLAS's other kernels does. On an Intel Xeon with AVX-512 MKL is faster than they are:
+softmax regression on images takes 0.93 of the time.
 """
 
 from functools import cache, lru_cache
@@ -42,7 +43,10 @@ def has_kernels() -> bool:
 
 @cache
 def openblas_is_faster() -> bool:
-    """Tell whether OpenBLAS has kernels for small matrices that are faster than MKL."""
+    """Tell whether OpenBLAS has kernels for small matrices, and torch none that are faster.
+
+    A processor that torch does not name is taken for one of AMD.
+    """
     return has_kernels() and not (torch.backends.mkl.is_available() and is_made_by("Intel"))
 
 
@@ -56,7 +60,7 @@ class SmallProduct:
     """
 
     def __init__(self, weight: torch.Tensor):
-        self._is_faster = (
+        self._is_used = (
             weight.shape[2] >= _FEWEST_INPUTS
             and weight.dtype == torch.float32
             and weight.device.type == "cpu"
@@ -65,8 +69,8 @@ class SmallProduct:
         self._result = torch.empty(0)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-        """Return ``torch.bmm(a, b)``, valid until the next call; None where it is as fast."""
-        if not self._is_faster:
+        """Return ``torch.bmm(a, b)``, valid until the next call; None if torch is to compute it."""
+        if not self._is_used:
             return None
         n, m, k = a.shape
         p = b.shape[2]

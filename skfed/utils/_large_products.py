@@ -30,13 +30,13 @@ _CHANGED_BY_MODES = nn.MultiheadAttention, nn.TransformerEncoder, nn.Transformer
 @cache
 def onednn_is_faster() -> bool:
     """Tell whether oneDNN multiplies large matrices faster than MKL on this processor."""
-    found = capabilities()
+    processor = capabilities()
     return (
         _LINEAR is not None
         and torch.backends.mkl.is_available()
         and is_made_by("AMD")
-        and bool(found.get("avx512_f"))
-        and bool(found.get("avx_vnni"))  # Zen 5 has these instructions, Zen 4 has not
+        and bool(processor.get("avx512_f"))
+        and bool(processor.get("avx_vnni"))  # Zen 5 has these instructions, Zen 4 has not
     )
 
 

@@ -1,16 +1,17 @@
-"""The processor, as torch tells it."""
+"""What torch tells of the processor."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 
-def capabilities() -> dict[str, Any]:
-    """Return the processor's name and instructions; nothing where torch does not tell them."""
-    tell = getattr(torch.cpu, "get_capabilities", dict)  # versions before 2.13 may lack it
+def capabilities() -> Mapping[str, Any]:
+    """Return the processor's name and instructions; empty where torch does not tell them."""
+    tell = getattr(torch.cpu, "get_capabilities", dict)  # some versions before 2.13 lack it
     return tell()
 
 
 def is_made_by(maker: str) -> bool:
-    """Tell whether torch names ``maker``, such as AMD or Intel."""
+    """Tell whether the processor is one of AMD or Intel; False where torch does not tell."""
     return str(capabilities().get("cpu_name")).startswith(maker)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from families import build
+from joblib import parallel_config
 from parity import ALL, flat, net
 from threadpoolctl import threadpool_limits
 from torch import nn
@@ -26,7 +27,7 @@ MODULES = {
 
 @pytest.fixture(params=[True, False], ids=["numpy", "torch"])
 def by_numpy(request, monkeypatch):
-    """Whether OpenBLAS is used; results are right on every machine, whatever they take."""
+    """Whether numpy multiplies; results are right on every machine, whichever is faster there."""
     monkeypatch.setattr(_small_products, "openblas_is_faster", lambda: request.param)
     return request.param
 
@@ -150,7 +151,7 @@ def test_kernels_are_those_of_the_core_that_openblas_runs():
         ({}, True, True, True),
     ],
 )
-def test_it_is_not_used_where_mkl_is_on_a_processor_of_intel(
+def test_on_a_processor_of_intel_it_is_used_only_without_mkl(
     monkeypatch, processor, mkl, kernels, faster
 ):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor, raising=False)
@@ -193,6 +194,19 @@ def test_the_bits_do_not_depend_on_n_jobs(wide, by_numpy, same_model, n_jobs):
     settings = {"module": nn.Linear(130, 3), "memory_budget": 60_000}
     one, more = (fit(wide, "stacked", n_jobs=n, **settings) for n in (1, n_jobs))
     assert same_model(one, more)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_bits_are_those_of_other_processes(same_model, order):
+    """By the library that is faster here; rows not in C's order are in memory of numpy's."""
+    rng = np.random.default_rng(0)
+    clients = np.repeat(np.arange(7), 75)
+    X = np.asarray(rng.normal(size=(525, 784)), dtype="float32", order=order)
+    data = X, np.arange(525) % 10, clients
+    settings = {"module": nn.Linear(784, 10), "memory_budget": 10**6}
+    one = fit(data, "stacked", **settings)
+    with parallel_config(backend="loky"):
+        assert same_model(one, fit(data, "stacked", n_jobs=2, **settings))
 
 
 def test_a_step_by_hand(by_numpy, monkeypatch):

@@ -55,8 +55,8 @@ def test_no_product_is_large_where_mkl_is_as_fast(monkeypatch):
 
 
 @torch.no_grad()
-def test_a_row_is_rounded_alike_in_each_batch(calls, module):
-    """By a large layer, also in the last batch, which may have few rows; by MKL it may differ."""
+def test_a_large_layer_rounds_a_row_alike_in_each_batch(calls, module):
+    """Also in the last, which may have few rows. MKL, which computes small layers, may not."""
     X, large = torch.randn(100, 1000), module[0]
     with with_large_products(module, 90):
         whole, last = large(X), large(X[90:])
