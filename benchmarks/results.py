@@ -3,7 +3,7 @@
 ``python -m pytest benchmarks --benchmark-json=bench.json`` (with SKFED_DATA and, for the other
 packages, SKFED_PEERS), then ``python -m benchmarks.results bench.json > benchmarks/RESULTS.md``.
 Given the JSON of several runs on one machine, each benchmark is taken from the last that has it.
-RESULTS_ZEN3.md and RESULTS_ZEN5.md are made in the same way, on other machines.
+RESULTS_INTEL.md, RESULTS_ZEN3.md and RESULTS_ZEN5.md are made in the same way, on other machines.
 """
 
 import json
