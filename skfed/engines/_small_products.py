@@ -4,8 +4,7 @@ torch multiplies by MKL, which packs matrices before it multiplies them: with 10
 of 20 rows this takes as long as the product. On processors of AMD it also uses 256 bits at a time.
 OpenBLAS, of which numpy's wheels have a copy, has kernels without packing for processors with
 AVX-512. They run in the thread that calls: their rounding does not depend on the number of threads,
-as that of OpenBLAS's other kernels does. On an Intel Xeon with AVX-512 MKL is faster than they are:
-softmax regression on images takes 0.93 of the time.
+as that of OpenBLAS's other kernels does. On an Intel Xeon with AVX-512 MKL is faster than they are.
 """
 
 from functools import cache, lru_cache

@@ -13,5 +13,5 @@ def capabilities() -> Mapping[str, Any]:
 
 
 def is_made_by(maker: str) -> bool:
-    """Tell whether the processor is one of AMD or Intel; False where torch does not tell."""
+    """Tell whether ``maker``, "AMD" or "Intel", makes it; False where torch does not tell."""
     return str(capabilities().get("cpu_name")).startswith(maker)
