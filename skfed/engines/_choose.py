@@ -32,6 +32,7 @@ from skfed.nets import (
 )
 from skfed.selection._poll_metrics import is_rowwise
 from skfed.utils._seeding import torch_seeded
+from skfed.utils._torch_context import without_tf32
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +153,8 @@ def _plan(
     if speed is not None:
         _check_shapes(net, few_X, speed)
     try:
-        plan, kind = _make_plan(net, Probe(net, few_X, few_y), speed)
+        with without_tf32(net_pool.device):  # it rounds by more than the probe lets differ
+            plan, kind = _make_plan(net, Probe(net, few_X, few_y), speed)
     except CannotStack:
         raise
     except Exception as error:  # from the module's code; the loop raises it again, if it does

@@ -13,6 +13,7 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed._federation import Federation
+from skfed.engines._cuda_graphs import StepGraphs
 from skfed.nets import moved, overridden, weighed
 from skfed.utils._checks import naming
 from skfed.utils._pools import Pool
@@ -24,9 +25,16 @@ _LOSS_METHODS = "train_step", "train_step_single", "validation_step", "infer", "
 
 
 class Memory:
-    """Tensors by name that use the same memory again: fresh pages would take longer."""
+    """Tensors by name that use the same memory again: fresh pages would take longer.
+
+    Attributes
+    ----------
+    graphs : StepGraphs
+        CUDA graphs of steps that use these tensors.
+    """
 
     def __init__(self):
+        self.graphs = StepGraphs()
         self._blocks: dict[str, torch.Tensor] = {}
         self._last: dict[str, torch.Tensor] = {}  # views of the blocks, in their shapes
 
@@ -45,6 +53,8 @@ class Memory:
         needed = torch.Size(shape).numel()
         block = self._blocks.get(name)
         if block is None or block.numel() < needed or block.dtype != dtype:
+            if torch.device(device).type != "cpu":
+                self.graphs.clear()
             block = self._blocks[name] = torch.empty(needed, dtype=dtype, device=device)
         last = self._last[name] = block[:needed].view(torch.Size(shape))
         return last
@@ -111,25 +121,40 @@ class Dataset:
 
         It may be in ``memory``, and is valid until the next call.
         """
+        if isinstance(rows, torch.Tensor):
+            assert self._moved is not None
+            return self._moved.index_select(0, rows.flatten()).view(*rows.shape, *self.X.shape[1:])
         (X,) = self.batches(rows[None], memory)
         return X
 
     def batches(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> Iterator[torch.Tensor]:
-        """Yield X at each entry of an array of prepared row numbers; see ``take``."""
+        """Yield X at each entry of an array of prepared row numbers; see ``take``.
+
+        On a GPU all are at the same address, as those of the next call of this shape.
+        """
         shape = (*rows.shape[1:], *self.X.shape[1:])
         if isinstance(rows, torch.Tensor):
             assert self._moved is not None
+            there = memory.empty("X there", shape, self._moved.dtype, self.device)
+            by_row = there.view(-1, *self.X.shape[1:])
             for numbers in rows.flatten(1):
-                yield self._moved.index_select(0, numbers).view(shape)
+                torch.index_select(self._moved, 0, numbers, out=by_row)
+                yield there
         elif self.X.flags.c_contiguous:
             out = memory.empty("X", shape, _torch_dtype(self.X.dtype))
             flat = out.numpy().reshape(-1, *self.X.shape[1:])
             for numbers in rows.reshape(len(rows), -1):
                 _gather(self.X, numbers, flat)
-                yield moved(out, self.device)
+                yield self._there(out, memory)
         else:  # np.take would copy X whole
             for numbers in rows:
-                yield torch.from_numpy(self.X[numbers]).to(self.device)
+                yield self._there(torch.from_numpy(self.X[numbers]), memory)
+
+    def _there(self, X: torch.Tensor, memory: Memory) -> torch.Tensor:
+        """Return rows where the net computes."""
+        if self.device.type == "cpu":
+            return X
+        return memory.empty("X there", X.shape, X.dtype, self.device).copy_(X)
 
     def take_into(self, out: torch.Tensor, rows: np.ndarray | torch.Tensor, memory: Memory) -> None:
         """Write what ``take`` returns into a contiguous tensor of as many elements."""

@@ -230,15 +230,22 @@ class BoundLinearStack:
                 grads[bound.layer.bias] = slope.sum(2)
         return losses, grads
 
-    def descend(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
-        """Take a step of plain SGD in place; return the losses."""
-        losses, backwards = self._pass(X, target)
+    def descend(self, X: torch.Tensor, target: Any, rate: float | torch.Tensor) -> torch.Tensor:
+        """Take a step of plain SGD in place; return the losses.
+
+        The rate may be a tensor, since a CUDA graph would always take the same number.
+        """
+        if isinstance(rate, torch.Tensor):
+            losses, backwards = self._pass(X, target, rate)
+            rate = 1.0
+        else:
+            losses, backwards = self._pass(X, target)
         for bound, slope, h_t in backwards:
             bound.descend(slope, h_t, rate)
         return losses
 
     def _pass(
-        self, X: torch.Tensor, target: Any
+        self, X: torch.Tensor, target: Any, scale: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Iterator[tuple[BoundLinear, torch.Tensor, torch.Tensor]]]:
         """Return the losses, and each linear layer with its output's slope and its input.
 
@@ -266,7 +273,7 @@ class BoundLinearStack:
                 tape.append(kept)
             h_t = h.mT
         losses, slope = self.loss(self.net, h, target)
-        return losses, self._back(tape, slope)
+        return losses, self._back(tape, slope if scale is None else slope * scale)
 
     def _back(
         self, tape: list[tuple[torch.Tensor, ...]], slope: torch.Tensor

@@ -37,6 +37,7 @@ from skfed.nets import (
     evaluated_channels_last,
     get_state,
     group_of_parameters,
+    moved,
     parameter_names,
     pool_before_relu,
     set_state,
@@ -45,7 +46,7 @@ from skfed.nets import (
 )
 from skfed.selection._poll_metrics import POLL_METRICS, PollMetric
 from skfed.utils._seeding import Purpose, StreamKey, stream, torch_seeded
-from skfed.utils._torch_context import one_torch_thread
+from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
 Rates = tuple[float, ...]  # learning rates, one for each parameter group
 
@@ -162,6 +163,7 @@ class ClientTraining:
             torch_seeded(stream(*self.layers_key), self.net_pool.device),
             self.net_pool.borrowed() as net,
             one_torch_thread(),
+            deterministic_cudnn(self.net_pool.device),
         ):
             pool_before_relu(net)  # stacked clients train slower with it
             set_state(net, request.state)
@@ -182,8 +184,10 @@ class ClientTraining:
     ) -> tuple[list[float], list[Rates], int]:
         """Take the local steps; return the loss and learning rates of each, and the rows seen."""
         dataset, (own,) = load(self.clients)
-        weights = dataset.weigh(own)
         X, y = to_tensors(net, dataset.X[own], dataset.y[own])
+        weights = dataset.weigh(own)
+        if weights is not None:
+            weights = moved(weights, y.device)
         net.notify("on_train_begin", X=X, y=y)
         net.notify("on_epoch_begin", dataset_train=None, dataset_valid=None)
         losses, rates, n_samples = [], [], 0

@@ -106,8 +106,8 @@ class LowRankLinear(BoundLinear):
         Parameters
         ----------
         fill : callable
-            Is called with some clients and their part of ``rows``, to write their inputs there. On
-            a CPU these are multiplied while a core's own cache still has most of them.
+            Is called with some clients and their part of ``rows``, to write their inputs there.
+            These are multiplied while a core's own cache still has most of them.
 
         Raises
         ------
@@ -132,9 +132,8 @@ class LowRankLinear(BoundLinear):
 
     def _parts(self) -> list[slice]:
         """Return the clients of each part, of which all have much the same number."""
-        n, n_parts = len(self.rows), 1
-        if self.rows.device.type == "cpu":
-            n_parts = min(n, -(-self.rows.nbytes // self.part_bytes))
+        n = len(self.rows)
+        n_parts = min(n, -(-self.rows.nbytes // self.part_bytes))
         ends = [n * i // n_parts for i in range(n_parts + 1)]
         return list(map(slice, ends, ends[1:]))
 

@@ -19,6 +19,10 @@ class StackedRecurrence(TorchFunctionMode):
     """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.data_ptr and torch._C._functorch.is_batchedtensor(args[0]):
+            # It has no address. nn.RNNBase asks for those of weights before it lays them out for
+            # cuDNN, and leaves weights that share one as they are.
+            return 0
         if function not in CELLS or kwargs or not _is_plain(*args):
             return function(*args, **(kwargs or {}))
         X, state, weights, _, n_layers, _, _, bidirectional, batch_first = args

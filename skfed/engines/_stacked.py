@@ -211,7 +211,7 @@ class StackedEngine:
         sizes = self.draws.federation.sizes[clients]
         n_steps = self.draws.n_steps(training, clients)
         n_rows = n_steps * self.draws.rows_a_step(sizes)
-        few = n_rows <= most_rows(self.plan.method, request, self.plan.plain_sgd)
+        few = n_rows <= self._few_rows(request)
         # Where the rate changes with the epoch, clients of a chunk change epochs together.
         alike = training.steps is None and len(set(training.rates or ())) > 1
         for low_rank in (True, False):
@@ -227,6 +227,15 @@ class StackedEngine:
             max_steps = self.memory_budget // (4 * 8 * int(self.draws.rows_a_step(largest)))
             for chunk in cut(n_steps[own], limit, alike, max_steps):
                 yield own[chunk], low_rank
+
+    def _few_rows(self, request: TrainRequest) -> int:
+        """Return the most rows of a client with which the first layer is a ``LowRankLinear``.
+
+        None on a GPU, which writes the weights of clients in less time.
+        """
+        if self.dataset.device.type != "cpu":
+            return 0
+        return most_rows(self.plan.method, request, self.plan.plain_sgd)
 
     def _clients_a_chunk(self, largest: int) -> int:
         """Return the most clients of a chunk, given the rows of the largest."""

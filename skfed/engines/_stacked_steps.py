@@ -1,11 +1,10 @@
 """The local steps of many clients, taken side by side."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,18 +13,19 @@ from torch.nn.utils.rnn import pad_sequence
 
 from skfed.aggregation._low_rank import MemberStates
 from skfed.aggregation._scaffold import new_variate
-from skfed.engines._data import Dataset, Memory, MemoryPool
+from skfed.engines._chunk import Block, Chunk, MemberRows
+from skfed.engines._cuda_graphs import StepGraphs
+from skfed.engines._data import Memory, MemoryPool
 from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._low_rank import LowRankLinear
 from skfed.engines._replies import Updates, collect, merge
 from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import MinibatchDraws
-from skfed.engines._targets import Target
 from skfed.engines._vmap import BatchedModule
 from skfed.engines._workers import Load, Work
 from skfed.nets import NetPool, State, moved
 from skfed.utils._seeding import torch_seeded
-from skfed.utils._torch_context import one_torch_thread
+from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
 Method = LinearStack | BatchedModule
 
@@ -92,9 +92,18 @@ class ChunkTraining:
             self.memory_pool.borrowed() as memory,
             nullcontext() if self.layers_rng is None else torch_seeded(self.layers_rng, device),
             one_torch_thread(),
+            deterministic_cudnn(device),
         ):
             member_rows = chunk.rows_of_members() if self.low_rank else None
-            stack = Stack(net, self.method, request, len(self.members), memory, member_rows)
+            stack = Stack(
+                net,
+                self.method,
+                request,
+                len(self.members),
+                memory,
+                member_rows,
+                self._graphs(memory),
+            )
             rates = stack.rates(request, chunk.iterations)
             losses: list[torch.Tensor] = []
             with torch.no_grad():
@@ -111,6 +120,11 @@ class ChunkTraining:
                 chunk.sizes.sum(axis=0),
                 variates,
             )
+
+    def _graphs(self, memory: Memory) -> StepGraphs | None:
+        """Return what takes steps as CUDA graphs: on a GPU, where no layer draws random numbers."""
+        on_gpu = torch.device(self.net_pool.device).type == "cuda"
+        return memory.graphs if on_gpu and self.layers_rng is None else None
 
     def recover(self, run: Callable[[Work], Updates], error: Exception) -> Updates:
         """Train each member alone, with weights of its own; return the update of one that fails."""
@@ -130,71 +144,6 @@ class ChunkTraining:
         return reduce(partial(merge, self.request.aggregator), map(run, each))
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """The minibatches of some members of a cohort, those with most steps first.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The rows of all clients.
-    rows : ndarray of shape (n_steps, n_members, batch_size)
-        Row numbers of each step.
-    sizes : ndarray of shape (n_steps, n_members)
-        Rows of each step; 0 after a member's last. Beyond them ``rows`` repeats a row of the
-        member, which is not used.
-    iterations : ndarray of shape (n_steps,)
-        The local iteration of each step of the first member.
-    """
-
-    dataset: Dataset
-    rows: np.ndarray
-    sizes: np.ndarray
-    iterations: np.ndarray
-
-    def blocks(self) -> Iterator[tuple[slice, "Block"]]:
-        """Yield runs of steps with the same members and width, and which steps they are."""
-        n_members = (self.sizes > 0).sum(axis=1)  # they come first
-        widths = self.sizes.max(axis=1)
-        full = self.sizes.sum(axis=1) == n_members * widths
-        kinds = zip(n_members.tolist(), widths.tolist(), full.tolist(), strict=True)
-        end = 0
-        for kind, alike in groupby(kinds):
-            start, end = end, end + len(list(alike))
-            yield slice(start, end), self._block(slice(start, end), *kind)
-
-    def rows_of_members(self) -> "MemberRows":
-        """Return the rows of each member in all steps."""
-        numbers, _ = self.dataset.prepare(np.ascontiguousarray(self.rows.swapaxes(0, 1)))
-        return MemberRows(self.dataset, numbers)
-
-    def _block(self, steps: slice, n_members: int, width: int, full: bool) -> "Block":
-        sizes = self.sizes[steps, :n_members]
-        own = self.rows[steps, :n_members, :width]
-        rows, y = self.dataset.prepare(own)
-        weights = self.dataset.weigh(own)
-        if weights is not None:  # 0 for rows not used
-            used = torch.from_numpy(np.arange(width) < sizes[..., None])
-            weights = weights * moved(used, y.device)
-        counts = None if full else moved(torch.from_numpy(sizes), y.device)
-        return Block(self.dataset, rows, Target(y, counts, weights))
-
-
-class MemberRows(NamedTuple):
-    """The rows of each member in all steps."""
-
-    dataset: Dataset
-    numbers: np.ndarray | torch.Tensor  # prepared, of shape (n_members, n_steps, batch_size)
-
-
-class Block(NamedTuple):
-    """Steps of the same members, of as many rows each."""
-
-    dataset: Dataset
-    rows: np.ndarray | torch.Tensor  # prepared, of shape (n_steps, n_members, width)
-    targets: Target  # of all steps
-
-
 class Stack:
     """The states of some members along a leading axis, with one optimizer for all of them.
 
@@ -212,6 +161,8 @@ class Stack:
         Where the states are; valid until it is used again.
     rows : MemberRows, default=None
         The rows of these members, if the steps of the first linear layer are kept as products.
+    graphs : StepGraphs, default=None
+        Takes the steps, on a GPU.
 
     Attributes
     ----------
@@ -228,8 +179,9 @@ class Stack:
         n_members: int,
         memory: Memory,
         rows: MemberRows | None = None,
+        graphs: StepGraphs | None = None,
     ):
-        self.net, self.method = net, method
+        self.net, self.method, self.graphs = net, method, graphs
         self.state = {name: moved(w, net.device) for name, w in request.state.items()}
         kept: Sequence[str] = ()
         if rows is not None and isinstance(method, LinearStack):
@@ -289,9 +241,7 @@ class Stack:
     ) -> list[torch.Tensor]:
         """Take steps by their learning rates; return the members' losses before each."""
         self._keep_first(block.rows.shape[1])
-        step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
-        if self.optimizer is None and isinstance(self.bound, BoundLinearStack):
-            step = self.bound.descend
+        step = self._descend if self.optimizer is None else self._optimize
         if self.first_layer is None:
             batches = block.dataset.batches(block.rows, memory)
         else:
@@ -300,7 +250,8 @@ class Stack:
         targets = self.bound.targets(block.targets)
         losses = []
         for X, target, rate in zip(batches, targets, rates, strict=True):
-            losses.append(step(X, target, rate))
+            of_members = step(X, target, rate)
+            losses.append(of_members if self.graphs is None else of_members.clone())
         return losses
 
     def _keep_first(self, n: int) -> None:
@@ -339,9 +290,21 @@ class Stack:
             assert isinstance(self.method, LinearStack)
             self.bound = self.method.bind(self.net, self.params, self.buffers, self.first_layer)
 
+    def _descend(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
+        """Take one step of plain SGD."""
+        assert isinstance(self.bound, BoundLinearStack)
+        return self._run(self.bound.descend, X, target, rate)
+
+    def _run(self, function: Callable[..., Any], X: torch.Tensor, *values: Any) -> Any:
+        """Return what a function of the bound method returns, on a GPU by a CUDA graph."""
+        if self.graphs is None:
+            return function(X, *values)
+        used = [*self.params.values(), *self.buffers.values()]
+        return self.graphs.run(function, used, X, *values)
+
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""
-        losses, grads = self.bound.gradients(X, target)
+        losses, grads = self._run(self.bound.gradients, X, target)
         for name, parameter in self.params.items():
             parameter.grad = self._corrected(name, grads[name])
         assert self.optimizer is not None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock, local
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -49,6 +49,58 @@ def _autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> AbstractCo
         return nullcontext()
     # Its cache would keep casts of weights that the next step, or the next client, changes.
     return torch.autocast(device_type, dtype, enabled, cache_enabled=False)
+
+
+class _ProcessSettings:
+    """Attributes of torch's that have other values while any thread is inside."""
+
+    def __init__(self, *values: tuple[Any, str, Any]):
+        self._values = values
+        self._lock = Lock()
+        self._n_inside = 0  # threads
+        self._before: list[Any] = []  # the first of them
+
+    @contextmanager
+    def set(self) -> Iterator[None]:
+        with self._lock:
+            if not self._n_inside:
+                self._before = [getattr(owner, name) for owner, name, _ in self._values]
+            self._n_inside += 1
+            for owner, name, value in self._values:
+                setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_inside -= 1
+                if not self._n_inside:
+                    for (owner, name, _), value in zip(self._values, self._before, strict=True):
+                        setattr(owner, name, value)
+
+
+_CUDNN, _MATMUL = torch.backends.cudnn, torch.backends.cuda.matmul
+_DETERMINISTIC = _ProcessSettings((_CUDNN, "deterministic", True))
+_WITHOUT_TF32 = _ProcessSettings(
+    # Recurrent layers have no setting that can be read.
+    (_CUDNN, "enabled", False),
+    # The older setting raises where a user has set the newer one, which came with torch 2.9.
+    (_MATMUL, "fp32_precision", "ieee")
+    if hasattr(_MATMUL, "fp32_precision")
+    else (_MATMUL, "allow_tf32", False),
+)
+
+
+def without_tf32(device: str) -> AbstractContextManager:
+    """Return a context in which a GPU does not round factors to TF32, which has 10 bits.
+
+    Other threads compute so as well meanwhile, and without cuDNN.
+    """
+    return _WITHOUT_TF32.set() if torch.device(device).type == "cuda" else nullcontext()
+
+
+def deterministic_cudnn(device: str) -> AbstractContextManager:
+    """Return a context in which a GPU computes convolutions with the same bits in each run."""
+    return _DETERMINISTIC.set() if torch.device(device).type == "cuda" else nullcontext()
 
 
 class _OneTorchThread:
