@@ -41,6 +41,27 @@ def _uncached_rows() -> np.ndarray:
     return np.ones((8 * last_cache_bytes() // ROW_BYTES, N_PIXELS), np.float32)
 
 
+def gpu_rates(seconds: float = 0.05) -> tuple[float, float]:
+    """Return the highest measured FLOP/s and bytes/s of a GPU, of the same two kinds."""
+    size = 4096
+    a, b = torch.randn(2, size, size, device="cuda")
+    source = torch.ones(8 * gpu_cache_bytes() // ROW_BYTES, N_PIXELS, device="cuda")
+    numbers = torch.randint(len(source), (2**16,), device="cuda")
+
+    def and_wait(call) -> None:
+        call()
+        torch.cuda.synchronize()
+
+    multiplying = _fastest(partial(and_wait, partial(torch.mm, a, b)), seconds)
+    gathering = _fastest(partial(and_wait, partial(source.index_select, 0, numbers)), seconds)
+    return 2 * size**3 / multiplying, len(numbers) * ROW_BYTES / gathering
+
+
+def gpu_cache_bytes() -> int:
+    """Return the bytes of the GPU's last cache."""
+    return torch.cuda.get_device_properties().L2_cache_size
+
+
 def _fastest(call, seconds: float) -> float:
     """Return the shortest time of calls that take ``seconds``, one at least."""
     best, end = float("inf"), time.perf_counter() + seconds
@@ -71,13 +92,14 @@ def last_cache_bytes() -> int:
 class Floor:
     """The least time that rounds can take, by their FLOPs and by the bytes that they read."""
 
-    def __init__(self):
+    def __init__(self, on_gpu: bool = False):
+        self.on_gpu = on_gpu
         self.rates: list[tuple[float, float]] = []
         self.seconds: list[tuple[float, float]] = []
 
     def add(self, rounds: Iterable[tuple[float, float]]) -> None:
         """Add rounds by their FLOPs and bytes, at the rates measured now."""
-        rates = gemm_peak(), gather_rate()
+        rates = gpu_rates() if self.on_gpu else (gemm_peak(), gather_rate())
         self.rates.append(rates)
         self.seconds.extend((flops / rates[0], read / rates[1]) for flops, read in rounds)
 

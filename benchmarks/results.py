@@ -3,7 +3,8 @@
 ``python -m pytest benchmarks --benchmark-json=bench.json`` (with SKFED_DATA and, for the other
 packages, SKFED_PEERS), then ``python -m benchmarks.results bench.json > benchmarks/RESULTS.md``.
 Given the JSON of several runs on one machine, each benchmark is taken from the last that has it.
-RESULTS_INTEL.md, RESULTS_ZEN3.md and RESULTS_ZEN5.md are made in the same way, on other machines.
+RESULTS_INTEL.md, RESULTS_ZEN3.md and RESULTS_ZEN5.md are made in the same way, on other machines,
+and RESULTS_GPU.md on one with a GPU.
 """
 
 import json
@@ -139,7 +140,8 @@ def report(runs: list[dict]) -> Iterator[str]:
         f"{machine.get('torch', '')}.{rates(groups.get('workloads', []))}"
     )
     yield ""
-    yield from workloads(groups.get("workloads", []))
+    if "workloads" in groups:
+        yield from workloads(groups["workloads"])
     sections = {
         "jobs": (
             "Two jobs",
@@ -225,12 +227,36 @@ def report(runs: list[dict]) -> Iterator[str]:
 
 
 def gpu(found: list[dict]) -> Iterator[str]:
-    if not found or "seconds" not in found[0]:
-        yield "## GPU"
-        yield ""
-        yield "Not measured: no GPU was available."
+    yield "## GPU"
+    yield ""
+    if not found:
+        yield "None was available here: `RESULTS_GPU.md` has rounds on a GPU."
         return
-    yield from comparison("GPU", "Seconds a round of W3 on a GPU.", found, ("card",))
+    flops, read = (median(info[rate] for info in found) for rate in ("FLOP/s", "bytes/s"))
+    yield (
+        f"Milliseconds a round on one {found[0]['card']}: medians of rounds taken in turns. "
+        "Without CUDA graphs Python launches each kernel of a step by itself. The floor is the "
+        "larger of two times: the FLOPs of the round's products at the measured rate of float32, "
+        f"{flops / 1e12:.0f} TFLOP/s, and the bytes of its rows at that of gathers, "
+        f"{read / 1e12:.1f} TB/s."
+    )
+    yield ""
+    names = [name for name in found[0]["seconds"] if name != found[0]["base"]]
+    rows = [
+        [
+            info["workload"],
+            info["auto"],
+            f"{1e3 * info['floor']:.3f}",
+            *(f"{1e3 * value:.1f}" for value in info["seconds"].values()),
+            *(ratio(info["ratios"][name]) for name in names),
+        ]
+        for info in found
+    ]
+    times = [*found[0]["seconds"], *(f"{name} / {found[0]['base']}" for name in names)]
+    for info in found:
+        yield f"- {info['workload']}: {WORKLOADS[info['workload']]}"
+    yield ""
+    yield from table(["", "engine='auto' takes", "floor", *times], rows)
 
 
 def joined(runs: list[dict]) -> dict:

@@ -25,7 +25,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import well_written_loop
 from benchmarks.comparison import Comparison
-from benchmarks.fits import fit_files, fit_rounds, load, make_classifier
+from benchmarks.fits import (
+    fit_files,
+    fit_on_gpu,
+    fit_rounds,
+    load,
+    make_classifier,
+)
 from benchmarks.machine import Floor, last_cache_bytes
 from benchmarks.peers import PEERS, Peer, PeerUnavailable
 from benchmarks.torch_models import Convolutions, Recurrent, make_module
@@ -283,23 +289,27 @@ def flops_of_a_row(module: nn.Module, X: np.ndarray, y: np.ndarray) -> float:
     return counter.get_total_flops() / batch
 
 
-def test_gpu(benchmark, compare, folders):
-    """Compare the stacked engine with the loop engine on W3 on a GPU."""
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    work, folder = WORKLOADS["W3"], folders["W3"]
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_gpu(benchmark, compare, own_process, folders, workload):
+    """Compare the engines on a GPU, and the stacked engine without CUDA graphs."""
+    fit, found = own_process(fit_on_gpu, WORKLOADS[workload], folders[workload]), {}
 
-    def time_rounds(engine: str, n_rounds: int) -> list[float]:
-        history = fit_files(work, folder, n_rounds, engine=engine, device="cuda")
-        return history["round_seconds"].tolist()
+    def time_rounds(engine: str, n_before: int, n_rounds: int, **params) -> list[float]:
+        times, found[engine] = fit(engine=engine, n_before=n_before, n_rounds=n_rounds, **params)
+        return times
 
     contestants = {
-        "stacked": partial(time_rounds, "stacked", 15),
-        "loop": partial(time_rounds, "loop", 3),
+        "auto": partial(time_rounds, "auto", 3, 15),
+        "without CUDA graphs": partial(time_rounds, "stacked", 3, 15, graphs=False),
+        "loop": partial(time_rounds, "loop", 0, 1),
     }
-    found = compare("gpu", contestants, base="stacked", n_turns=6)
-    card = benchmark.extra_info["card"] = torch.cuda.get_device_name()
-    print(f"\n{card}:", *found.lines(), sep="\n")
+    times = compare("gpu", contestants, base="auto", n_turns=6)
+    info = found["auto"] | {"workload": workload}
+    benchmark.extra_info |= info
+    print(
+        f"\n{workload}: engine='auto' takes {info['auto']}", *times.lines(info["floor"]), sep="\n"
+    )
 
 
 def test_polling(benchmark, compare, one_core, images):
