@@ -7,7 +7,7 @@ with, so it is used again for tensors of the same addresses and shapes alone.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from skfed.engines._targets import Target
+from skfed.nets import State
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class StepGraphs:
     def run(
         self,
         function: Callable[..., Any],
-        used: Iterable[torch.Tensor],
+        used: Sequence[torch.Tensor],
         X: torch.Tensor,
         target: Target | torch.Tensor,
         *numbers: float,
@@ -47,7 +48,7 @@ class StepGraphs:
         function : callable
             It depends on its arguments and on what is at the addresses of ``used`` alone, and draws
             no random numbers. It gets numbers as tensors, in the dtype of X.
-        used : iterable of Tensor
+        used : sequence of Tensor
             What it reads or writes beside its arguments.
         X : Tensor
             A graph reads it where it is.
@@ -144,6 +145,36 @@ class _Graph:
     def _replay(self) -> Any:
         self.graph.replay()
         return self.result
+
+
+class GraphedMethod:
+    """Losses, gradients and steps of plain SGD of some clients, as CUDA graphs.
+
+    Parameters
+    ----------
+    bound : BoundLinearStack or BoundModule
+        How they are computed; the latter takes no steps.
+    used : sequence of Tensor
+        The clients' parameters and buffers.
+    graphs : StepGraphs
+        Keeps the graphs.
+    """
+
+    def __init__(self, bound: Any, used: Sequence[torch.Tensor], graphs: StepGraphs):
+        self.bound, self.used, self.graphs = bound, used, graphs
+
+    def targets(self, steps: Target) -> Iterator[Any]:
+        """Yield what the other methods need of each step."""
+        return self.bound.targets(steps)
+
+    def gradients(self, X: torch.Tensor, target: Any) -> tuple[torch.Tensor, State]:
+        """Return each client's mean loss, and gradients, which are valid until the next call."""
+        losses, grads = self.graphs.run(self.bound.gradients, self.used, X, target)
+        return losses.clone(), grads
+
+    def descend(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
+        """Take a step of plain SGD in place; return the losses."""
+        return self.graphs.run(self.bound.descend, self.used, X, target, rate).clone()
 
 
 @cache

@@ -14,14 +14,14 @@ from torch.nn.utils.rnn import pad_sequence
 from skfed.aggregation._low_rank import MemberStates
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._chunk import Block, Chunk, MemberRows
-from skfed.engines._cuda_graphs import StepGraphs
+from skfed.engines._cuda_graphs import GraphedMethod, StepGraphs
 from skfed.engines._data import Memory, MemoryPool
 from skfed.engines._linear import BoundLinearStack, LinearStack
 from skfed.engines._low_rank import LowRankLinear
 from skfed.engines._replies import Updates, collect, merge
 from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import MinibatchDraws
-from skfed.engines._vmap import BatchedModule
+from skfed.engines._vmap import BatchedModule, BoundModule
 from skfed.engines._workers import Load, Work
 from skfed.nets import NetPool, State, moved
 from skfed.utils._seeding import torch_seeded
@@ -241,7 +241,9 @@ class Stack:
     ) -> list[torch.Tensor]:
         """Take steps by their learning rates; return the members' losses before each."""
         self._keep_first(block.rows.shape[1])
-        step = self._descend if self.optimizer is None else self._optimize
+        step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
+        if self.optimizer is None and not isinstance(self.bound, BoundModule):
+            step = self.bound.descend
         if self.first_layer is None:
             batches = block.dataset.batches(block.rows, memory)
         else:
@@ -250,8 +252,7 @@ class Stack:
         targets = self.bound.targets(block.targets)
         losses = []
         for X, target, rate in zip(batches, targets, rates, strict=True):
-            of_members = step(X, target, rate)
-            losses.append(of_members if self.graphs is None else of_members.clone())
+            losses.append(step(X, target, rate))
         return losses
 
     def _keep_first(self, n: int) -> None:
@@ -284,27 +285,19 @@ class Stack:
 
     def _bind(self) -> None:
         """Bind the method to the tensors of the members that still train."""
+        self.bound: BoundLinearStack | BoundModule | GraphedMethod
         if self.first_layer is None:
             self.bound = self.method.bind(self.net, self.params, self.buffers)
         else:
             assert isinstance(self.method, LinearStack)
             self.bound = self.method.bind(self.net, self.params, self.buffers, self.first_layer)
-
-    def _descend(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
-        """Take one step of plain SGD."""
-        assert isinstance(self.bound, BoundLinearStack)
-        return self._run(self.bound.descend, X, target, rate)
-
-    def _run(self, function: Callable[..., Any], X: torch.Tensor, *values: Any) -> Any:
-        """Return what a function of the bound method returns, on a GPU by a CUDA graph."""
-        if self.graphs is None:
-            return function(X, *values)
-        used = [*self.params.values(), *self.buffers.values()]
-        return self.graphs.run(function, used, X, *values)
+        if self.graphs is not None:
+            used = [*self.params.values(), *self.buffers.values()]
+            self.bound = GraphedMethod(self.bound, used, self.graphs)
 
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""
-        losses, grads = self._run(self.bound.gradients, X, target)
+        losses, grads = self.bound.gradients(X, target)
         for name, parameter in self.params.items():
             parameter.grad = self._corrected(name, grads[name])
         assert self.optimizer is not None
