@@ -1,5 +1,6 @@
 """A fit on a GPU gives what it gives on the CPU."""
 
+import gc
 import logging
 import pickle
 from functools import partial
@@ -204,6 +205,27 @@ def test_cuda_graphs_change_no_bit(users, monkeypatch, caplog, module, settings)
     n_launched = len(launched)
     assert torch.equal(weights(fit_it()), weights(by_graphs))
     assert len(launched) == n_launched
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer__momentum": 0.9}])
+def test_two_jobs_give_the_same_bits_by_graphs(users, settings):
+    one, two = (
+        fit(
+            users, mlp, ON_GPU, torch.float32, settings=settings, local_steps=9, n_rounds=6,
+            memory_budget=20_000, n_jobs=n_jobs,
+        )
+        for n_jobs in (1, 2)
+    )  # fmt: skip
+    assert torch.equal(weights(one), weights(two))
+
+
+def test_fits_give_their_memory_back(users):
+    allocated = []
+    for _ in range(6):
+        fit(users, Gated, ON_GPU, local_steps=9, engine="stacked")
+        gc.collect()
+        allocated.append(torch.cuda.memory_allocated())
+    assert allocated[-1] == allocated[1]
 
 
 class Waits(nn.Module):

@@ -39,36 +39,39 @@ class StepGraphs:
         used: Sequence[torch.Tensor],
         X: torch.Tensor,
         target: Target | torch.Tensor,
-        *numbers: float,
+        *others: torch.Tensor,
     ) -> Any:
-        """Return ``function(X, target, *numbers)``, valid until the next call.
+        """Return ``function(X, target, *others)``, valid until the next call.
 
         Parameters
         ----------
         function : callable
             It depends on its arguments and on what is at the addresses of ``used`` alone, and draws
-            no random numbers. It gets numbers as tensors, in the dtype of X.
+            no random numbers.
         used : sequence of Tensor
             What it reads or writes beside its arguments.
         X : Tensor
             A graph reads it where it is.
         target : Target or Tensor
             A graph reads a copy.
-        *numbers : float
-            Such as a learning rate.
+        *others : Tensor
+            A graph reads them where they are.
         """
-        kind = function.__qualname__, tuple(map(_form, _parts(target)))
-        tensors = [*used, X]
+
+        def call(target: Target | torch.Tensor) -> Any:
+            return function(X, target, *others)
+
+        kind = function.__qualname__, *map(_form, _parts(target))
+        tensors = [*used, X, *others]
         key = kind, *[(tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors]
         found = self._calls.pop(key, 0)
         if isinstance(found, int):
-            found = self._recorded(function, kind, tensors, target, numbers, found)
+            n_bytes = sum(tensor.nbytes for tensor in tensors)
+            found = self._recorded(call, target, kind, n_bytes, found) or found + 1
         self._calls[key] = found
         if len(self._calls) > _MOST_CALLS:
             self._calls.popitem(last=False)
-        if isinstance(found, int):
-            return function(X, target, *_as_tensors(numbers, X))
-        return found.launch(target, numbers)
+        return call(target) if isinstance(found, int) else found.launch(target)
 
     def clear(self) -> None:
         """Forget all graphs: memory that they use is given back."""
@@ -76,68 +79,56 @@ class StepGraphs:
 
     def _recorded(
         self,
-        function: Callable[..., Any],
-        kind: Hashable,
-        tensors: list[torch.Tensor],
+        call: Callable[[Any], Any],
         target: Target | torch.Tensor,
-        numbers: Sequence[float],
+        kind: Hashable,
+        n_bytes: int,
         n_calls: int,
-    ) -> "int | _Graph":
-        """Return a graph of a function after so many calls, or the number of calls with this."""
-        too_large = sum(tensor.nbytes for tensor in tensors) > _LARGEST_STEP
-        if n_calls < _CALLS_BEFORE or too_large or kind in self._not_recordable:
-            return n_calls + 1
+    ) -> "_Graph | None":
+        """Return a graph of a call, if it has come before, is small and can be recorded."""
+        if n_calls < _CALLS_BEFORE or n_bytes > _LARGEST_STEP or kind in self._not_recordable:
+            return None
         graphs = (one for one in self._calls.values() if isinstance(one, _Graph))
         try:
-            return _Graph(function, tensors[-1], target, numbers, next(graphs, None))
+            return _Graph(call, target, next(graphs, None))
         except RuntimeError as error:  # such as of an operation that waits for the GPU
             if not self._not_recordable:
                 logger.info("some steps are taken without CUDA graphs: %s", error)
             self._not_recordable.add(kind)
-            return n_calls + 1
+            return None
 
 
 class _Graph:
-    """A function, recorded with X, and with copies of a target and of numbers.
+    """A call, recorded with a copy of its target.
 
     Memory that is needed during a launch alone is shared with another graph, if one is given.
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        X: torch.Tensor,
-        target: Target | torch.Tensor,
-        numbers: Sequence[float],
-        other: "_Graph | None",
+        self, call: Callable[[Any], Any], target: Target | torch.Tensor, other: "_Graph | None"
     ):
-        self.function, self.X = function, X  # kept, since the graph uses their memory
+        self.call = call  # keeps the memory that the graph uses
         self.target = _copied(target)
-        self.numbers, self.tensors = numbers, _as_tensors(numbers, X)
         self._record(other)
 
-    def launch(self, target: Target | torch.Tensor, numbers: Sequence[float]) -> Any:
-        """Return the result for another target and numbers."""
+    def launch(self, target: Target | torch.Tensor) -> Any:
+        """Return the result for another target."""
         for own, new in zip(_parts(self.target), _parts(target), strict=True):
             if own is not None and new is not None:
                 own.copy_(new)
-        if numbers != self.numbers:
-            for tensor, number in zip(self.tensors, numbers, strict=True):
-                tensor.fill_(number)
-            self.numbers = numbers
         return self._replay()
 
     def _record(self, other: "_Graph | None") -> None:
         self.graph = torch.cuda.CUDAGraph()
         pool = None if other is None else other.graph.pool()
-        device = self.X.device
+        device = self.target[0].device
         current, stream = torch.cuda.current_stream(device), _recording_stream(device)
         with _RECORDING, torch.cuda.stream(stream):
             stream.wait_stream(current)
             # Not by torch.cuda.graph, which gives back all free memory first.
             self.graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
-                self.result = self.function(self.X, self.target, *self.tensors)
+                self.result = self.call(self.target)
             finally:
                 self.graph.capture_end()
             current.wait_stream(stream)
@@ -156,12 +147,17 @@ class GraphedMethod:
         How they are computed; the latter takes no steps.
     used : sequence of Tensor
         The clients' parameters and buffers.
+    rate : Tensor of shape ()
+        Memory for the learning rate; valid until it is used again.
     graphs : StepGraphs
         Keeps the graphs.
     """
 
-    def __init__(self, bound: Any, used: Sequence[torch.Tensor], graphs: StepGraphs):
-        self.bound, self.used, self.graphs = bound, used, graphs
+    def __init__(
+        self, bound: Any, used: Sequence[torch.Tensor], rate: torch.Tensor, graphs: StepGraphs
+    ):
+        self.bound, self.used, self.rate, self.graphs = bound, used, rate, graphs
+        self._last_rate: float | None = None
 
     def targets(self, steps: Target) -> Iterator[Any]:
         """Yield what the other methods need of each step."""
@@ -174,7 +170,10 @@ class GraphedMethod:
 
     def descend(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take a step of plain SGD in place; return the losses."""
-        return self.graphs.run(self.bound.descend, self.used, X, target, rate).clone()
+        if rate != self._last_rate:
+            self.rate.fill_(rate)
+            self._last_rate = rate
+        return self.graphs.run(self.bound.descend, self.used, X, target, self.rate).clone()
 
 
 @cache
@@ -199,7 +198,3 @@ def _copied(target: Target | torch.Tensor) -> Target | torch.Tensor:
         None if sizes is None else sizes.clone(),
         None if weights is None else weights.clone(),
     )
-
-
-def _as_tensors(numbers: Sequence[float], X: torch.Tensor) -> list[torch.Tensor]:
-    return [torch.full((), number, dtype=X.dtype, device=X.device) for number in numbers]

@@ -202,6 +202,9 @@ class Stack:
         plain = rows is not None or self._is_plain()
         self.optimizer = None if plain else _optimizer(net, self.params)
         self.n_training = n_members
+        if graphs is not None:
+            first = next(iter(self.params.values()))
+            self.rate = memory.empty("learning rate", (), first.dtype, first.device)
         self.first_layer = None if rows is None else self._make_first_layer(rows, memory)
         self._bind()
 
@@ -293,7 +296,7 @@ class Stack:
             self.bound = self.method.bind(self.net, self.params, self.buffers, self.first_layer)
         if self.graphs is not None:
             used = [*self.params.values(), *self.buffers.values()]
-            self.bound = GraphedMethod(self.bound, used, self.graphs)
+            self.bound = GraphedMethod(self.bound, used, self.rate, self.graphs)
 
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""

@@ -9,7 +9,7 @@ from parity import assert_same, both, net
 
 from skfed import RandomSelector
 from skfed.engines import _cuda_graphs
-from skfed.engines._cuda_graphs import StepGraphs
+from skfed.engines._cuda_graphs import GraphedMethod, StepGraphs
 from skfed.engines._stacked_steps import ChunkTraining
 from skfed.engines._targets import Target
 from skfed.schedules import LinearDecay
@@ -24,7 +24,7 @@ class GraphOnCPU(_cuda_graphs._Graph):
         GraphOnCPU.made += 1
 
     def _replay(self):
-        return self.function(self.X, self.target, *self.tensors)
+        return self.call(self.target)
 
 
 @pytest.fixture(autouse=True)
@@ -46,26 +46,37 @@ def test_steps_are_those_of_the_loop(ragged, monkeypatch, family, optimizer):
     assert GraphOnCPU.made
 
 
-def add(X, target, rate):
+def add(X, target, *others):
     """Add to X in place, as a step changes weights in place."""
-    X += rate * (target.y if isinstance(target, Target) else target)
+    X += target.y if isinstance(target, Target) else target
+    for other in others:
+        X += other
     return X.sum()
 
 
 def test_a_call_is_recorded_the_third_time():
     graphs, X = StepGraphs(), torch.zeros(2)
     for i in range(5):
-        result = graphs.run(add, [], X, torch.ones(2) * i, 0.5)
+        result = graphs.run(add, [], X, torch.ones(2) * i)
         assert GraphOnCPU.made == int(i >= 2)
-    assert result == X.sum() == 2 * 0.5 * (0 + 1 + 2 + 3 + 4)
+    assert result == X.sum() == 2 * (0 + 1 + 2 + 3 + 4)
 
 
-def test_a_graph_gets_the_numbers_of_each_call():
-    graphs, X = StepGraphs(), torch.zeros(2)
-    for rate in (1.0, 2.0, 3.0, 4.0, 4.0, 5.0):
-        graphs.run(add, [], X, torch.ones(2), rate)
-    assert X.tolist() == [19, 19]
+class Descends:
+    """A bound method whose step adds the rate times the target to X."""
+
+    def descend(self, X, target, rate):
+        X += rate * target
+        return X.sum()
+
+
+def test_a_graph_reads_the_rate_of_each_step():
+    X, rate = torch.zeros(2), torch.empty(())
+    bound = GraphedMethod(Descends(), [], rate, StepGraphs())
+    losses = [bound.descend(X, torch.ones(2), rate) for rate in (1.0, 2.0, 3.0, 4.0, 4.0, 5.0)]
     assert GraphOnCPU.made == 1
+    assert X.tolist() == [19, 19]
+    assert [float(loss) for loss in losses] == [2, 6, 12, 20, 28, 38]
 
 
 @pytest.mark.parametrize(
@@ -76,17 +87,22 @@ def test_a_graph_gets_the_numbers_of_each_call():
         {"target": torch.ones(1)},
         {"target": Target(torch.ones(2), None, None)},
         {"target": Target(torch.ones(2), torch.ones(2), None)},
+        {"others": [torch.ones(())]},
     ],
     ids=str,
 )
 def test_another_address_or_form_is_another_graph(other):
     graphs = StepGraphs()
-    call = {"used": [torch.zeros(3)], "X": torch.zeros(2), "target": torch.ones(2)}
+    call = {"used": [torch.zeros(3)], "X": torch.zeros(2), "target": torch.ones(2), "others": []}
+
+    def run(used, X, target, others):
+        graphs.run(add, used, X, target, *others)
+
     for n_made, arguments in enumerate((call, {**call, **other}), 1):
         for _ in range(3):
-            graphs.run(add, arguments["used"], arguments["X"], arguments["target"], 1.0)
+            run(**arguments)
         assert GraphOnCPU.made == n_made
-    graphs.run(add, call["used"], call["X"], call["target"], 1.0)  # the first is still there
+    run(**call)  # whose graph is still there
     assert GraphOnCPU.made == 2
 
 
@@ -96,7 +112,7 @@ def test_large_steps_are_not_recorded(monkeypatch):
     for size in (26, 25):  # 104 and 100 bytes
         X = torch.zeros(size)
         for _ in range(5):
-            graphs.run(add, [], X, torch.ones(()), 1.0)
+            graphs.run(add, [], X, torch.ones(()))
         assert GraphOnCPU.made == int(size == 25)
 
 
@@ -105,16 +121,16 @@ def test_the_graphs_of_the_last_calls_are_kept(monkeypatch):
     graphs, many = StepGraphs(), [torch.zeros(2) for _ in range(3)]
     for X in many:
         for _ in range(3):
-            graphs.run(add, [], X, torch.ones(2), 1.0)
+            graphs.run(add, [], X, torch.ones(2))
     assert GraphOnCPU.made == 3
     for X in many[1:]:
-        graphs.run(add, [], X, torch.ones(2), 1.0)
+        graphs.run(add, [], X, torch.ones(2))
     assert GraphOnCPU.made == 3
     for _ in range(3):
-        graphs.run(add, [], many[0], torch.ones(2), 1.0)
+        graphs.run(add, [], many[0], torch.ones(2))
     assert GraphOnCPU.made == 4
     graphs.clear()
-    graphs.run(add, [], many[0], torch.ones(2), 1.0)
+    graphs.run(add, [], many[0], torch.ones(2))
     assert GraphOnCPU.made == 4
 
 
@@ -127,7 +143,7 @@ def test_what_cannot_be_recorded_is_called(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "skfed")
     graphs, X = StepGraphs(), torch.zeros(2)
     for _ in range(6):
-        graphs.run(add, [], X, torch.ones(2), 1.0)
+        graphs.run(add, [], X, torch.ones(2))
     assert X.tolist() == [6, 6]
     assert GraphOnCPU.made == 1
     (record,) = caplog.records
