@@ -238,7 +238,7 @@ def gpu(found: list[dict]) -> Iterator[str]:
         "Without CUDA graphs Python launches each kernel of a step by itself. The floor is the "
         "larger of two times: the FLOPs of the round's products at the measured rate of float32, "
         f"{flops / 1e12:.0f} TFLOP/s, and the bytes of its rows at that of gathers, "
-        f"{read / 1e12:.1f} TB/s."
+        f"{read / 1e12:.1f} TB/s. Convolutions may take less: torch lets cuDNN round to TF32."
     )
     yield ""
     names = [name for name in found[0]["seconds"] if name != found[0]["base"]]

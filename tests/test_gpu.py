@@ -225,7 +225,7 @@ def test_fits_give_their_memory_back(users):
         fit(users, Gated, ON_GPU, local_steps=9, engine="stacked")
         gc.collect()
         allocated.append(torch.cuda.memory_allocated())
-    assert allocated[-1] == allocated[1]
+    assert allocated[-1] <= allocated[1]
 
 
 class Waits(nn.Module):
