@@ -234,9 +234,10 @@ def gpu(found: list[dict]) -> Iterator[str]:
         return
     flops, read = (median(info[rate] for info in found) for rate in ("FLOP/s", "bytes/s"))
     yield (
-        f"Milliseconds a round on one {found[0]['card']}: medians of rounds taken in turns. "
-        "Without CUDA graphs Python launches each kernel of a step by itself. The floor is the "
-        "larger of two times: the FLOPs of the round's products at the measured rate of float32, "
+        f"Milliseconds a round on one {found[0]['card']}: medians of rounds taken in turns; "
+        "the loop's are the first of a fit. Without CUDA graphs Python launches each kernel by "
+        "itself. The floor is the larger of two times: the FLOPs of the round's products at the "
+        "measured rate of float32, "
         f"{flops / 1e12:.0f} TFLOP/s, and the bytes of its rows at that of gathers, "
         f"{read / 1e12:.1f} TB/s. Convolutions may take less: torch lets cuDNN round to TF32."
     )

@@ -301,7 +301,7 @@ def test_gpu(benchmark, compare, own_process, folders, workload):
 
     contestants = {
         "auto": partial(time_rounds, "auto", 3, 15),
-        "without CUDA graphs": partial(time_rounds, "stacked", 3, 15, graphs=False),
+        "stacked without CUDA graphs": partial(time_rounds, "stacked", 3, 15, graphs=False),
         "loop": partial(time_rounds, "loop", 0, 1),
     }
     times = compare("gpu", contestants, base="auto", n_turns=6)

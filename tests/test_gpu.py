@@ -28,12 +28,33 @@ from skfed import (
 from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, ServerOptimizer
 from skfed.availability import IndependentAvailability
 from skfed.engines import _cuda_graphs
+from skfed.engines._stacked_steps import ChunkTraining
 from skfed.metrics import personalised_scores
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import LinearDecay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ON_GPU = "cuda"
+
+
+@pytest.fixture(autouse=True)
+def _no_recovery(monkeypatch):
+    """Let no error of steps be hidden by training each member alone."""
+
+    def recover(self, run, error):
+        raise error
+
+    monkeypatch.setattr(ChunkTraining, "recover", recover)
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Return a list with an item for each launch of a CUDA graph."""
+    launches, replay = [], _cuda_graphs._Graph._replay
+    monkeypatch.setattr(
+        _cuda_graphs._Graph, "_replay", lambda self: launches.append(1) or replay(self)
+    )
+    return launches
 
 
 @pytest.fixture
@@ -66,7 +87,7 @@ OPTIONS = {
     "momentum": {"settings": {"optimizer__momentum": 0.9}},
     "adam": {"settings": {"optimizer": torch.optim.Adam, "lr": 0.01}},
     "schedule": {"lr_schedule": LinearDecay(0.2, 0.01)},
-    "FedAlign": {"selector": FedAlignSelector(eps=0.3), "fit": {}, "priority": [0, 1, 2]},
+    "FedAlign": {"selector": FedAlignSelector(eps=0.3), "priority": [0, 1, 2]},
     "power-of-choice": {"selector": PowerOfChoice(6, 3)},
     "cpow-d": {"selector": PowerOfChoice(6, 3, loss="batch")},
     "active": {"selector": ActiveFLSelector(clients_per_round=3)},
@@ -177,6 +198,16 @@ def test_metrics_of_clients(users):
 RECURRENT = {"optimizer": torch.optim.Adam, "lr": 0.01}
 
 
+@pytest.mark.parametrize("option", ["momentum", "adam", "schedule", "proximal", "SCAFFOLD"])
+def test_each_option_by_graphs(users, launched, option):
+    """A cohort of the same clients in each round, so that steps come again and again."""
+    params = {**OPTIONS[option], "local_steps": 9, "engine": "stacked"}
+    params["selector"] = RandomSelector(9, probability="uniform", replace=False)
+    on_cpu, on_gpu = (fit(users, mlp, device, **params) for device in ("cpu", ON_GPU))
+    assert launched
+    torch.testing.assert_close(weights(on_gpu), weights(on_cpu), rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     "module, settings",
     [
@@ -185,22 +216,17 @@ RECURRENT = {"optimizer": torch.optim.Adam, "lr": 0.01}
         (Gated, {}),
         (Convolutions, {"optimizer__momentum": 0.9}),
         (Recurrent, RECURRENT),
-        (normalised, {}),
     ],
 )
-def test_cuda_graphs_change_no_bit(users, monkeypatch, caplog, module, settings):
+def test_cuda_graphs_change_no_bit(users, monkeypatch, caplog, launched, module, settings):
     caplog.set_level(logging.INFO, "skfed")
     fit_it = partial(
         fit, users, module, ON_GPU, torch.float32, engine="stacked", settings=settings,
         local_steps=9, lr_schedule=LinearDecay(0.1, 0.01),
     )  # fmt: skip
-    launched = []
-    replay = _cuda_graphs._Graph._replay
-    monkeypatch.setattr(
-        _cuda_graphs._Graph, "_replay", lambda self: launched.append(1) or replay(self)
-    )
     by_graphs = fit_it()
     assert launched
+    assert "without CUDA graphs" not in caplog.text
     monkeypatch.setattr(_cuda_graphs, "_CALLS_BEFORE", inf)
     n_launched = len(launched)
     assert torch.equal(weights(fit_it()), weights(by_graphs))
@@ -208,7 +234,7 @@ def test_cuda_graphs_change_no_bit(users, monkeypatch, caplog, module, settings)
 
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer__momentum": 0.9}])
-def test_two_jobs_give_the_same_bits_by_graphs(users, settings):
+def test_two_jobs_give_the_same_bits_by_graphs(users, launched, settings):
     one, two = (
         fit(
             users, mlp, ON_GPU, torch.float32, settings=settings, local_steps=9, n_rounds=6,
@@ -216,45 +242,68 @@ def test_two_jobs_give_the_same_bits_by_graphs(users, settings):
         )
         for n_jobs in (1, 2)
     )  # fmt: skip
+    assert launched
     assert torch.equal(weights(one), weights(two))
 
 
-def test_fits_give_their_memory_back(users):
-    allocated = []
+@pytest.mark.parametrize("module", [Gated, normalised])
+def test_fits_give_their_memory_back(users, module):
+    reserved = []
     for _ in range(6):
-        fit(users, Gated, ON_GPU, local_steps=9, engine="stacked")
+        fit(users, module, ON_GPU, local_steps=9, engine="stacked")
         gc.collect()
-        allocated.append(torch.cuda.memory_allocated())
-    assert allocated[-1] <= allocated[1]
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] <= reserved[1]
 
 
-class Waits(nn.Module):
-    """A module with an operation that waits for the GPU, which no graph can have."""
+class Copies(nn.Module):
+    """A module with a copy to the GPU, which no graph can have."""
 
-    def __init__(self, n_features, n_classes):
+    def __init__(self, n_features, n_classes, non_blocking=False):
         super().__init__()
         self.out = nn.Linear(n_features, n_classes)
+        self.non_blocking = non_blocking
 
     def forward(self, X):
-        return self.out(X) * torch.tensor([2.0], dtype=X.dtype).to(X.device)
+        two = torch.tensor([2.0], dtype=X.dtype)
+        return self.out(X) * two.to(X.device, non_blocking=self.non_blocking)
 
 
-def test_a_step_that_waits_for_the_gpu_is_taken_without_a_graph(users, caplog):
+@pytest.mark.parametrize(
+    "module", [Copies, partial(Copies, non_blocking=True), normalised], ids=["copy", "other", "BN"]
+)
+def test_steps_that_wait_for_the_gpu_are_taken_without_graphs(users, caplog, launched, module):
+    """Batch normalisation does: clients of equal batch sizes are computed together."""
     caplog.set_level(logging.INFO, "skfed")
-    on_gpu = fit(users, Waits, ON_GPU, local_steps=9, engine="stacked")
-    on_cpu = fit(users, Waits, "cpu", local_steps=9, engine="stacked")
+    params = {"local_steps": 9, "engine": "stacked", "settings": {"batch_size": 7}}
+    on_cpu, on_gpu = (fit(users, module, device, **params) for device in ("cpu", ON_GPU))
+    torch.testing.assert_close(weights(on_gpu), weights(on_cpu), rtol=0, atol=1e-7)
+    assert caplog.text.count("without CUDA graphs, because of") == 1
+    assert "from now on" not in caplog.text
+    if module is not normalised:
+        assert not launched
+    torch.rand(1, device="cuda")
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("fits", [True, False], ids=["X moved once", "rows moved"])
+def test_X_in_any_order_whether_it_fits_or_not(users, monkeypatch, launched, order, fits):
+    X, y, clients = users
+    params = {"local_steps": 9, "engine": "stacked", "selector": PowerOfChoice(6, 3)}
+    on_cpu = fit(users, mlp, "cpu", **params)
+    if not fits:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 0))
+    on_gpu = fit((np.asarray(X, order=order), y, clients), mlp, ON_GPU, **params)
+    assert launched
     torch.testing.assert_close(weights(on_gpu), weights(on_cpu), rtol=0, atol=1e-9)
-    assert sum("without CUDA graphs" in one.message for one in caplog.records) == 1
-    again = fit(users, mlp, ON_GPU, local_steps=9, engine="stacked")  # as ever
-    assert torch.equal(
-        weights(again), weights(fit(users, mlp, ON_GPU, local_steps=9, engine="stacked"))
-    )
 
 
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 @pytest.mark.parametrize("module", [Convolutions, Recurrent])
-def test_bits_are_the_same_in_each_run(users, module, engine):
+def test_bits_are_the_same_in_each_run(users, monkeypatch, module, engine):
     """In float32 torch lets cuDNN round to TF32, and sum gradients in any order."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     one, other = (fit(users, module, ON_GPU, torch.float32, engine=engine) for _ in range(2))
     assert torch.equal(weights(one), weights(other))
     assert not torch.backends.cudnn.deterministic

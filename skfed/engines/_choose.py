@@ -31,8 +31,8 @@ from skfed.nets import (
     parameter_names,
 )
 from skfed.selection._poll_metrics import is_rowwise
-from skfed.utils._seeding import torch_seeded
-from skfed.utils._torch_context import without_tf32
+from skfed.utils._seeding import TORCH_GENERATOR, torch_seeded
+from skfed.utils._torch_context import without_cudnn
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,8 @@ def _plan(
     if speed is not None:
         _check_shapes(net, few_X, speed)
     try:
-        with without_tf32(net_pool.device):  # it rounds by more than the probe lets differ
+        # Which rounds by more than the probe lets differ. No CUDA graph is recorded meanwhile.
+        with TORCH_GENERATOR, without_cudnn(net_pool.device):
             plan, kind = _make_plan(net, Probe(net, few_X, few_y), speed)
     except CannotStack:
         raise

@@ -67,6 +67,11 @@ class MemoryPool(Pool[Memory]):
         """Context manager for a memory that no other thread has."""
         return self._borrowed(Memory)
 
+    def close(self) -> None:
+        """Forget the CUDA graphs of all memories."""
+        for one in self._idle:
+            one.graphs.close()
+
     def _n_bytes(self, one: Memory) -> int:
         return one.n_bytes
 
@@ -130,35 +135,36 @@ class Dataset:
     def batches(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> Iterator[torch.Tensor]:
         """Yield X at each entry of an array of prepared row numbers; see ``take``.
 
-        On a GPU all are at the same address, as those of the next call of this shape.
+        On a GPU all are at the same address, as those of the next call of this shape, if no larger
+        one comes between.
         """
         shape = (*rows.shape[1:], *self.X.shape[1:])
         if isinstance(rows, torch.Tensor):
             assert self._moved is not None
-            there = memory.empty("X there", shape, self._moved.dtype, self.device)
-            by_row = there.view(-1, *self.X.shape[1:])
+            out = memory.empty("X on device", shape, self._moved.dtype, self.device)
+            by_row = out.view(-1, *self.X.shape[1:])
             for numbers in rows.flatten(1):
                 torch.index_select(self._moved, 0, numbers, out=by_row)
-                yield there
+                yield out
         elif self.X.flags.c_contiguous:
             out = memory.empty("X", shape, _torch_dtype(self.X.dtype))
             flat = out.numpy().reshape(-1, *self.X.shape[1:])
             for numbers in rows.reshape(len(rows), -1):
                 _gather(self.X, numbers, flat)
-                yield self._there(out, memory)
+                yield self._on_device(out, memory)
         else:  # np.take would copy X whole
             for numbers in rows:
-                yield self._there(torch.from_numpy(self.X[numbers]), memory)
+                yield self._on_device(torch.from_numpy(self.X[numbers]), memory)
 
-    def _there(self, X: torch.Tensor, memory: Memory) -> torch.Tensor:
+    def _on_device(self, X: torch.Tensor, memory: Memory) -> torch.Tensor:
         """Return rows where the net computes."""
         if self.device.type == "cpu":
             return X
-        return memory.empty("X there", X.shape, X.dtype, self.device).copy_(X)
+        return memory.empty("X on device", X.shape, X.dtype, self.device).copy_(X)
 
     def take_into(self, out: torch.Tensor, rows: np.ndarray | torch.Tensor, memory: Memory) -> None:
         """Write what ``take`` returns into a contiguous tensor of as many elements."""
-        if isinstance(rows, np.ndarray) and self.X.flags.c_contiguous and out.device.type == "cpu":
+        if isinstance(rows, np.ndarray) and self.X.flags.c_contiguous:
             by_row = out.view(-1, *self.X.shape[1:])
             _gather(self.X, rows.reshape(-1), by_row.numpy())
         else:

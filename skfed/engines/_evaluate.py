@@ -13,7 +13,7 @@ from skfed.engines._workers import Load, Work
 from skfed.nets import NetPool, State, set_state
 from skfed.selection._poll_metrics import Batches
 from skfed.utils._large_products import with_large_products
-from skfed.utils._torch_context import one_torch_thread
+from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,7 @@ class BatchEvaluation:
             self.net_pool.borrowed() as net,
             self.memory_pool.borrowed() as memory,
             one_torch_thread(),
+            deterministic_cudnn(self.net_pool.device),
             torch.no_grad(),
         ):
             prepared, y = dataset.prepare(numbers)

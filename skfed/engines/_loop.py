@@ -224,6 +224,7 @@ class ClientEvaluation:
             torch_seeded(stream(*self.layers_key), self.net_pool.device),
             self.net_pool.borrowed() as net,
             one_torch_thread(),
+            deterministic_cudnn(self.net_pool.device),
         ):
             set_state(net, self.state)
             value = self.metric.value(net, dataset.X[rows], dataset.y[rows], dataset.weigh(rows))
@@ -272,7 +273,12 @@ def evaluate(
 
     Batches have ``n_rows``; see ``Evaluator.validation_rows``.
     """
-    with torch_seeded(rng, net.device), one_torch_thread(), evaluated_channels_last(net, X):
+    with (
+        torch_seeded(rng, net.device),
+        one_torch_thread(),
+        deterministic_cudnn(net.device),
+        evaluated_channels_last(net, X),
+    ):
         loss, outputs = evaluate_net(net, X, y, n_rows=n_rows)
         return loss, outputs.cpu().numpy()
 

@@ -101,6 +101,7 @@ class StackedEngine:
         """End the workers, and remove what was made for them."""
         self.workers.close()
         self.data.close()
+        self.memory_pool.close()
 
     def train(self, request: TrainRequest) -> Updates:
         """Train a cohort; a client that is listed twice trains twice."""
@@ -231,7 +232,7 @@ class StackedEngine:
     def _few_rows(self, request: TrainRequest) -> int:
         """Return the most rows of a client with which the first layer is a ``LowRankLinear``.
 
-        None on a GPU, which writes the weights of clients in less time.
+        It is 0 except on a CPU: a GPU writes the weights of clients in less time.
         """
         if self.dataset.device.type != "cpu":
             return 0

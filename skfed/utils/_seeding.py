@@ -16,8 +16,8 @@ from skfed.utils._seed_sequence import generate_states, seeded_pcg64
 
 _NO_CLIENT = bytes(16)
 
-# torch has one generator a process for random layers and initialisers.
-_TORCH_GENERATOR = RLock()
+#: torch has one generator a process for random layers and initialisers.
+TORCH_GENERATOR = RLock()
 
 
 class Purpose(IntEnum):
@@ -89,7 +89,7 @@ def torch_seeded(rng: np.random.Generator, device: str = "cpu") -> Iterator[None
     """
     cuda = torch.device(device).type == "cuda"
     seed = int(rng.integers(2**63))
-    with _TORCH_GENERATOR, torch.random.fork_rng([torch.device(device)] if cuda else []):
+    with TORCH_GENERATOR, torch.random.fork_rng([torch.device(device)] if cuda else []):
         # torch.manual_seed would seed every device, also those that are not restored.
         torch.default_generator.manual_seed(seed)
         if cuda:

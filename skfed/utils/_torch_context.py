@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock, local
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -51,51 +51,46 @@ def _autocast(device_type: str, dtype: torch.dtype, enabled: bool) -> AbstractCo
     return torch.autocast(device_type, dtype, enabled, cache_enabled=False)
 
 
-class _ProcessSettings:
-    """Attributes of torch's that have other values while any thread is inside."""
+class _CudnnSettings:
+    """Settings of cuDNN, which all threads share, with other values while any is inside."""
 
-    def __init__(self, *values: tuple[Any, str, Any]):
+    def __init__(self, **values: bool):
         self._values = values
         self._lock = Lock()
         self._n_inside = 0  # threads
-        self._before: list[Any] = []  # the first of them
+        self._before = values  # the first of them
 
     @contextmanager
     def set(self) -> Iterator[None]:
         with self._lock:
             if not self._n_inside:
-                self._before = [getattr(owner, name) for owner, name, _ in self._values]
+                self._before = {name: getattr(torch.backends.cudnn, name) for name in self._values}
+            self._put(self._values)
             self._n_inside += 1
-            for owner, name, value in self._values:
-                setattr(owner, name, value)
         try:
             yield
         finally:
             with self._lock:
                 self._n_inside -= 1
                 if not self._n_inside:
-                    for (owner, name, _), value in zip(self._values, self._before, strict=True):
-                        setattr(owner, name, value)
+                    self._put(self._before)
+
+    def _put(self, values: dict[str, bool]) -> None:
+        for name, value in values.items():
+            setattr(torch.backends.cudnn, name, value)
 
 
-_CUDNN, _MATMUL = torch.backends.cudnn, torch.backends.cuda.matmul
-_DETERMINISTIC = _ProcessSettings((_CUDNN, "deterministic", True))
-_WITHOUT_TF32 = _ProcessSettings(
-    # Recurrent layers have no setting that can be read.
-    (_CUDNN, "enabled", False),
-    # The older setting raises where a user has set the newer one, which came with torch 2.9.
-    (_MATMUL, "fp32_precision", "ieee")
-    if hasattr(_MATMUL, "fp32_precision")
-    else (_MATMUL, "allow_tf32", False),
-)
+_DISABLED = _CudnnSettings(enabled=False)
+# With benchmark=True it would choose among deterministic algorithms by their time.
+_DETERMINISTIC = _CudnnSettings(deterministic=True, benchmark=False)
 
 
-def without_tf32(device: str) -> AbstractContextManager:
-    """Return a context in which a GPU does not round factors to TF32, which has 10 bits.
+def without_cudnn(device: str) -> AbstractContextManager:
+    """Return a context in which a GPU computes without cuDNN, which rounds factors to TF32.
 
-    Other threads compute so as well meanwhile, and without cuDNN.
+    So do other threads meanwhile.
     """
-    return _WITHOUT_TF32.set() if torch.device(device).type == "cuda" else nullcontext()
+    return _DISABLED.set() if torch.device(device).type == "cuda" else nullcontext()
 
 
 def deterministic_cudnn(device: str) -> AbstractContextManager:

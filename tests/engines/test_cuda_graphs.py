@@ -1,6 +1,7 @@
 """Steps as CUDA graphs, with a graph that needs no GPU; tests/test_gpu.py has real ones."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -16,12 +17,13 @@ from skfed.schedules import LinearDecay
 
 
 class GraphOnCPU(_cuda_graphs._Graph):
-    """Computes when it is launched, with what it was recorded with, as a CUDA graph does."""
+    """Makes its call when it is launched, with the copy of the target that it was recorded with."""
 
     made = 0
 
-    def _record(self, other):
+    def _record(self, shares_with):
         GraphOnCPU.made += 1
+        self.result = [torch.zeros(10)]  # 40 bytes
 
     def _replay(self):
         return self.call(self.target)
@@ -33,13 +35,25 @@ def _on_cpu(monkeypatch):
     monkeypatch.setattr(GraphOnCPU, "made", 0)
 
 
+@pytest.fixture
+def _no_recovery(monkeypatch):
+    """Let no error of steps be hidden by training each member alone."""
+
+    def recover(self, run, error):
+        raise error
+
+    monkeypatch.setattr(ChunkTraining, "recover", recover)
+
+
+@pytest.mark.usefixtures("_no_recovery")
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("family", ["mlp", "gated", "batch normalisation"])
+@pytest.mark.parametrize("family", ["mlp", "gated", "convolutions", "recurrent"])
 def test_steps_are_those_of_the_loop(ragged, monkeypatch, family, optimizer):
     monkeypatch.setattr(ChunkTraining, "_graphs", lambda self, memory: memory.graphs)
     estimator = net(build(family, 21, 6), **OPTIMIZERS[optimizer])
+    # All take as many steps: here a call would have fewer members where some have ended.
     loop, stacked = both(
-        ragged, estimator, selector=RandomSelector(5), local_epochs=3, n_rounds=4,
+        ragged, estimator, selector=RandomSelector(5), local_steps=9, n_rounds=4,
         lr_schedule=LinearDecay(0.1, 0.01),
     )  # fmt: skip
     assert_same(loop, stacked, atol=1e-7)
@@ -116,35 +130,103 @@ def test_large_steps_are_not_recorded(monkeypatch):
         assert GraphOnCPU.made == int(size == 25)
 
 
-def test_the_graphs_of_the_last_calls_are_kept(monkeypatch):
-    monkeypatch.setattr(_cuda_graphs, "_MOST_CALLS", 2)
+@pytest.mark.parametrize(
+    "limit", [{"_MOST_GRAPHS": 2}, {"_MOST_BYTES": 100}], ids=["graphs", "bytes"]
+)
+def test_the_graphs_of_the_last_calls_are_kept(monkeypatch, limit):
+    for name, value in limit.items():
+        monkeypatch.setattr(_cuda_graphs, name, value)
     graphs, many = StepGraphs(), [torch.zeros(2) for _ in range(3)]
-    for X in many:
-        for _ in range(3):
+
+    def run(X, n_calls):
+        for _ in range(n_calls):
             graphs.run(add, [], X, torch.ones(2))
-    assert GraphOnCPU.made == 3
-    for X in many[1:]:
-        graphs.run(add, [], X, torch.ones(2))
-    assert GraphOnCPU.made == 3
-    for _ in range(3):
-        graphs.run(add, [], many[0], torch.ones(2))
-    assert GraphOnCPU.made == 4
+        return GraphOnCPU.made
+
+    assert [run(X, 3) for X in many] == [1, 2, 3]
+    assert [run(X, 1) for X in many[1:]] == [3, 3]
+    assert run(many[0], 3) == 4
+    assert run(many[2], 1) == 4  # the first of the others was left out
+    assert run(many[1], 3) == 5
     graphs.clear()
-    graphs.run(add, [], many[0], torch.ones(2))
-    assert GraphOnCPU.made == 4
+    assert run(many[1], 2) == 5
 
 
-def test_what_cannot_be_recorded_is_called(monkeypatch, caplog):
-    def fail(self, other):
+def test_the_counts_of_the_last_calls_are_kept(monkeypatch):
+    monkeypatch.setattr(_cuda_graphs, "_MOST_COUNTED", 2)
+    graphs, many = StepGraphs(), [torch.zeros(2) for _ in range(3)]
+    for _ in range(5):
+        for X in many:
+            graphs.run(add, [], X, torch.ones(2))
+    assert not GraphOnCPU.made
+
+
+def test_each_thread_calls_before_it_records():
+    graphs, X = StepGraphs(), torch.zeros(2)
+    for _ in range(2):
+        graphs.run(add, [], X, torch.ones(2))
+    for n_made in (0, 0, 1):
+        with ThreadPoolExecutor(1) as pool:  # a new thread
+            for _ in range(3 if n_made else 2):
+                pool.submit(graphs.run, add, [], X, torch.ones(2)).result()
+        assert GraphOnCPU.made == n_made
+    graphs.run(add, [], X, torch.ones(2))
+    assert GraphOnCPU.made == 1
+    assert X.tolist() == [10, 10]
+
+
+def branch(X, target):
+    """Depend on a value, for which the GPU has to be waited for."""
+    return add(X, target if target.sum() > 0 else -target)
+
+
+def add_constant(X, target):
+    """Copy a number to where X is."""
+    return add(X, torch.tensor([1.0, 1.0], device=X.device))
+
+
+def take_positive(X, target):
+    """Return as many elements as are positive."""
+    add(X, target)
+    return target[target > 0]
+
+
+def read_elsewhere(X, target):
+    """Use a tensor of another device."""
+    torch.empty(2, device="meta")
+    return add(X, target)
+
+
+@pytest.mark.parametrize("function", [branch, add_constant, take_positive, read_elsewhere])
+def test_a_call_that_waits_or_copies_is_not_recorded(caplog, function):
+    caplog.set_level(logging.INFO, "skfed")
+    graphs, X, other = StepGraphs(), torch.zeros(2), torch.zeros(2)
+    for _ in range(6):
+        graphs.run(function, [], X, torch.ones(2))
+        graphs.run(function, [], other, torch.ones(2))
+    assert X.tolist() == [6, 6]
+    assert not GraphOnCPU.made
+    (record,) = caplog.records
+    assert "some steps are taken without CUDA graphs, because of aten." in record.message
+    for _ in range(3):
+        graphs.run(add, [], X, torch.ones(2))
+    assert GraphOnCPU.made == 1
+
+
+def test_after_a_recording_that_fails_there_is_no_other(monkeypatch, caplog):
+    def fail(self, shares_with):
         GraphOnCPU.made += 1
-        raise RuntimeError("operation not permitted when stream is capturing")
+        try:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        finally:
+            raise RuntimeError("at the end")
 
     monkeypatch.setattr(GraphOnCPU, "_record", fail)
-    caplog.set_level(logging.INFO, "skfed")
-    graphs, X = StepGraphs(), torch.zeros(2)
+    graphs, X, other = StepGraphs(), torch.zeros(2), torch.zeros(2)
     for _ in range(6):
         graphs.run(add, [], X, torch.ones(2))
+        graphs.run(add, [], other, torch.ones(2))
     assert X.tolist() == [6, 6]
     assert GraphOnCPU.made == 1
     (record,) = caplog.records
-    assert "without CUDA graphs: operation not permitted" in record.message
+    assert "from now on: operation not permitted" in record.message

@@ -1,61 +1,50 @@
-"""Settings of torch for all threads."""
+"""Settings of cuDNN for all threads."""
 
 from threading import Event, Thread
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from skfed.utils._torch_context import _ProcessSettings, deterministic_cudnn, without_tf32
+from skfed.utils._torch_context import deterministic_cudnn, without_cudnn
+
+cudnn = torch.backends.cudnn
+CONTEXTS = [(without_cudnn, "enabled", False), (deterministic_cudnn, "deterministic", True)]
 
 
-def test_settings_last_while_any_thread_is_inside():
-    owner = SimpleNamespace(a=1, b="x")
-    settings = _ProcessSettings((owner, "a", 2), (owner, "b", "y"))
+@pytest.mark.parametrize("context, name, value", CONTEXTS)
+def test_a_setting_lasts_while_any_thread_is_inside(context, name, value):
     entered, may_leave = Event(), Event()
 
     def stay():
-        with settings.set():
+        with context("cuda"):
             entered.set()
             may_leave.wait()
 
     thread = Thread(target=stay)
-    with settings.set():
+    with context("cuda"):
         thread.start()
         entered.wait()
-    assert (owner.a, owner.b) == (2, "y")  # the thread is still inside
+    assert getattr(cudnn, name) is value  # the thread is still inside
     may_leave.set()
     thread.join()
-    assert (owner.a, owner.b) == (1, "x")
+    assert getattr(cudnn, name) is not value
 
 
-def test_settings_are_restored_after_an_error():
-    owner = SimpleNamespace(a=1)
-    with pytest.raises(ValueError), _ProcessSettings((owner, "a", 2)).set():
+def test_what_cudnn_has_timed_does_not_count(monkeypatch):
+    monkeypatch.setattr(cudnn, "benchmark", True)
+    with deterministic_cudnn("cuda"):
+        assert not cudnn.benchmark
+    assert cudnn.benchmark
+
+
+@pytest.mark.parametrize("context, name, value", CONTEXTS)
+def test_a_setting_is_restored_after_an_error(context, name, value):
+    with pytest.raises(ValueError), context("cuda"):
         raise ValueError
-    assert owner.a == 1
+    assert getattr(cudnn, name) is not value
 
 
-@pytest.fixture
-def _precision():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")  # the older way
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-@pytest.mark.usefixtures("_precision")
-@pytest.mark.parametrize("context", [without_tf32, deterministic_cudnn])
-def test_those_of_a_gpu(context):
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-
-    def settings():
-        return cudnn.enabled, cudnn.deterministic, matmul.allow_tf32
-
-    assert settings() == (True, False, True)
-    with context("cuda"):
-        changed = not cudnn.enabled if context is without_tf32 else cudnn.deterministic
-    assert changed
+@pytest.mark.parametrize("context, name, value", CONTEXTS)
+def test_without_a_gpu_nothing_is_set(context, name, value):
     with context("cpu"):
-        assert settings() == (True, False, True)
-    assert settings() == (True, False, True)
+        assert getattr(cudnn, name) is not value
