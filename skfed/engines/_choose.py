@@ -153,7 +153,8 @@ def _plan(
     if speed is not None:
         _check_shapes(net, few_X, speed)
     try:
-        # Which rounds by more than the probe lets differ. No CUDA graph is recorded meanwhile.
+        # cuDNN rounds by more than the probe lets differ. The lock keeps other threads from
+        # recording CUDA graphs meanwhile, which would stay without cuDNN.
         with TORCH_GENERATOR, without_cudnn(net_pool.device):
             plan, kind = _make_plan(net, Probe(net, few_X, few_y), speed)
     except CannotStack:

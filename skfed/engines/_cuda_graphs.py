@@ -44,6 +44,7 @@ class StepGraphs:
         self._not_recordable: set[Hashable] = set()  # functions and shapes of targets
         self._stopped = False
         self._counts = _Counts()
+        self._rate: torch.Tensor | None = None
 
     def run(
         self,
@@ -88,6 +89,12 @@ class StepGraphs:
         if n_before < _CALLS_BEFORE:
             return self._watched(call, target, kind, X.device)
         return self._recorded(call, target, key)
+
+    def rate_like(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Return memory for a learning rate, the same in each call: one fit has one dtype."""
+        if self._rate is None:
+            self._rate = parameter.new_empty(())
+        return self._rate
 
     def clear(self) -> None:
         """Forget all graphs, and with them the memory that they use."""
@@ -254,17 +261,14 @@ class GraphedMethod:
     bound : BoundLinearStack or BoundModule
         How they are computed; the latter takes no steps.
     used : sequence of Tensor
-        The clients' parameters and buffers.
-    rate : Tensor of shape ()
-        Memory for the learning rate; valid until it is used again.
+        The clients' parameters and buffers, a parameter first.
     graphs : StepGraphs
         Keeps the graphs.
     """
 
-    def __init__(
-        self, bound: Any, used: Sequence[torch.Tensor], rate: torch.Tensor, graphs: StepGraphs
-    ):
-        self.bound, self.used, self.rate, self.graphs = bound, used, rate, graphs
+    def __init__(self, bound: Any, used: Sequence[torch.Tensor], graphs: StepGraphs):
+        self.bound, self.used, self.graphs = bound, used, graphs
+        self.rate = graphs.rate_like(used[0])
         self._last_rate: float | None = None
 
     def targets(self, steps: Target) -> Iterator[Any]:

@@ -162,7 +162,7 @@ class Stack:
     rows : MemberRows, default=None
         The rows of these members, if the steps of the first linear layer are kept as products.
     graphs : StepGraphs, default=None
-        Takes the steps, on a GPU.
+        Takes the steps as CUDA graphs.
 
     Attributes
     ----------
@@ -202,9 +202,6 @@ class Stack:
         plain = rows is not None or self._is_plain()
         self.optimizer = None if plain else _optimizer(net, self.params)
         self.n_training = n_members
-        if graphs is not None:
-            first = next(iter(self.params.values()))
-            self.rate = memory.empty("learning rate", (), first.dtype, first.device)
         self.first_layer = None if rows is None else self._make_first_layer(rows, memory)
         self._bind()
 
@@ -296,7 +293,7 @@ class Stack:
             self.bound = self.method.bind(self.net, self.params, self.buffers, self.first_layer)
         if self.graphs is not None:
             used = [*self.params.values(), *self.buffers.values()]
-            self.bound = GraphedMethod(self.bound, used, self.rate, self.graphs)
+            self.bound = GraphedMethod(self.bound, used, self.graphs)
 
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""

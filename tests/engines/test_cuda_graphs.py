@@ -85,9 +85,10 @@ class Descends:
 
 
 def test_a_graph_reads_the_rate_of_each_step():
-    X, rate = torch.zeros(2), torch.empty(())
-    bound = GraphedMethod(Descends(), [], rate, StepGraphs())
-    losses = [bound.descend(X, torch.ones(2), rate) for rate in (1.0, 2.0, 3.0, 4.0, 4.0, 5.0)]
+    X, graphs, losses = torch.zeros(2), StepGraphs(), []
+    for rate in (1.0, 2.0, 3.0, 4.0, 4.0, 5.0):
+        bound = GraphedMethod(Descends(), [X], graphs)  # anew, as in each round
+        losses.append(bound.descend(X, torch.ones(2), rate))
     assert GraphOnCPU.made == 1
     assert X.tolist() == [19, 19]
     assert [float(loss) for loss in losses] == [2, 6, 12, 20, 28, 38]
