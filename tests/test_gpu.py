@@ -74,9 +74,9 @@ def fit(data, module, device, precision=torch.float64, **params):
     estimator = net(module(12, 3).to(precision), device=device, **settings)
     others = params.pop("fit", {})
     params = {"selector": RandomSelector(5), "n_rounds": 4, "random_state": 0, **params}
-    kind = params.pop("kind", FederatedClassifier)
     dtype = "float32" if precision == torch.float32 else "float64"
-    return kind(estimator, **params).fit(X.astype(dtype), y, clients=clients, **others)
+    model = FederatedClassifier(estimator, **params)
+    return model.fit(X.astype(dtype), y, clients=clients, **others)
 
 
 def weights(model):
@@ -195,9 +195,6 @@ def test_metrics_of_clients(users):
     pd.testing.assert_frame_equal(*scores)
 
 
-RECURRENT = {"optimizer": torch.optim.Adam, "lr": 0.01}
-
-
 @pytest.mark.parametrize("option", ["momentum", "adam", "schedule", "proximal", "SCAFFOLD"])
 def test_each_option_by_graphs(users, launched, option):
     """A cohort of the same clients in each round, so that steps come again and again."""
@@ -215,7 +212,7 @@ def test_each_option_by_graphs(users, launched, option):
         (mlp, {"optimizer__momentum": 0.9}),
         (Gated, {}),
         (Convolutions, {"optimizer__momentum": 0.9}),
-        (Recurrent, RECURRENT),
+        (Recurrent, OPTIONS["adam"]["settings"]),
     ],
 )
 def test_cuda_graphs_change_no_bit(users, monkeypatch, caplog, launched, module, settings):

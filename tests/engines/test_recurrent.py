@@ -335,3 +335,16 @@ def test_a_layer_without_anything_of_a_client_is_left_to_the_loop(ragged):
     model = FederatedClassifier(net(OfConstants().double()), n_rounds=1)
     chosen = model.fit(X, y, clients=clients).engine_
     assert chosen.endswith("a recurrent layer whose inputs and weights are not batched")
+
+
+def test_a_batched_weight_has_no_address():
+    """nn.RNNBase asks for the addresses of weights on a GPU."""
+    weight, seen = torch.ones(2), []
+
+    def ask(batched):
+        seen.extend([batched.data_ptr(), weight.data_ptr()])
+        return batched
+
+    with StackedRecurrence():
+        torch.func.vmap(ask)(torch.ones(3, 2))
+    assert seen == [0, weight.data_ptr()]
