@@ -25,13 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import well_written_loop
 from benchmarks.comparison import Comparison
-from benchmarks.fits import (
-    fit_files,
-    fit_on_gpu,
-    fit_rounds,
-    load,
-    make_classifier,
-)
+from benchmarks.fits import fit_files, fit_on_gpu, fit_rounds, load, make_classifier
 from benchmarks.machine import Floor, last_cache_bytes
 from benchmarks.peers import PEERS, Peer, PeerUnavailable
 from benchmarks.torch_models import Convolutions, Recurrent, make_module

@@ -58,7 +58,7 @@ class _CudnnSettings:
         self._values = values
         self._lock = Lock()
         self._n_inside = 0  # threads
-        self._before = values  # the first of them
+        self._before = values  # as they were when the first of them came
 
     @contextmanager
     def set(self) -> Iterator[None]:
