@@ -238,8 +238,8 @@ def gpu(found: list[dict]) -> Iterator[str]:
         "the loop's are the first of a fit. Without CUDA graphs Python launches each kernel by "
         "itself. The floor is the larger of two times: the FLOPs of the round's products at the "
         f"measured rate of float32, {flops / 1e12:.0f} TFLOP/s, and the bytes of its rows at that "
-        f"of gathers, {read / 1e12:.1f} TB/s. Convolutions may take less: torch lets cuDNN round to "
-        "TF32."
+        f"of gathers, {read / 1e12:.1f} TB/s. Convolutions may take less: torch lets cuDNN round "
+        "to TF32."
     )
     yield ""
     names = [name for name in found[0]["seconds"] if name != found[0]["base"]]
