@@ -234,6 +234,7 @@ def _make_plan(net: NeuralNet, probe: Probe, speed: _Speed | None) -> tuple[Plan
     method, kind = _method(net, probe, row_bytes, speed)
     plan = Plan(
         method=method,
+        evaluated_layers=probe.evaluated_layers() if isinstance(method, LinearStack) else None,
         random=probe.random,
         plain_sgd=is_plain_sgd(net.optimizer_),
         rowwise=is_rowwise(net.criterion_),

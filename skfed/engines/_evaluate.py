@@ -6,11 +6,13 @@ from itertools import chain, pairwise
 
 import numpy as np
 import torch
+from skorch import NeuralNet
 
 from skfed.engines._data import MemoryPool
+from skfed.engines._evaluated_layers import EvaluatedLayers
 from skfed.engines._sampling import Positions, take_positions
 from skfed.engines._workers import Load, Work
-from skfed.nets import NetPool, State, set_state
+from skfed.nets import NetPool, State, moved, set_state
 from skfed.selection._poll_metrics import Batches
 from skfed.utils._large_products import with_large_products
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
@@ -32,8 +34,10 @@ class BatchEvaluation:
         The client of each batch.
     positions : sequence of (range or ndarray of int)
         The rows of each batch, as positions among those of its client.
-    product_rows : int
-        Rows of a product.
+    layers : EvaluatedLayers or None
+        What computes the outputs; None: the net's module.
+    product_rows, most_rows : int
+        Rows of a product with X, and of the largest work.
     """
 
     net_pool: NetPool
@@ -42,7 +46,9 @@ class BatchEvaluation:
     batch_sums: Callable[[Batches], np.ndarray]
     clients: Sequence[int]
     positions: Sequence[Positions]
+    layers: EvaluatedLayers | None
     product_rows: int
+    most_rows: int
 
     @property
     def cost(self) -> int:
@@ -62,16 +68,27 @@ class BatchEvaluation:
             torch.no_grad(),
         ):
             prepared, y = dataset.prepare(numbers)
-            set_state(net, self.state)
-            net._set_training(False)
-            # Copied, since an output may be a view of X, whose memory the next product uses.
-            with with_large_products(net.module_, self.product_rows):
-                outputs = [
-                    net.module_(dataset.take(prepared[start:end], memory)).clone()
-                    for start, end in cut_into_products(len(numbers), self.product_rows)
-                ]
-            batches = Batches(net, y, torch.cat(outputs), dataset.weigh(numbers), ends)
+            parts = (
+                dataset.take(prepared[start:end], memory)
+                for start, end in cut_into_products(len(numbers), self.product_rows)
+            )
+            batches = Batches(net, y, self._outputs(net, parts), dataset.weigh(numbers), ends)
             return [(value, None) for value in self.batch_sums(batches).tolist()]
+
+    def _outputs(self, net: NeuralNet, parts: Iterable[torch.Tensor]) -> torch.Tensor:
+        """Put a net into evaluation mode; return its module's output for rows of X.
+
+        A part of these is valid until the next.
+        """
+        if self.layers is not None:
+            net.criterion_.eval()  # the module is not called
+            state = {name: moved(w, net.device) for name, w in self.state.items()}
+            return torch.cat([self.layers.output(state, X, self.most_rows) for X in parts])
+        net._set_training(False)
+        set_state(net, self.state)
+        with with_large_products(net.module_, self.product_rows):
+            # Copied, since an output may be a view of X.
+            return torch.cat([net.module_(part).clone() for part in parts])
 
     def recover(
         self, run: Callable[[Work], list], error: Exception

@@ -13,11 +13,12 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from skfed.aggregation._tensors import real
+from skfed.engines._evaluated_layers import EvaluatedLayers
 from skfed.engines._layers import Layers, layers_of, row_bytes
 from skfed.engines._linear import LinearStack
 from skfed.engines._targets import Target
 from skfed.engines._vmap import BatchedModule
-from skfed.nets import State, get_state, parameter_names, set_state, to_tensors, whole
+from skfed.nets import State, get_state, moved, parameter_names, set_state, to_tensors, whole
 from skfed.utils._seeding import torch_seeded
 
 _ROWS = 8
@@ -81,6 +82,19 @@ class Probe:
         """Return the layers and the softmax of a stack of linear layers, if it is one."""
         with self._in_state(training=True):
             return layers_of(self.net.module_, self.X)
+
+    def evaluated_layers(self) -> EvaluatedLayers | None:
+        """Return the layers of the module as it is evaluated, if they give its output."""
+        with self._in_state(training=False):
+            found = layers_of(self.net.module_, self.X)
+            if found is None:
+                return None
+            layers, head = found
+            evaluated = EvaluatedLayers(layers if head is None else [*layers, head])
+            state = {name: moved(w, self.net.device) for name, w in self.states[0].items()}
+            own = evaluated.output(state, self.X, len(self.X))
+            output = self.net.module_(self.X)
+        return evaluated if _close(output, own, output.abs().max()) else None
 
     def difference(self, method: LinearStack | BatchedModule) -> str | None:
         """Return how losses and gradients of stacked clients differ from those of each alone.

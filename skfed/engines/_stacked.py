@@ -14,6 +14,7 @@ import numpy as np
 
 from skfed.engines._data import Dataset, MemoryPool
 from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
+from skfed.engines._evaluated_layers import EvaluatedLayers
 from skfed.engines._loop import evaluate_one_by_one
 from skfed.engines._low_rank import LowRankLinear, most_rows, weight_bytes
 from skfed.engines._replies import Evaluation, Updates, merge
@@ -40,6 +41,8 @@ class Plan:
     ----------
     method : LinearStack or BatchedModule
         How losses and gradients are computed.
+    evaluated_layers : EvaluatedLayers or None
+        What evaluates the module if ``method`` is a LinearStack; None: the module itself.
     random : bool
         Whether the module draws random numbers in training.
     plain_sgd : bool
@@ -53,6 +56,7 @@ class Plan:
     """
 
     method: Method
+    evaluated_layers: EvaluatedLayers | None
     random: bool
     plain_sgd: bool
     rowwise: bool
@@ -146,7 +150,9 @@ class StackedEngine:
                 batch_sums=batch_sums,
                 clients=[clients[i] for i, _ in group],
                 positions=[positions for _, positions in group],
+                layers=self.plan.evaluated_layers,
                 product_rows=self._product_rows(),
+                most_rows=self._evaluation_limit(),
             )
 
     def _totals(

@@ -1,0 +1,49 @@
+"""Stacks of linear layers as they are evaluated: on rows of many clients, all with one state."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from skfed.engines._linear import Linear, WithBuffer
+from skfed.nets import State
+from skfed.utils._large_products import fewest_rows, large_linear
+
+
+@dataclass(frozen=True)
+class EvaluatedLayers:
+    """The layers of a module in evaluation mode, without the calls of its submodules.
+
+    Parameters
+    ----------
+    layers : sequence of Linear, WithBuffer or callable
+        From the rows of X to the module's output; at least one is linear.
+    """
+
+    layers: Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
+
+    def output(self, state: State, X: torch.Tensor, most_rows: int) -> torch.Tensor:
+        """Return the module's output for rows of X; it is no view of X.
+
+        Parameters
+        ----------
+        state : dict of str to Tensor
+            Of the net, on the device of X.
+        X : Tensor of shape (n_rows, ...)
+            The rows.
+        most_rows : int
+            Rows of the largest call. They choose the library that multiplies, so that a row is
+            rounded alike in all calls.
+        """
+        h = X.flatten(1)
+        for layer in self.layers:
+            if isinstance(layer, Linear):
+                weight, *bias = (state[f"module.{name}"] for name in layer.names)
+                linear = large_linear if most_rows >= fewest_rows(weight) else F.linear
+                h = linear(h, weight, *bias)
+            elif isinstance(layer, WithBuffer):
+                h = layer.function(h, state[f"module.{layer.buffer}"])
+            else:
+                h = layer(h)
+        return h
