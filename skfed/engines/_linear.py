@@ -18,6 +18,10 @@ from skfed.engines._targets import Target, one_hot_targets, plain_targets
 from skfed.nets import State, weighed
 from skfed.utils._large_products import fewest_rows, large_linear, large_products
 
+# Overloads, since a name with several of them takes a microsecond to choose one.
+_threshold_backward = torch.ops.aten.threshold_backward.default
+_log_softmax_backward = torch.ops.aten._log_softmax_backward_data.default
+
 
 class LogitLoss(Protocol):
     """A net's loss as a function of logits (client, class, row) and targets."""
@@ -285,7 +289,7 @@ class BoundLinearStack:
                 yield layer, slope, kept[0]
                 slope = below
             elif layer is F.relu:
-                slope = torch.ops.aten.threshold_backward(slope, kept[0], 0)
+                slope = _threshold_backward(slope, kept[0], 0)
             else:
                 (slope,) = torch.autograd.grad(kept[1], kept[0], slope)
 
@@ -331,7 +335,7 @@ class CrossEntropy:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return losses and slopes."""
         log_p = torch.log_softmax(logits, 1)
-        slope = torch.ops.aten._log_softmax_backward_data(target, log_p, 1, log_p.dtype)
+        slope = _log_softmax_backward(target, log_p, 1, log_p.dtype)
         return (log_p * target).sum((1, 2)), slope
 
 

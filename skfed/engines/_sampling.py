@@ -105,9 +105,11 @@ class Draws:
         """Return which of its rows each client evaluates in a poll."""
         n_polled = self.n_polled(clients, max_samples)
         sizes = self.federation.sizes[clients]
-        drawing = np.flatnonzero(n_polled < sizes)
-        rngs = self.streams(Purpose.POLL, round, clients[drawing])
         positions: list[Positions] = [range(n) for n in sizes.tolist()]
+        drawing = np.flatnonzero(n_polled < sizes)
+        if not len(drawing):
+            return positions
+        rngs = self.streams(Purpose.POLL, round, clients[drawing])
         for i, rng in zip(drawing.tolist(), rngs, strict=True):
             positions[i] = rng.choice(sizes[i], n_polled[i], replace=False)
         return positions
@@ -198,7 +200,8 @@ def draw_rows(
     """
     if local_steps is not None:
         for step in rows:
-            step[:] = own[rng.choice(len(own), len(step), replace=False)]
+            step[:] = rng.choice(len(own), len(step), replace=False)
+        rows[:] = own[rows]
         return
     for epoch in rows.reshape(local_epochs, -1):  # a view
         used = epoch[: len(own)]

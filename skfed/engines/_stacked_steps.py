@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from skorch import NeuralNet
-from torch.nn.utils.rnn import pad_sequence
 
 from skfed.aggregation._low_rank import MemberStates
 from skfed.aggregation._scaffold import new_variate
@@ -105,18 +104,18 @@ class ChunkTraining:
                 self._graphs(memory),
             )
             rates = stack.rates(request, chunk.iterations)
-            losses: list[torch.Tensor] = []
+            sums = torch.zeros(len(self.members), dtype=torch.double, device=device)
             with torch.no_grad():
                 for steps, block in chunk.blocks():
-                    losses += stack.take_steps(block, rates[steps].tolist(), memory)
-                sums = pad_sequence(losses, batch_first=True).double().sum(0).cpu().numpy()
+                    losses = stack.take_steps(block, rates[steps].tolist(), memory)
+                    sums[: losses.shape[1]] += losses.double().sum(0)
             taken = chunk.sizes > 0
             variates = stack.variates(request, taken, rates)
             return collect(
                 replace(request, state=stack.state),
                 self.members,
                 stack.states(),
-                sums / taken.sum(0),
+                sums.cpu().numpy() / taken.sum(0),
                 chunk.sizes.sum(axis=0),
                 variates,
             )
@@ -236,10 +235,8 @@ class Stack:
             return np.full(len(iterations), float(self.net.optimizer_.param_groups[0]["lr"]))
         return np.array([rates[i][0] for i in iterations])
 
-    def take_steps(
-        self, block: Block, rates: Sequence[float], memory: Memory
-    ) -> list[torch.Tensor]:
-        """Take steps by their learning rates; return the members' losses before each."""
+    def take_steps(self, block: Block, rates: Sequence[float], memory: Memory) -> torch.Tensor:
+        """Take steps by their learning rates; return the losses (step, member) before each."""
         self._keep_first(block.rows.shape[1])
         step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
         if self.optimizer is None and not isinstance(self.bound, BoundModule):
@@ -250,10 +247,7 @@ class Stack:
             n_steps, n_members, width = block.rows.shape
             batches = self.first_layer.batches(n_steps, n_members, width)
         targets = self.bound.targets(block.targets)
-        losses = []
-        for X, target, rate in zip(batches, targets, rates, strict=True):
-            losses.append(step(X, target, rate))
-        return losses
+        return torch.stack(list(map(step, batches, targets, rates)))
 
     def _keep_first(self, n: int) -> None:
         """Leave out all but the first n members: they have taken their last step."""
