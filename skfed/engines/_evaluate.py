@@ -36,8 +36,8 @@ class BatchEvaluation:
         The rows of each batch, as positions among those of its client.
     layers : EvaluatedLayers or None
         What computes the outputs; None: the net's module.
-    product_rows, most_rows : int
-        Rows of a product with X, and of the largest work.
+    product_rows : int
+        Rows of a product.
     """
 
     net_pool: NetPool
@@ -48,7 +48,6 @@ class BatchEvaluation:
     positions: Sequence[Positions]
     layers: EvaluatedLayers | None
     product_rows: int
-    most_rows: int
 
     @property
     def cost(self) -> int:
@@ -76,19 +75,20 @@ class BatchEvaluation:
             return [(value, None) for value in self.batch_sums(batches).tolist()]
 
     def _outputs(self, net: NeuralNet, parts: Iterable[torch.Tensor]) -> torch.Tensor:
-        """Put a net into evaluation mode; return its module's output for rows of X.
+        """Return the module's output for rows of X; each part is valid until the next is taken.
 
-        A part of these is valid until the next.
+        The criterion, and the module if it is called, are put into evaluation mode.
         """
+        most_rows = 2 * self.product_rows  # the last product has fewer
         if self.layers is not None:
-            net.criterion_.eval()  # the module is not called
+            net.criterion_.eval()
             state = {name: moved(w, net.device) for name, w in self.state.items()}
-            return torch.cat([self.layers.output(state, X, self.most_rows) for X in parts])
+            return torch.cat([self.layers.output(state, X, most_rows) for X in parts])
         net._set_training(False)
         set_state(net, self.state)
-        with with_large_products(net.module_, self.product_rows):
-            # Copied, since an output may be a view of X.
-            return torch.cat([net.module_(part).clone() for part in parts])
+        with with_large_products(net.module_, most_rows):
+            # Copied, since an output may be a view of X, whose memory the next part uses.
+            return torch.cat([net.module_(X).clone() for X in parts])
 
     def recover(
         self, run: Callable[[Work], list], error: Exception

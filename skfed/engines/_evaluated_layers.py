@@ -1,11 +1,11 @@
 """Stacks of linear layers as they are evaluated: on rows of many clients, all with one state."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
 
+from skfed.engines._layers import Layers
 from skfed.engines._linear import Linear, WithBuffer
 from skfed.nets import State
 from skfed.utils._large_products import fewest_rows, large_linear
@@ -17,11 +17,11 @@ class EvaluatedLayers:
 
     Parameters
     ----------
-    layers : sequence of Linear, WithBuffer or callable
+    layers : list of Linear, WithBuffer or callable
         From the rows of X to the module's output; at least one is linear.
     """
 
-    layers: Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
+    layers: Layers
 
     def output(self, state: State, X: torch.Tensor, most_rows: int) -> torch.Tensor:
         """Return the module's output for rows of X; it is no view of X.
@@ -33,8 +33,8 @@ class EvaluatedLayers:
         X : Tensor of shape (n_rows, ...)
             The rows.
         most_rows : int
-            Rows of the largest call. They choose the library that multiplies, so that a row is
-            rounded alike in all calls.
+            Rows of the largest call, or more. The library that multiplies depends on them, not on
+            the rows of X, so that a row is rounded alike in all calls.
         """
         h = X.flatten(1)
         for layer in self.layers:

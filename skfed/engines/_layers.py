@@ -26,6 +26,11 @@ _ELEMENTWISE_FUNCTIONS = {
 _RELU = {F.relu, F.relu_, torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_}
 _FLATTEN = {torch.flatten, torch.Tensor.flatten, torch.Tensor.view, torch.Tensor.reshape}
 _WITH_BUFFER: dict[Any, Callable] = {torch.Tensor.sub: torch.sub, torch.Tensor.div: torch.div}
+# Calls without a tensor as their result, by which a module may do other things with other values.
+_READ_VALUES = {
+    torch.Tensor.__array__, torch.Tensor.item, torch.Tensor.numpy, torch.Tensor.tolist,
+    torch.Tensor.allclose, torch.Tensor.equal, torch.allclose, torch.equal,
+}  # fmt: skip
 _HEADS = {
     F.softmax, F.log_softmax, torch.softmax, torch.log_softmax, torch.Tensor.softmax,
     torch.Tensor.log_softmax,
@@ -78,14 +83,17 @@ class Call:
 
 
 class Recorder(TorchFunctionMode):
-    """Records the calls of torch functions that return a tensor, with arguments and results."""
+    """Records the calls of torch functions that return or read a tensor's values.
+
+    Calls are recorded with their arguments and results.
+    """
 
     def __init__(self):
         self.calls: list[tuple[Callable, tuple, dict, Any]] = []
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if torch.is_tensor(result):  # not a shape
+        if torch.is_tensor(result) or function in _READ_VALUES:  # not a shape
             self.calls.append((function, args, kwargs or {}, result))
         return result
 

@@ -152,7 +152,6 @@ class StackedEngine:
                 positions=[positions for _, positions in group],
                 layers=self.plan.evaluated_layers,
                 product_rows=self._product_rows(),
-                most_rows=self._evaluation_limit(),
             )
 
     def _totals(

@@ -247,7 +247,10 @@ class Stack:
             n_steps, n_members, width = block.rows.shape
             batches = self.first_layer.batches(n_steps, n_members, width)
         targets = self.bound.targets(block.targets)
-        return torch.stack(list(map(step, batches, targets, rates)))
+        losses = []
+        for X, target, rate in zip(batches, targets, rates, strict=True):
+            losses.append(step(X, target, rate))
+        return torch.stack(losses)
 
     def _keep_first(self, n: int) -> None:
         """Leave out all but the first n members: they have taken their last step."""

@@ -15,7 +15,7 @@ from skfed.nets import evaluate_net, weighed, weighted_mean
 class Batches:
     """Batches of several clients' rows, one after the other, and the net's output for all."""
 
-    net: NeuralNet  # in evaluation mode
+    net: NeuralNet  # its criterion in evaluation mode; its module may have another state
     y: torch.Tensor  # of the rows, one after the other, as output
     output: torch.Tensor  # of the module
     weights: torch.Tensor | None  # of the rows

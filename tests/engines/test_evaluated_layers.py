@@ -48,7 +48,7 @@ def layers_of(module, X):
 def test_the_output_is_that_of_the_evaluated_module(family):
     torch.manual_seed(0)
     module, X = STACKS[family](5, 3), torch.randn(8, 5)
-    layers, _ = layers_of(module, X)
+    layers, _ = layers_of(module, X.clone())  # which a module may change
     for buffer in module.buffers():
         nn.init.uniform_(buffer, 1, 2)
     estimator = net(module).initialize()
@@ -73,6 +73,31 @@ def test_other_modules_are_called(family):
     assert layers is None
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda X: np.isnan(np.asarray(X)).any(),
+        lambda X: np.isnan(X.numpy()).any(),
+        lambda X: max(X.flatten().tolist()) > 100,
+        lambda X: X[:1, :1].item() > 100,
+        lambda X: torch.equal(X, X - 1),
+        lambda X: torch.allclose(X, torch.zeros(())),
+    ],
+    ids=["array", "numpy", "tolist", "item", "equal", "allclose"],
+)
+def test_a_module_that_reads_values_is_called(read):
+    """It may refuse a client's rows."""
+
+    class Reading(nn.Linear):
+        def forward(self, X):
+            if read(X):
+                raise ValueError("these rows")
+            return super().forward(X)
+
+    layers, _ = layers_of(Reading(5, 3), torch.randn(8, 5))
+    assert layers is None
+
+
 @pytest.mark.parametrize("most_rows", [39, 40])
 def test_rows_are_multiplied_alike_however_many_there_are(monkeypatch, most_rows):
     """The library is that of the largest call."""
@@ -92,19 +117,24 @@ def test_rows_are_multiplied_alike_however_many_there_are(monkeypatch, most_rows
     assert taken == ([1, 30] if most_rows == 40 else [])
 
 
+@pytest.mark.parametrize("memory_budget", [None, 8000])
 @pytest.mark.parametrize("family", ["user-written", "in place", "other when evaluated"])
-def test_selection_by_polls_is_that_of_the_loop(blobs, monkeypatch, family):
+def test_selection_by_polls_is_that_of_the_loop(blobs, monkeypatch, family, memory_budget):
     n_rows = []
     output = EvaluatedLayers.output
 
     def noted(self, state, X, most_rows):
+        assert len(X) <= most_rows
         n_rows.append(len(X))
         return output(self, state, X, most_rows)
 
     monkeypatch.setattr(EvaluatedLayers, "output", noted)
+    params = {} if memory_budget is None else {"memory_budget": memory_budget}
     module = STACKS[family](blobs[0].shape[1], 3)
-    models = both(blobs, net(module), selector=PowerOfChoice(4, 2))
+    models = both(blobs, net(module), selector=PowerOfChoice(4, 2), **params)
     assert_same(*models, atol=1e-6)
     rows_of_the_probe, *rows_of_rounds = n_rows
     assert rows_of_the_probe == 8
-    assert rows_of_rounds == models[1].history_["samples_evaluated"].tolist()
+    polled = models[1].history_["samples_evaluated"]
+    assert sum(rows_of_rounds) == polled.sum()
+    assert (len(rows_of_rounds) == len(polled)) == (memory_budget is None)
