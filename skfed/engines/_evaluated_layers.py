@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from skfed.engines._layers import Layers
 from skfed.engines._linear import Linear, WithBuffer
 from skfed.nets import State
-from skfed.utils._large_products import fewest_rows, large_linear
+from skfed.utils._large_products import fewest_rows, large_linear_of_rows
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class EvaluatedLayers:
         for layer in self.layers:
             if isinstance(layer, Linear):
                 weight, *bias = (state[f"module.{name}"] for name in layer.names)
-                linear = large_linear if most_rows >= fewest_rows(weight) else F.linear
+                linear = large_linear_of_rows if most_rows >= fewest_rows(weight) else F.linear
                 h = linear(h, weight, *bias)
             elif isinstance(layer, WithBuffer):
                 h = layer.function(h, state[f"module.{layer.buffer}"])

@@ -18,7 +18,7 @@ from skfed.engines._data import Memory
 from skfed.engines._linear import BoundLinear, Linear, LinearStack
 from skfed.engines._requests import TrainRequest
 from skfed.nets import State
-from skfed.utils._large_products import fewest_rows, large_linear
+from skfed.utils._large_products import fewest_rows, large_linear_of_rows
 
 _FEWEST_INPUTS = 256  # with fewer, the weights of a client take little time
 _DTYPES = torch.float32, torch.float64
@@ -119,7 +119,7 @@ class LowRankLinear(BoundLinear):
             fill(part, self.rows[part])
             rows, outputs = self.rows[part].flatten(0, 1), self.outputs[part].flatten(0, 1)
             if len(rows) >= fewest_rows(self.w):
-                outputs.copy_(large_linear(rows, self.w, self.b))
+                outputs.copy_(large_linear_of_rows(rows, self.w, self.b))
             elif self.b is None:
                 torch.mm(rows, w_t, out=outputs)
             else:

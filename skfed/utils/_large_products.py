@@ -20,6 +20,7 @@ from skfed.utils._processor import capabilities, is_made_by
 # A call of oneDNN takes as long as a million multiplications.
 _FEWEST_MULTIPLICATIONS = 2_000_000
 _FEWEST_ROWS = 32  # with fewer, MKL is as fast
+_ROWS_STEP = 64  # the rows of a call, where they are any number, are a multiple of it
 # x @ w.T + bias, which code made by torch.compile calls as well; there is no public name for it.
 _LINEAR = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _PLAIN = {torch.Tensor, nn.Parameter}  # types of tensors without code of their own
@@ -64,6 +65,25 @@ def large_linear(
     return _LINEAR.default(input, weight, bias, "none", [], "")
 
 
+def large_linear_of_rows(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return ``large_linear`` of any number of rows, with the same bits, by calls of few shapes.
+
+    oneDNN compiles code for each shape that is new, which takes longer than most products, and
+    keeps half a megabyte of it.
+    """
+    n_rows = len(input)
+    whole = n_rows - n_rows % _ROWS_STEP
+    if whole in (0, n_rows):
+        return large_linear(input, weight, bias)
+    output = input.new_empty(n_rows, len(weight))
+    output[:whole] = large_linear(input[:whole], weight, bias)
+    # Some rows a second time, since a call of the others alone would have one of many shapes.
+    output[whole:] = large_linear(input[-_ROWS_STEP:], weight, bias)[whole - n_rows :]
+    return output
+
+
 def large_products(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return each of inputs (n, m, k) times the transpose of its weight, of (n, p, k)."""
     products = inputs.new_empty((*inputs.shape[:2], weights.shape[1]))
@@ -102,7 +122,7 @@ class _LargeLayers(TorchFunctionMode):
         if func is F.linear and _can_replace(*args, **kwargs):
             weight = kwargs["weight"] if "weight" in kwargs else args[1]
             if self.n_rows >= fewest_rows(weight):
-                return large_linear(*args, **kwargs)
+                return large_linear_of_rows(*args, **kwargs)
         return func(*args, **kwargs)
 
 

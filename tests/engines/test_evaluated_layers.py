@@ -108,7 +108,7 @@ def test_rows_are_multiplied_alike_however_many_there_are(monkeypatch, most_rows
         return nn.functional.linear(*of)
 
     monkeypatch.setattr(_evaluated_layers, "fewest_rows", lambda weight: 40)
-    monkeypatch.setattr(_evaluated_layers, "large_linear", large_linear)
+    monkeypatch.setattr(_evaluated_layers, "large_linear_of_rows", large_linear)
     layers = EvaluatedLayers([Linear("weight", None)])
     state = {"module.weight": torch.eye(3)}
     for n_rows in (1, 30):

@@ -55,12 +55,24 @@ def test_no_product_is_large_where_mkl_is_as_fast(monkeypatch):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("shape", [(64, 784), (6, 43), (30, 64), (500, 100)])
+@pytest.mark.parametrize("n_rows", [33, 64, 65, 100, 128, 191, 700])
+def test_any_number_of_rows_is_a_few_shapes_with_the_same_bits(calls, shape, n_rows):
+    torch.manual_seed(0)
+    weight, X = torch.randn(shape), torch.randn(n_rows, shape[1])
+    for bias in (None, torch.randn(len(weight))):
+        found = _large_products.large_linear_of_rows(X, weight, bias)
+        assert found.equal(large_linear(X, weight, bias))
+    assert all(n % 64 == 0 or n < 64 for n, *_ in calls)
+
+
+@torch.no_grad()
 def test_a_large_layer_rounds_a_row_alike_in_each_batch(calls, module):
     """Also in the last, which may have few rows. MKL, which computes small layers, may not."""
     X, large = torch.randn(100, 1000), module[0]
     with with_large_products(module, 90):
         whole, last = large(X), large(X[90:])
-    assert calls == [(100, 1000, 50), (10, 1000, 50)]
+    assert calls == [(64, 1000, 50), (64, 1000, 50), (10, 1000, 50)]
     assert torch.equal(last, whole[90:])
 
 
@@ -123,7 +135,7 @@ def test_large_layers_of_a_module_are_evaluated_by_onednn(calls, module):
         with with_large_products(module, len(X)):
             found = module(X)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    assert calls == [(100, 1000, 50)]
+    assert calls == [(64, 1000, 50), (64, 1000, 50)]
 
 
 @torch.no_grad()
@@ -132,7 +144,7 @@ def test_arguments_by_name(calls, module):
     with with_large_products(layer, len(X)):
         found = F.linear(input=X, weight=layer.weight, bias=layer.bias)
     torch.testing.assert_close(found, layer(X), rtol=0, atol=1e-5)
-    assert calls == [(100, 1000, 50)]
+    assert calls == [(64, 1000, 50), (64, 1000, 50)]
 
 
 class _Own(torch.Tensor):
@@ -208,7 +220,7 @@ def test_predictions_and_validation(calls, module):
     net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, iterator_valid__batch_size=300)
     model = FederatedClassifier(net, n_rounds=1, random_state=0, engine="loop")
     model.fit(X, y, clients=y, X_val=X[:200], y_val=y[:200])
-    assert calls == [(200, 1000, 50)]
+    assert calls == [(192, 1000, 50), (64, 1000, 50)]
     by_hand = model.net_.module_(torch.from_numpy(X)).softmax(1)
     np.testing.assert_allclose(model.predict_proba(X), by_hand.detach(), atol=1e-5)
-    assert calls[1:] == [(300, 1000, 50)]
+    assert calls[2:] == [(256, 1000, 50), (64, 1000, 50)]
