@@ -70,8 +70,8 @@ def large_linear_of_rows(
 ) -> torch.Tensor:
     """Return ``large_linear`` of any number of rows, with the same bits, by calls of few shapes.
 
-    oneDNN compiles code for each shape that is new, which takes longer than most products, and
-    keeps half a megabyte of it.
+    oneDNN compiles code for each new shape, which takes longer than most products, and keeps the
+    code of many shapes in memory.
     """
     n_rows = len(input)
     whole = n_rows - n_rows % _ROWS_STEP
