@@ -83,9 +83,9 @@ class Call:
 
 
 class Recorder(TorchFunctionMode):
-    """Records the calls of torch functions that return or read a tensor's values.
+    """Records the calls of torch functions that return a tensor or read its values.
 
-    Calls are recorded with their arguments and results.
+    Each is recorded with its arguments and its result.
     """
 
     def __init__(self):

