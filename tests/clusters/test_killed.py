@@ -34,12 +34,15 @@ def deadly():
 
 
 def ambushed(flag):
-    """Return modules that kill their process once, where there is a file, unless it is this one."""
+    """Return modules that kill their process once, where there is a file, unless it is this one.
+
+    They have more than linear layers: the forward of linear layers alone is not called in polls.
+    """
     path, spared = str(flag), os.getpid()
 
     class Ambushed(nn.Sequential):
         def __init__(self):
-            super().__init__(nn.Linear(5, 3))
+            super().__init__(nn.Linear(5, 3), nn.LayerNorm(3))
 
         def forward(self, X):
             if os.getpid() != spared and os.path.exists(path):
