@@ -38,6 +38,8 @@ class BatchEvaluation:
         What computes the outputs; None: the net's module.
     product_rows : int
         Rows of a product.
+    most_rows : int
+        Rows of the largest product of the whole poll, or more; see ``EvaluatedLayers.output``.
     """
 
     net_pool: NetPool
@@ -48,6 +50,7 @@ class BatchEvaluation:
     positions: Sequence[Positions]
     layers: EvaluatedLayers | None
     product_rows: int
+    most_rows: int
 
     @property
     def cost(self) -> int:
@@ -79,14 +82,13 @@ class BatchEvaluation:
 
         The criterion, and the module if it is called, are put into evaluation mode.
         """
-        most_rows = 2 * self.product_rows  # the last product has fewer
         if self.layers is not None:
             net.criterion_.eval()
             state = {name: moved(w, net.device) for name, w in self.state.items()}
-            return torch.cat([self.layers.output(state, X, most_rows) for X in parts])
+            return torch.cat([self.layers.output(state, X, self.most_rows) for X in parts])
         net._set_training(False)
         set_state(net, self.state)
-        with with_large_products(net.module_, most_rows):
+        with with_large_products(net.module_, self.most_rows):
             # Copied, since an output may be a view of X, whose memory the next part uses.
             return torch.cat([net.module_(X).clone() for X in parts])
 

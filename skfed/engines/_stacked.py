@@ -142,6 +142,8 @@ class StackedEngine:
     ) -> Iterator[BatchEvaluation]:
         """Yield the works of a poll."""
         clients = request.clients.tolist()
+        n_rows = sum(len(positions) for _, positions in batches)
+        product_rows = self._product_rows()
         for group in group_batches(batches, self._evaluation_limit()):
             yield BatchEvaluation(
                 net_pool=self.net_pool,
@@ -151,7 +153,8 @@ class StackedEngine:
                 clients=[clients[i] for i, _ in group],
                 positions=[positions for _, positions in group],
                 layers=self.plan.evaluated_layers,
-                product_rows=self._product_rows(),
+                product_rows=product_rows,
+                most_rows=min(n_rows, 2 * product_rows),  # the last product has fewer than twice
             )
 
     def _totals(

@@ -106,6 +106,15 @@ def test_polls(shapes, engine):
     assert {(n, 400, 100) for n in rows} <= set(shapes)
 
 
+@pytest.mark.parametrize(("n_rows", "is_large"), [(190, False), (1900, True)])
+def test_the_library_of_a_poll_is_that_of_all_its_rows(shapes, n_rows, is_large):
+    """1,667 rows are large; a poll has products of some 1,600."""
+    data = make_data([n_rows - 60, 60])
+    settings = {"module": lambda: nn.Linear(400, 3), "selector": PowerOfChoice(2, 1)}
+    fit(data, "stacked", n_rounds=1, local_steps=1, **settings)
+    assert bool(shapes) == is_large
+
+
 def fit_with_jobs(n_jobs):
     data = make_data([130, 64, 40, 200, 64, 70])
     selector = PowerOfChoice(d=5, clients_per_round=4)
