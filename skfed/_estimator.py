@@ -28,7 +28,7 @@ from skfed.checkpoint._save import (
 from skfed.checkpoint._state import warn_of_lost_state
 from skfed.devices import BaseDevices
 from skfed.engines import Draws, make_engine
-from skfed.nets import LINEAR_ATTRIBUTES, NetPool, batch_size, cast
+from skfed.nets import LINEAR_ATTRIBUTES, NetPool, batch_size, cast, standardize_layers
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
@@ -40,7 +40,14 @@ from skfed.server._fitting import (
     reset_on_failure,
     snapshot_attributes,
 )
-from skfed.server._standardize import standardize
+from skfed.server._standardize import (
+    LocalStatistics,
+    RateLimits,
+    Wanted,
+    is_renewable,
+    start_fit,
+    warn_of_large_values,
+)
 from skfed.server._state import ServerState
 from skfed.server._validation import Validation, make_validation
 from skfed.server._warm_start import has_more_rounds, new_state, resumed_state
@@ -213,11 +220,14 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             server = self._server_state(data.X, resume)
             if resume and not has_more_rounds(server, self.n_rounds):
                 return self
-            validation = self._validation(data, server, X_val, y_val, clients_val)
-            arrays = data.arrays() | {"classes": getattr(self, "classes_", None)}
-            if validation is not None:
-                arrays["X_val"], arrays["y_val"] = validation.rows
+            held_out = self._held_out(X_val, y_val, clients_val)
+            arrays = data.arrays() | {"classes": getattr(self, "classes_", None)} | held_out
+            n_before = server.round
             with open_run(type(self), self.get_params(), server, data.federation, arrays) as run:
+                if server.round == n_before:  # else a run is resumed, which has begun so
+                    self._start_fit(server, data)
+                self._set_target_scale(server)
+                validation = self._validation(data, server, held_out)
                 callbacks = self._sklearn_callbacks(task, server, data)
                 self._train(server, data, self.n_rounds, validation, [callbacks], run)
         return self
@@ -291,6 +301,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             data = self._training_data(X, y, clients, sample_weight, not resume, classes)
             server = self._server_state(data.X, resume)
             server.stopped = 0  # also after a callback has stopped a fit
+            self._start_fit(server, data, accumulate=True)
+            self._set_target_scale(server)
             self._train(server, data, server.round + 1)
         return self
 
@@ -329,12 +341,34 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         X = np.zeros((1, *self._sample_shape), dtype=np.int64)
         return new_state(self._problem, self.estimator, X, seed)
 
-    def _validation(
-        self, data: TrainingData, server: ServerState, X_val, y_val, clients_val
-    ) -> Validation | None:
-        """Return the validation of the global model, None without validation data."""
+    def _wanted(self, server: ServerState) -> Wanted:
+        """Return what the start of a fit needs of clients."""
+        net = server.net
+        is_set = bool(standardize_layers(net)) and (not server.round or is_renewable(net))
+        return Wanted(columns=is_set and self.update_privacy is None)
+
+    def _start_fit(self, server: ServerState, data: TrainingData, accumulate: bool = False) -> None:
+        """Ask clients for what the fit begins with, which its first round is charged for."""
+        source = LocalStatistics(data.X, data.y, data.weights, data.federation)
+        server.first_exchanges = self._problem.first_exchanges(data.federation)
+        server.guess_loss = self._problem.loss_of_guess(server.net)
+        start_fit(
+            *(server, data.federation, source, self._wanted(server)),
+            shape=data.X.shape[1:],
+            dtype=data.X.dtype,
+            accumulate=accumulate,
+        )
+        is_private = self.update_privacy is not None
+        if is_private and not server.round and standardize_layers(server.net):
+            warn_of_large_values(data.X)
+
+    def _set_target_scale(self, server: ServerState) -> None:
+        """Set how targets are standardised, if they are."""
+
+    def _held_out(self, X_val, y_val, clients_val) -> dict[str, Any]:
+        """Return the validated validation data by name; empty without."""
         if X_val is None and y_val is None and clients_val is None:
-            return None
+            return {}
         if X_val is None or y_val is None:
             raise ValueError("X_val and y_val go together: pass both or neither.")
         with naming("X_val", "y_val"):
@@ -344,8 +378,16 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             )
             self._check_sample_shape(X_val, "X_val")
             y_val = self._problem.encode(y_val, "y_val")
-        held_out, names = (X_val, y_val, clients_val), getattr(self, "feature_names_in_", None)
-        return make_validation(vars(self), server, self._problem, data, held_out, names)
+        return {"X_val": X_val, "y_val": y_val, "clients_val": clients_val}
+
+    def _validation(
+        self, data: TrainingData, server: ServerState, held_out: dict[str, Any]
+    ) -> Validation | None:
+        """Return the validation of the global model, None without validation data."""
+        if not held_out:
+            return None
+        rows, names = tuple(held_out.values()), getattr(self, "feature_names_in_", None)
+        return make_validation(vars(self), server, self._problem, data, rows, names)
 
     def _sklearn_callbacks(
         self, task: dict[str, Any], server: ServerState, data: TrainingData
@@ -368,9 +410,6 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         """Run rounds until ``until`` are finished, and set the fitted attributes."""
         X = cast(server.net, data.X)
         y = self._problem.for_criterion(server.net, X, data.y)
-        if not server.round:
-            standardize(server, data.federation, X, private=self.update_privacy is not None)
-            server.first_exchanges += self._problem.first_exchanges(data.federation)
         net_pool = NetPool(server.net, X[:1])
         draws = Draws(data.federation, server.seed, batch_size(server.net))
         engine, self.engine_ = make_engine(
@@ -385,6 +424,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
                     until=until,
                     train=(X, y),
                     validation=validation,
+                    limits=self._rate_limits(server, data),
                     callbacks=callbacks,
                     run=run,
                     estimator=self,
@@ -393,6 +433,13 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
                 rounds.run()
         finally:
             self._set_fitted(server, data.federation)
+
+    def _rate_limits(self, server: ServerState, data: TrainingData) -> RateLimits | None:
+        """Return the limits of clients' rates, where the rate is that of the priority clients."""
+        if server.rate is None or self.update_privacy is not None:
+            return None
+        source = LocalStatistics(data.X, data.y, data.weights, data.federation)
+        return RateLimits(source, server.net)
 
     def _set_fitted(self, server: ServerState, federation: Federation) -> None:
         """Set the fitted attributes from the finished rounds."""

@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from skorch import NeuralNet
+from torch import nn
 
 from skfed._federation import Federation
 from skfed.engines import row_weights
@@ -23,7 +24,6 @@ from skfed.nets import (
     output_of,
 )
 from skfed.server._exchange import Exchange, statistics_exchange
-from skfed.server._standardize import moments_exchange
 from skfed.utils._checks import naming, numbers
 
 
@@ -69,8 +69,12 @@ class Problem(ABC):
         return None if sample_weight is None else row_weights(sample_weight, X, federation)
 
     def first_exchanges(self, federation: Federation) -> list[Exchange]:
-        """Return the exchanges before round 0 that the row weights need."""
+        """Return the exchanges before a fit's first round that the row weights need."""
         return []
+
+    def loss_of_guess(self, net: NeuralNet) -> float | None:
+        """Return a loss that a model without columns does not exceed, where it is known."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,11 @@ class Classification(Problem):
         replied = np.ones(len(clients), dtype=bool)
         return [statistics_exchange(clients, replied, len(self.classes))]
 
+    def loss_of_guess(self, net):
+        # That of equal probabilities, whatever the weights of rows and classes.
+        of_classes = isinstance(net.criterion_, nn.CrossEntropyLoss | nn.NLLLoss)
+        return math.log(len(self.classes)) if of_classes else None
+
     def _class_weights(self, y: np.ndarray, federation: Federation) -> np.ndarray:
         """Return the weight of each class."""
         if isinstance(self.class_weight, Mapping):
@@ -208,7 +217,7 @@ class Regression(Problem):
                 f"{name} has targets of shape {y.shape[1:]}, but those of fit have shape "
                 f"{self.target_shape}."
             )
-        return self.standardize(y.reshape(len(y), -1))
+        return y.reshape(len(y), -1)
 
     def standardize(self, y: np.ndarray) -> np.ndarray:
         """Return targets of shape (n_samples, n_targets) as the net learns them."""
@@ -217,9 +226,6 @@ class Regression(Problem):
     def in_units(self, outputs: np.ndarray) -> np.ndarray:
         """Return what the net predicts, of that shape, in units of y."""
         return outputs if self.mean is None else outputs * self.scale + self.mean
-
-    def first_exchanges(self, federation):
-        return [] if self.mean is None else [moments_exchange(federation, len(self.mean))]
 
     def linear_attributes(self, net):
         found = super().linear_attributes(net)
@@ -239,7 +245,7 @@ class Regression(Problem):
         output = output_of(net, X[:1])
         dtype = str(output.dtype).removeprefix("torch.")
         with naming("y"), np.errstate(over="ignore"):
-            y = y.astype(dtype)
+            y = self.standardize(y).astype(dtype)
         if not np.isfinite(y).all():
             raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
         return y.reshape(len(y), *output.shape[1:])

@@ -1,6 +1,7 @@
 """The federated regressor."""
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -9,7 +10,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skfed._estimator import BaseFederated
 from skfed._problem import Regression
 from skfed.nets import predict
-from skfed.server._standardize import client_moments, pooled_scale
 from skfed.server._validation import rows_to_score
 from skfed.utils._checks import naming
 
@@ -176,17 +176,20 @@ feature_names_in_
         mean, scale = (getattr(self, f"target_{name}_", None) for name in ("mean", "scale"))
         return Regression(self._target_shape, mean, scale)
 
-    def _training_data(self, X, y, clients, sample_weight, reset, classes=None):
-        data = super()._training_data(X, y, clients, sample_weight, reset, classes)
-        if not (reset and self.standardize_targets):
-            return data
-        federation = data.federation
-        moments = [
-            client_moments(data.y, federation.rows(k))
-            for k in np.flatnonzero(federation.priority).tolist()
-        ]
-        self.target_mean_, self.target_scale_ = pooled_scale(federation, moments)
-        return replace(data, y=self._problem.standardize(data.y))
+    def _wanted(self, server):
+        is_default, is_private = self.estimator is None, self.update_privacy is not None
+        targets: Literal["scale", "start"] | None = "start" if is_default else None
+        if self.standardize_targets and (is_default or not server.round):
+            targets = "scale"
+        rate: Literal["safe", "own"] | None = None
+        if is_default and self.lr_schedule is None:
+            rate = "own" if is_private else "safe"
+        targets = None if is_private else targets
+        return replace(super()._wanted(server), targets=targets, rate=rate)
+
+    def _set_target_scale(self, server):
+        if server.target_scale is not None:
+            self.target_mean_, self.target_scale_ = map(np.array, server.target_scale)
 
     def partial_fit(self, X, y, clients=None, sample_weight=None):
         """Train for one more round, from the current model.

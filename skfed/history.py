@@ -192,7 +192,7 @@ def _slowest(exchanges: Sequence[Exchange]) -> list[int]:
 
 def to_record(row: Row) -> Row:
     """Return the columns of a row as a new dict."""
-    return {name: value for name, value in row.items() if name != "exchanges"}
+    return {name: value for name, value in row.items() if name not in ("exchanges", "losses")}
 
 
 def to_frame(rows: list[Row]) -> pd.DataFrame:

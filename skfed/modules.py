@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,17 +19,30 @@ __all__ = [
 
 
 class Standardize(nn.Module):
-    """Subtract a mean from each column and divide by its standard deviation.
+    """Subtract a mean from each column and divide by its scale.
 
     It has to be the first layer of a module. Before the first round, each priority client sends
-    the mean and the variance of its columns, which are charged to that round. The pooled values are
-    the buffers ``mean`` and ``scale``, which are not trained. With ``update_privacy`` clients do
-    not send them, and the layer returns X unchanged.
+    the mean, the variance and the largest deviation from the mean of its columns, which are charged
+    to that round. The pooled values give the buffers ``mean`` and ``scale``, which are not trained.
+    A column's scale is its standard deviation, but at least a tenth of its largest deviation, so
+    that no value of a rare flag or of a heavy tail is above 10; of a constant column it is 1. With
+    ``update_privacy`` clients do not send them, and the layer returns X unchanged.
+
+    A column whose mean is more than 4,096 times its scale (a year in milliseconds, an id) would
+    lose its digits when it is cast to the dtype of the module. Its mean is subtracted in the dtype
+    of X before that, by the estimator; it is in ``shift``.
 
     Parameters
     ----------
     n_features : int
         Number of values in a sample; samples of more dimensions (images) are flattened.
+
+    Attributes
+    ----------
+    mean, scale : Tensor of shape (n_features,)
+        What is subtracted from a column, and by what it is then divided.
+    shift : ndarray of shape (n_features,) or None
+        What was subtracted from X before ``forward`` gets it; None: nothing.
 
     Examples
     --------
@@ -41,6 +55,7 @@ class Standardize(nn.Module):
 
     mean: torch.Tensor
     scale: torch.Tensor
+    shift: np.ndarray | None = None
 
     def __init__(self, n_features: int):
         super().__init__()
@@ -51,8 +66,13 @@ class Standardize(nn.Module):
         """Map samples (n_samples, ...) to standardised ones (n_samples, n_features)."""
         return (X.flatten(1) - self.mean) / self.scale
 
+    def in_units(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean and scale in units of X, as float64; the mean has ``shift`` in it."""
+        mean, scale = self.mean.double(), self.scale.double()
+        return mean if self.shift is None else mean + torch.from_numpy(self.shift).to(mean), scale
 
-class _ZeroLinear(nn.Module):
+
+class LinearModel(nn.Module):
     """One linear layer, zero-initialised, optionally after :class:`Standardize`."""
 
     def __init__(self, n_features: int, n_outputs: int, standardize: bool):
@@ -70,12 +90,13 @@ class _ZeroLinear(nn.Module):
         """Return weights (n_outputs, n_features) and intercepts (n_outputs,), in units of X."""
         weight, bias = self.linear.weight.double(), self.linear.bias.double()
         if isinstance(self.standardize, Standardize):
-            weight = weight / self.standardize.scale
-            bias = bias - weight @ self.standardize.mean.double()
+            mean, scale = self.standardize.in_units()
+            weight = weight / scale
+            bias = bias - weight @ mean
         return weight, bias
 
 
-class SoftmaxRegression(_ZeroLinear):
+class SoftmaxRegression(LinearModel):
     """One linear layer, zero-initialised: multinomial logistic regression.
 
     It maps samples (n_samples, ...) to logits (n_samples, n_classes).
@@ -94,7 +115,7 @@ class SoftmaxRegression(_ZeroLinear):
         super().__init__(n_features, n_classes, standardize)
 
 
-class LinearRegression(_ZeroLinear):
+class LinearRegression(LinearModel):
     """One linear layer, zero-initialised: least squares.
 
     It maps samples (n_samples, ...) to predictions (n_samples, n_targets).

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from skorch.history import History
 
 from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
-from skfed.nets import State, get_state, set_state
-from skfed.server._divergence import in_doubt
-from skfed.server._state import ServerState
+from skfed.nets import State, get_state, set_shift, set_state, shift_of
+from skfed.server._moments import Pooled
+from skfed.server._state import Best, ServerState
 from skfed.utils._files import checksum
 
 
@@ -33,6 +34,11 @@ _FIELDS = {
     "private_rounds": _Field(tuple, tuple),
     "stopped": _Field(int, int),
     "proven": _Field(dict | None, lambda: None),
+    "best": _Field(tuple | None, lambda: None),  # of "proven": its loss, round and name
+    "columns": _Field(tuple | None, lambda: None),  # the moments of X
+    "shift": _Field(np.ndarray | None, lambda: None),
+    "rate": _Field(float | None, lambda: None),
+    "guess_loss": _Field(float | None, lambda: None),
     "net_history": _Field(list, list),
     "net_rates": _Field(list | None, lambda: None),  # None: those of the new net
     "callbacks": _Field(dict | None, lambda: None),
@@ -57,8 +63,13 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
         },
         "private_rounds": server.private_rounds,
         "stopped": server.stopped,
-        # It would double the file, and only a fit that diverges uses it.
-        "proven": server.last_finite if in_doubt(server.rows) else None,
+        # A fit that diverges later has to keep the same model as without the interruption.
+        "proven": server.best and server.best.state,
+        "best": server.best and (server.best.loss, server.best.round, server.best.name),
+        "columns": server.columns and tuple(server.columns),
+        "shift": shift_of(server.net),
+        "rate": server.rate,
+        "guess_loss": server.guess_loss,
         "net_history": server.net.history.to_list(),
         "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
         "callbacks": server.current_callback_state(),
@@ -78,6 +89,7 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         pairs = list(zip(groups, rates, strict=True))
         messages, logged = _messages(state["messages"]), set(state["told"])
         variate, variates = state["variates"]
+        best, columns = _best(state), _columns(state["columns"], state["shift"])
         set_state(server.net, state["model"])
         for group, one in pairs:
             group.update(one)
@@ -88,10 +100,32 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         server.variate, server.variates = variate, variates
         server.messages, server.private_rounds = messages, state["private_rounds"]
         server.stopped, server.callback_state = state["stopped"], state["callbacks"]
-        server.last_finite, server.target_scale = state["proven"], state["target_scale"]
+        server.best, server.columns = best, columns
+        server.target_scale, server.rate = state["target_scale"], state["rate"]
+        server.guess_loss = state["guess_loss"]
+        set_shift(server.net, state["shift"])
         server.succeeded = True  # only such a state is written
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"it holds no valid state: {error!r}") from error
+
+
+def _best(state: dict[str, Any]) -> Best | None:
+    """Return the model of the lowest loss; in a file of an older format it has none."""
+    if state["best"] is None or state["proven"] is None:
+        return None
+    loss, t, name = state["best"]
+    return Best(float(loss), int(t), state["proven"], str(name))
+
+
+def _columns(saved: tuple | None, shift: np.ndarray | None) -> Pooled | None:
+    """Return the moments of X, after a check of their shapes."""
+    if saved is None:
+        return None
+    columns = Pooled(*saved)
+    arrays = [*columns[1:], *([] if shift is None else [shift])]
+    if len({np.shape(array) for array in arrays}) != 1:
+        raise TypeError("columns")
+    return columns
 
 
 def _messages(counts: dict[tuple[bytes, str, float], int]) -> dict[bytes, Any]:

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from skorch import NeuralNet
+from skorch.callbacks import GradientNormClipping
 
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._replies import Evaluation, Updates, collect, merge
-from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
+from skfed.engines._requests import EvaluateRequest, TrainRequest
 from skfed.engines._sampling import (
     Draws,
     Minibatches,
@@ -169,8 +170,11 @@ class ClientTraining:
             set_state(net, request.state)
             net.initialize_optimizer()
             net.history.clear()
-            with _corrected(net, request.state, training.proximal_mu, correction):
-                losses, rates, n_samples = self._take_steps(net, training, load)
+            with (
+                _corrected(net, request.state, training.proximal_mu, correction),
+                _clipped(net, training.max_norm),
+            ):
+                losses, rates, n_samples = self._take_steps(net, load)
             trained = get_state(net)
             variate = None
             if correction is not None:
@@ -179,11 +183,11 @@ class ClientTraining:
             stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
             return Trained(stack, np.array([np.mean(losses)]), np.array([n_samples]), variate)
 
-    def _take_steps(
-        self, net: NeuralNet, training: LocalTraining, load: Load
-    ) -> tuple[list[float], list[Rates], int]:
+    def _take_steps(self, net: NeuralNet, load: Load) -> tuple[list[float], list[Rates], int]:
         """Take the local steps; return the loss and learning rates of each, and the rows seen."""
         dataset, (own,) = load(self.clients)
+        rates_of_steps, factors = self.request.training.rates, self.request.rate_factors
+        factor = 1.0 if factors is None else float(factors[0])
         X, y = to_tensors(net, dataset.X[own], dataset.y[own])
         weights = dataset.weigh(own)
         if weights is not None:
@@ -192,7 +196,7 @@ class ClientTraining:
         net.notify("on_epoch_begin", dataset_train=None, dataset_valid=None)
         losses, rates, n_samples = [], [], 0
         for iteration, positions in self.draw():
-            rates.append(_set_rates(net, training.rates, iteration))
+            rates.append(_set_rates(net, rates_of_steps, iteration, factor))
             rows = torch.from_numpy(positions).to(y.device)
             with weighed(net, None if weights is None else weights[rows]):
                 losses.append(_train_step(net, (X.index_select(0, rows), y.index_select(0, rows))))
@@ -294,12 +298,14 @@ def _train_step(net: NeuralNet, batch: tuple[torch.Tensor, torch.Tensor]) -> flo
     return loss
 
 
-def _set_rates(net: NeuralNet, rates: Sequence[Rates] | None, iteration: int) -> Rates:
+def _set_rates(
+    net: NeuralNet, rates: Sequence[Rates] | None, iteration: int, factor: float
+) -> Rates:
     """Set the learning rate of each parameter group in an iteration, and return them."""
     groups = net.optimizer_.param_groups
     if rates is not None:
         for group, rate in zip(groups, rates[iteration], strict=True):
-            group["lr"] = rate
+            group["lr"] = rate * factor
     return tuple(float(group["lr"]) for group in groups)
 
 
@@ -307,6 +313,20 @@ def _distances(net: NeuralNet, rates: Sequence[Rates]) -> dict[str, float]:
     """Return the sum of the learning rates of each trained parameter, those of its group."""
     sums = np.sum(rates, axis=0)
     return {name: float(sums[group]) for name, group in group_of_parameters(net).items()}
+
+
+@contextmanager
+def _clipped(net: NeuralNet, max_norm: float | None) -> Iterator[None]:
+    """Clip the norm of all gradients of a step together, after other terms were added."""
+    if max_norm is None:
+        yield
+        return
+    before = net.callbacks_
+    net.callbacks_ = [*before, ("clip", GradientNormClipping(max_norm).initialize())]
+    try:
+        yield
+    finally:
+        net.callbacks_ = before
 
 
 @contextmanager

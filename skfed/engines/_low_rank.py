@@ -41,6 +41,8 @@ def most_rows(method: object, request: TrainRequest, plain_sgd: bool) -> int:
     """
     if not isinstance(method, LinearStack) or not plain_sgd or request.training.proximal_mu:
         return 0
+    if request.training.max_norm is not None:
+        return 0
     is_sum = type(request.aggregator).collect is WeightedMean.collect
     if not is_sum or request.corrections is not None or request.privacy is not None:
         return 0

@@ -21,6 +21,7 @@ class LocalTraining:
     proximal_mu: float = 0.0  # FedProx's mu
     # Of each iteration the learning rate of each parameter group; None: the net's own.
     rates: tuple[tuple[float, ...], ...] | None = None
+    max_norm: float | None = None  # to which the gradient of each step is clipped
 
     @property
     def n_iterations(self) -> int:
@@ -41,6 +42,8 @@ class TrainRequest:
     corrections: Sequence[State] | None = None  # SCAFFOLD's c - c_k of each member of the cohort
     privacy: GaussianMechanism | None = None  # by which members clip their updates and add noise
     noise: Sequence[np.random.Generator] | None = None  # of each member
+    # By what the rates of each member are multiplied, where ``training`` has rates.
+    rate_factors: np.ndarray | None = None
 
     def subset(self, members: np.ndarray) -> "TrainRequest":
         """Return the request to some members alone."""
@@ -48,7 +51,10 @@ class TrainRequest:
         cohort = replace(cohort, clients=cohort.clients[members], weights=cohort.weights[members])
         corrections = self.corrections and [self.corrections[i] for i in members]
         noise = self.noise and [self.noise[i] for i in members]
-        return replace(self, cohort=cohort, corrections=corrections, noise=noise)
+        factors = None if self.rate_factors is None else self.rate_factors[members]
+        return replace(
+            self, cohort=cohort, corrections=corrections, noise=noise, rate_factors=factors
+        )
 
 
 class EvaluateRequest(NamedTuple):

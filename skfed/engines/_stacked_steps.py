@@ -22,7 +22,7 @@ from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import MinibatchDraws
 from skfed.engines._vmap import BatchedModule, BoundModule
 from skfed.engines._workers import Load, Work
-from skfed.nets import NetPool, State, moved
+from skfed.nets import NetPool, State, by_member, moved
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
@@ -123,7 +123,9 @@ class ChunkTraining:
     def _graphs(self, memory: Memory) -> StepGraphs | None:
         """Return what takes steps as CUDA graphs: on a GPU, where no layer draws random numbers."""
         on_gpu = torch.device(self.net_pool.device).type == "cuda"
-        return memory.graphs if on_gpu and self.layers_rng is None else None
+        # A graph has one rate for all members.
+        possible = self.layers_rng is None and self.request.rate_factors is None
+        return memory.graphs if on_gpu and possible else None
 
     def recover(self, run: Callable[[Work], Updates], error: Exception) -> Updates:
         """Train each member alone, with weights of its own; return the update of one that fails."""
@@ -197,7 +199,11 @@ class Stack:
             kind = self.params if name in request.parameters else self.buffers
             kind[_short(name)] = tensor.detach()
         self.shifts = _stacked(request.corrections, self.state, request.parameters)
-        self.mu = request.training.proximal_mu
+        self.mu, self.max_norm = request.training.proximal_mu, request.training.max_norm
+        self.factors: torch.Tensor | None = None  # of the members' rates
+        if request.rate_factors is not None:
+            dtype = next(iter(self.params.values())).dtype
+            self.factors = torch.from_numpy(request.rate_factors).to(net.device, dtype)
         plain = rows is not None or self._is_plain()
         self.optimizer = None if plain else _optimizer(net, self.params)
         self.n_training = n_members
@@ -240,7 +246,7 @@ class Stack:
         self._keep_first(block.rows.shape[1])
         step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
         if self.optimizer is None and not isinstance(self.bound, BoundModule):
-            step = self.bound.descend
+            step = self.bound.descend if self.factors is None else self._descend_by_factors
         if self.first_layer is None:
             batches = block.dataset.batches(block.rows, memory)
         else:
@@ -274,6 +280,8 @@ class Stack:
             return [None] * taken.shape[1]
         result = []
         sums = (taken * rates[:, None]).sum(0)
+        if request.rate_factors is not None:
+            sums = sums * request.rate_factors
         for i, (distance, correction) in enumerate(zip(sums, request.corrections, strict=True)):
             trained = {name: self.whole[name][i].cpu() for name in request.parameters}
             distances = dict.fromkeys(trained, float(distance))
@@ -292,11 +300,19 @@ class Stack:
             used = [*self.params.values(), *self.buffers.values()]
             self.bound = GraphedMethod(self.bound, used, self.graphs)
 
+    def _descend_by_factors(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
+        """Take one step of plain SGD, each member by a rate of its own."""
+        assert self.factors is not None and isinstance(self.bound, BoundLinearStack)
+        return self.bound.descend(X, target, rate * self.factors[: self.n_training, None, None])
+
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""
         losses, grads = self.bound.gradients(X, target)
+        grads = {name: self._corrected(name, grads[name]) for name in self.params}
+        scale = self._scale_of(grads)
         for name, parameter in self.params.items():
-            parameter.grad = self._corrected(name, grads[name])
+            grad = grads[name]
+            parameter.grad = grad if scale is None else (by_member(grad) * scale).view_as(grad)
         assert self.optimizer is not None
         self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()
@@ -309,7 +325,18 @@ class Stack:
             and is_plain_sgd(self.net.optimizer_)
             and not self.mu
             and not self.shifts
+            and self.max_norm is None
         )
+
+    def _scale_of(self, grads: State) -> torch.Tensor | None:
+        """Return by what each member's gradients are multiplied, (n_members, 1), if by anything."""
+        scale = None if self.factors is None else self.factors[: self.n_training, None]
+        if self.max_norm is not None:
+            squares = sum(by_member(grad).square().sum(1) for grad in grads.values())
+            # As torch's clip_grad_norm_ has it, which the loop calls.
+            clip = (self.max_norm / (torch.as_tensor(squares).sqrt() + 1e-6)).clamp(max=1.0)
+            scale = clip[:, None] if scale is None else clip[:, None] * scale
+        return scale
 
     def _corrected(self, name: str, grad: torch.Tensor) -> torch.Tensor:
         """Add mu (w - w_t) and SCAFFOLD's c - c_k."""

@@ -23,6 +23,7 @@ from skfed.flower._local_client import LocalClient
 from skfed.flower._messages import (
     HELLO,
     MOMENTS,
+    NORMS,
     POLL,
     PROTOCOL,
     STEPS,
@@ -33,13 +34,13 @@ from skfed.flower._messages import (
     failure_of,
     to_arrays,
     to_config,
+    to_moments,
     to_state,
     to_text,
 )
 from skfed.flower._pipeline import check_estimator, split
 from skfed.flower._steps import client_statistics, transform
 from skfed.nets import State, get_state
-from skfed.server._standardize import client_moments, layers_of
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +65,13 @@ def client_app(
     - of a Pipeline, the statistics of its federated transformers, in exchanges before the first
       round; not the categories, most frequent values and extremes that their ``min_count`` in this
       Pipeline suppresses. For medians and quantiles it sends counts of any size;
-    - the mean and variance of each column, if it has priority and the net has a layer
-      :class:`~skfed.modules.Standardize`, as the default net has. It refuses if this ``estimator``
-      has ``update_privacy``;
-    - the mean and variance of its targets, if it has priority, the server requests them, and this
-      ``estimator`` has ``standardize_targets``;
+    - the mean, the variance and the largest distance from the mean of each column, if it has
+      priority and the net has a layer :class:`~skfed.modules.Standardize`, as the default net has.
+      It refuses this and the next two if this ``estimator`` has ``update_privacy``;
+    - the mean and variance of its targets, if it has priority, and this ``estimator`` is a
+      regressor with the default net or ``standardize_targets``;
+    - the largest norm of its scaled rows, and the largest eigenvalue of their second moment, if it
+      has priority, and this ``estimator`` is a regressor with the default net;
     - for a poll its loss or error and the seconds that it took, unless the loss is above the bound
       of the request (FedALIGN's F + eps) or not finite;
     - for a training its model, training loss and seconds;
@@ -97,7 +100,7 @@ def client_app(
     -------
     flwr.clientapp.ClientApp
         Handles ``query.skfed_hello``, ``query.skfed_steps``, ``query.skfed_moments``,
-        ``query.skfed_poll`` and ``train``.
+        ``query.skfed_norms``, ``query.skfed_poll`` and ``train``.
 
     Raises
     ------
@@ -114,6 +117,7 @@ def client_app(
         HELLO: client.hello,
         STEPS: client.statistics,
         MOMENTS: client.moments,
+        NORMS: client.norms,
         POLL: client.evaluate,
         TRAIN: client.train,
     }
@@ -194,17 +198,22 @@ class _Client:
         return client_statistics(self.steps, self.load_data(context)[0], content)
 
     def moments(self, content: RecordDict, context: Context) -> RecordDict:
-        """Return the mean and variance of each column, or target, where they are standardised."""
+        """Return the moments of columns and targets, where the estimator needs them."""
         local = self._set_up(content, context)
-        if content["request"].get("of") == "targets":
-            values, needed = local.y, getattr(local.estimator, "standardize_targets", False)
-        else:
-            values, needed = local.X, bool(layers_of(local.net))
-        if local.estimator.update_privacy is not None or not needed:
+        names = list(content["request"].get("of", []))
+        if not set(names) <= set(local.needed):
             raise Refusal("its estimator does not standardise them, or it has update_privacy.")
-        mean, variance = client_moments(values, np.arange(len(values)))
-        moments = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
-        return RecordDict({"moments": to_arrays(moments)})
+        return to_moments(local.moments(names))
+
+    def norms(self, content: RecordDict, context: Context) -> RecordDict:
+        """Return the norms of rows that are scaled as the server says, where they are needed."""
+        local = self._set_up(content, context)
+        if "norms" not in local.needed:
+            raise Refusal("its estimator needs no norms of rows, or it has update_privacy.")
+        like = torch.zeros(local.X[0].size, dtype=torch.double)
+        scaling = to_state(content["scaling"], {"mean": like, "scale": like})
+        norms = local.norms(scaling["mean"].numpy(), scaling["scale"].numpy())
+        return RecordDict({"norms": MetricRecord(norms._asdict())})
 
     def evaluate(self, content: RecordDict, context: Context) -> RecordDict:
         """Return the loss or error of a state; nothing above the bound."""
@@ -260,7 +269,7 @@ class _Client:
         _check_name(request, context)
         X, y = self.load_data(context)
         X = transform(self.steps, X, content)
-        return LocalClient.make(clone(self.estimator), X, y, request)
+        return LocalClient.make(clone(self.estimator), X, y, content)
 
 
 def _describe_raw(X: Any) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed.engines import (
@@ -25,9 +27,11 @@ from skfed.engines._replies import collect, merge
 from skfed.engines._tasks import balanced_tree, fold
 from skfed.flower._messages import (
     MOMENTS,
+    NORMS,
     POLL,
     TRAIN,
     get_moments,
+    get_norms,
     get_number,
     get_record,
     to_arrays,
@@ -38,7 +42,8 @@ from skfed.flower._nodes import Nodes
 from skfed.flower._waiting import Replies
 from skfed.nets import State
 from skfed.server._limits import Limits
-from skfed.server._standardize import Moments
+from skfed.server._moments import Norms
+from skfed.server._standardize import ClientMoments, mean_and_scale
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +61,13 @@ class MessageEngine:
     fit_id: str  # distinguishes the rounds of this fit from those of others
     steps: Mapping[str, ConfigRecord | ArrayRecord]  # a Pipeline's fitted transformers, if any
     limits: Limits
+    n_values: Mapping[str, int]  # of a row, in "columns" and "targets"
+    drop_failing: bool  # else the first client that sends no statistics ends the fit
     clients_add_noise: bool = field(default=True, init=False)
     measures_time: bool = field(default=True, init=False)
     target_scale: str | None = field(default=None, init=False)  # as text
+    shift: np.ndarray | None = field(default=None, init=False)  # of X, before it is cast
+    limits_rates: bool = field(default=False, init=False)  # to what is safe for each client
     validation_rows: int | None = field(default=None, init=False)
     _round: int = field(default=-1, init=False)
     _holders: set[str] = field(default_factory=set, init=False)  # clients with the round's state
@@ -82,28 +91,44 @@ class MessageEngine:
         n_evaluated = self.draws.n_polled(request.clients, request.max_samples)
         return Evaluation(np.array(known), n_evaluated, raised, silent, replies.times(names))
 
-    def moments(
-        self, of: str, n_columns: int, drop: bool
-    ) -> tuple[list[Moments | None], ReplyTimes]:
-        """Return the moments of each priority client's "columns" or "targets", and its seconds.
+    def moments(self, names: list[str]) -> tuple[list[ClientMoments | None], ReplyTimes]:
+        """Return the moments of each priority client's "columns" and "targets", and its seconds.
 
-        With ``drop``, the moments of a client that fails are None. All are waited for.
+        Those of a client that fails are None, unless that ends the fit. All are waited for.
         """
+        read = partial(get_moments, n_values={name: self.n_values[name] for name in names})
+        return self._statistics(MOMENTS, f"moments of its {' and '.join(names)}", read, of=names)
+
+    def norms(self, net: NeuralNet) -> tuple[list[Norms | None], ReplyTimes]:
+        """Return the norms of each priority client's scaled rows, and its seconds."""
+        mean, scale = map(torch.from_numpy, mean_and_scale(net))
+        scaling = {"scaling": to_arrays({"mean": mean, "scale": scale})}
+        return self._statistics(NORMS, "norms of its rows", get_norms, scaling)
+
+    def _statistics(
+        self,
+        kind: str,
+        what: str,
+        read: Callable[[RecordDict], T],
+        records: Mapping[str, ArrayRecord] | None = None,
+        **options: Any,
+    ) -> tuple[list[T | None], ReplyTimes]:
+        """Ask each priority client for statistics before the first round."""
         names = self._names(np.flatnonzero(self.federation.priority))
-        contents = {name: self._content(name, 0, of=of) for name in names}
-        replies = self.nodes.exchange(contents, MOMENTS)
-        moments = {
-            name: _read(replies.contents[name], partial(get_moments, n_features=n_columns))
-            for name in names
-        }
-        for name, found in moments.items():
-            if isinstance(found, Exception):
-                if not drop:
-                    found.add_note(f"client {name!r}, asked for the moments of its {of}")
-                    raise found
-                logger.warning("client %r sends no moments of its %s: %s", name, of, found)
-        found_or_none = [None if isinstance(m, Exception) else m for m in moments.values()]
-        return found_or_none, replies.times(names)
+        contents = {name: self._content(name, 0, **options) for name in names}
+        for content in contents.values():
+            content.update(records or {})
+        replies = self.nodes.exchange(contents, kind)
+        found = {name: _read(replies.contents[name], read) for name in names}
+        for name, one in found.items():
+            if isinstance(one, Exception):
+                if not self.drop_failing:
+                    one.add_note(f"client {name!r}, asked for the {what}")
+                    raise one
+                logger.warning("client %r sends no %s: %s", name, what, one)
+        return [None if isinstance(v, Exception) else v for v in found.values()], replies.times(
+            names
+        )
 
     def train(self, request: TrainRequest) -> Updates:
         """Train a cohort.
@@ -133,6 +158,8 @@ class MessageEngine:
             "steps": training.steps,
             "proximal_mu": float(training.proximal_mu),
             "rates": training.rates and tuple(chain.from_iterable(training.rates)),
+            "max_norm": training.max_norm,
+            "limits_rate": self.limits_rates or None,
         }
         contents = {
             name: self._content(name, request.round, arrays, **options, n_copies=n_copies)
@@ -151,6 +178,8 @@ class MessageEngine:
         shared["target_scale"] = self.target_scale
         records: dict[str, ConfigRecord | ArrayRecord]
         records = {"request": to_config(client=name, round=t, **shared, **options), **self.steps}
+        if self.shift is not None:
+            records["columns"] = to_arrays({"shift": torch.from_numpy(self.shift)})
         if self._round != t:
             self._round, self._holders = t, set()
         if arrays is not None and name not in self._holders:

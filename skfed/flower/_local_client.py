@@ -1,9 +1,11 @@
 """One client's net and data, set up for one message."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from skorch import NeuralNet
 
@@ -24,9 +26,20 @@ from skfed.engines._loop import Trained
 from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Workers
 from skfed.flower._messages import Refusal, from_text, to_arrays, to_state
-from skfed.nets import NetPool, State, batch_size, cast, parameter_names
+from skfed.nets import (
+    NetPool,
+    State,
+    batch_size,
+    cast,
+    parameter_names,
+    set_shift,
+    set_state,
+    standardize_layers,
+)
 from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
+from skfed.server._moments import Moments, Norms, client_moments, client_norms, safe_rate
+from skfed.server._standardize import mean_and_scale, rows_a_step
 
 
 @dataclass(frozen=True)
@@ -35,22 +48,27 @@ class LocalClient:
 
     estimator: BaseFederated  # its privacy is applied to updates and training losses
     net: NeuralNet  # initialised, untrained
-    X: np.ndarray  # the rows, in the dtype of the net
+    raw: np.ndarray  # the rows
+    X: np.ndarray  # in the dtype of the net
     y: np.ndarray  # their encoded targets
     engine: LoopEngine
     evaluator: Evaluator  # that of a simulation, so that equal losses are equal here too
 
     @classmethod
-    def make(cls, estimator: BaseFederated, X: Any, y: Any, request: ConfigRecord) -> Self:
+    def make(cls, estimator: BaseFederated, X: Any, y: Any, content: RecordDict) -> Self:
         """Check the data, and make the net and engines with the request's seed and classes."""
+        request = content["request"]
         classes, seed = from_text(request["classes"]), request["seed"]
         X, y = estimator._check_training_data(X, y, reset=True, classes=classes)
-        y = _standardize(estimator, y, request.get("target_scale"))
+        _set_target_scale(estimator, request.get("target_scale"))
         problem = estimator._problem
         net = problem.make_net(estimator.estimator, X, seed)
         # Checks this client's own parameters.
         RoundConfig.from_params(vars(estimator), net, simulated=False)
-        X = cast(net, X)
+        if "columns" in content:
+            like = torch.zeros(X[0].size, dtype=torch.double)
+            set_shift(net, to_state(content["columns"], {"shift": like})["shift"].numpy())
+        raw, X = X, cast(net, X)
         net_pool = NetPool(net, X[:1])
         federation = make_federation([request["client"]] * len(X), len(X))
         draws = Draws(federation, seed, batch_size(net))
@@ -61,7 +79,31 @@ class LocalClient:
         evaluator, _ = make_engine(
             estimator.engine, net_pool, X, targets, draws, estimator.memory_budget, 1, weights
         )
-        return cls(estimator, net, X, y, engine, evaluator)
+        return cls(estimator, net, raw, X, y, engine, evaluator)
+
+    @property
+    def needed(self) -> list[str]:
+        """The statistics that the server may ask for: "columns", "targets", "norms"."""
+        if self.estimator.update_privacy is not None:
+            return []
+        is_regressor = isinstance(self.estimator, FederatedRegressor)
+        is_default = is_regressor and self.estimator.estimator is None
+        answers = {
+            "columns": bool(standardize_layers(self.net)),
+            "targets": is_default or getattr(self.estimator, "standardize_targets", False),
+            "norms": is_default,
+        }
+        return [name for name, needed in answers.items() if needed]
+
+    def moments(self, names: Sequence[str]) -> dict[str, Moments]:
+        """Return the moments of "columns" and "targets"."""
+        values = {"columns": self.raw, "targets": self.y}
+        everything = np.arange(len(self.y))
+        return {name: client_moments(values[name], everything) for name in names}
+
+    def norms(self, mean: np.ndarray, scale: np.ndarray) -> Norms:
+        """Return the norms of the rows after these are subtracted, and divided by."""
+        return client_norms(self.raw, np.arange(len(self.y)), mean, scale)
 
     def train(self, content: RecordDict, state: State) -> RecordDict:
         """Train as a message requests; return the records of the reply."""
@@ -82,19 +124,37 @@ class LocalClient:
             arrays = content["correction"]
             like = {name: state[name] for name in parameters if name in arrays}
             corrections = [to_state(arrays, like)] * n_copies
+        training = self._training(request)
         return TrainRequest(
             round=request["round"],
             state=state,
             parameters=parameters,
             cohort=Cohort.mean(np.zeros(n_copies, dtype=int)),
-            training=self._training(request),
+            training=training,
             aggregator=WeightedMean(),  # not used: the server aggregates
             corrections=corrections,
+            rate_factors=self._rate_factors(request, training, state),
         )
+
+    def _rate_factors(
+        self, request: ConfigRecord, training: LocalTraining, state: State
+    ) -> np.ndarray | None:
+        """Return by what the rate of each copy is multiplied, so that it is safe for these rows."""
+        if not request.get("limits_rate") or training.rates is None:
+            return None
+        set_state(self.net, state)
+        norms = self.norms(*mean_and_scale(self.net))
+        limit = safe_rate(norms, rows_a_step(self.net, len(self.y)))
+        return np.full(request["n_copies"], min(1.0, limit / training.rates[0][0]))
 
     def _training(self, request: ConfigRecord) -> LocalTraining:
         """Return the epochs or steps and learning rates of a request."""
-        training = LocalTraining(request["epochs"], request.get("steps"), request["proximal_mu"])
+        training = LocalTraining(
+            request["epochs"],
+            request.get("steps"),
+            request["proximal_mu"],
+            max_norm=request.get("max_norm"),
+        )
         if "rates" not in request:
             return training
         rates = np.array(request["rates"], dtype=float)
@@ -128,9 +188,7 @@ class LocalClient:
         return records
 
 
-def _standardize(estimator: BaseFederated, y: np.ndarray, scale: Any) -> np.ndarray:
-    """Return encoded targets, standardised by what the server sends, a text, if it does."""
-    if scale is None or not isinstance(estimator, FederatedRegressor):
-        return y
-    estimator.target_mean_, estimator.target_scale_ = map(np.array, from_text(scale))
-    return estimator._problem.standardize(y)
+def _set_target_scale(estimator: BaseFederated, scale: Any) -> None:
+    """Standardise targets by what the server sends, a text, if it does."""
+    if scale is not None and isinstance(estimator, FederatedRegressor):
+        estimator.target_mean_, estimator.target_scale_ = map(np.array, from_text(scale))

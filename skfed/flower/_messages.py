@@ -9,9 +9,14 @@ message type              contents of the request, and of the reply
 ``query.skfed_steps``     ``asked``: the columns of all clients, the transformers that are
                           fitted so far, and what the next one asks for. ``statistics``:
                           what it sends. Before the first round, for a Pipeline
-``query.skfed_moments``   of what, "columns" or "targets". ``moments``: the mean and
-                          variance of each. Before the first round, if the net standardises
-                          X, or ``standardize_targets`` is set
+``query.skfed_moments``   ``of`` what, "columns" and "targets". ``moments-columns``: mean,
+                          variance and largest distance from the mean of each;
+                          ``moments-targets``: mean and variance. Before the first round, if
+                          the net standardises X, or of a regressor with the default net or
+                          ``standardize_targets``
+``query.skfed_norms``     ``scaling``: mean and scale of each column. ``norms``: the largest
+                          norm of a scaled row, and the largest eigenvalue. Before the first
+                          round, if the learning rate is to be safe for all
 ``query.skfed_poll``      ``state``, metric and bound. ``metrics``: the loss or error;
                           nothing above the bound
 ``train``                 ``state``, unless the client was polled in this round, and how to
@@ -19,6 +24,7 @@ message type              contents of the request, and of the reply
                           and ``report-i``, its training loss
 ========================  ==============================================================
 
+Where columns are shifted before they are cast, requests have ``columns``, their ``shift``.
 SCAFFOLD adds a ``correction`` to the request of a training, and ``variate-i`` to its reply. With a
 Pipeline, the requests of moments, polls and trainings have ``steps``, its fitted transformers. The
 replies to polls and trainings, but for empty ones, have ``times``: the seconds in which the client
@@ -37,11 +43,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from skfed.nets import State
+from skfed.server._moments import Moments, Norms
 from skfed.utils import _files
 
-PROTOCOL = 1  # raised when the records of a message change
+PROTOCOL = 2  # raised when the records of a message change
 HELLO, MOMENTS = "query.skfed_hello", "query.skfed_moments"
-STEPS = "query.skfed_steps"
+NORMS, STEPS = "query.skfed_norms", "query.skfed_steps"
 POLL, TRAIN = "query.skfed_poll", "train"
 TIMES = "times"
 
@@ -173,16 +180,47 @@ def get_number(record: MetricRecord | ConfigRecord, name: str, kind: type = floa
     return kind(value)
 
 
-def get_moments(content: RecordDict, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means and variances of a reply; ValueError if they are not valid."""
-    like = torch.zeros(n_features, dtype=torch.double)
-    moments = to_state(
-        get_record(content, "moments", ArrayRecord), {"mean": like, "variance": like}
+def to_moments(moments: Mapping[str, Moments]) -> RecordDict:
+    """Return the reply with moments by name; of targets without the largest distances."""
+    return RecordDict(
+        {
+            f"moments-{name}": to_arrays(
+                {field: torch.from_numpy(getattr(one, field)) for field in _fields_sent(name)}
+            )
+            for name, one in moments.items()
+        }
     )
-    mean, variance = moments["mean"].numpy(), moments["variance"].numpy()
-    if not (np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
-        raise ValueError("its means or variances are not finite, or a variance is negative.")
-    return mean, variance
+
+
+def get_moments(content: RecordDict, n_values: Mapping[str, int]) -> dict[str, Moments]:
+    """Return the moments of a reply by name; ValueError if they are not valid."""
+    return {name: _get_moments(content, name, n) for name, n in n_values.items()}
+
+
+def _get_moments(content: RecordDict, name: str, n_values: int) -> Moments:
+    like = torch.zeros(n_values, dtype=torch.double)
+    record = get_record(content, f"moments-{name}", ArrayRecord)
+    sent = to_state(record, dict.fromkeys(_fields_sent(name), like))
+    arrays = {field: tensor.numpy() for field, tensor in sent.items()}
+    variance, largest = arrays["variance"], arrays.setdefault("largest", np.zeros(n_values))
+    finite = all(np.isfinite(array).all() for array in arrays.values())
+    if not (finite and (variance >= 0).all() and (largest >= 0).all()):
+        raise ValueError("its moments are not finite, or a variance or distance is negative.")
+    return Moments(**arrays)
+
+
+def _fields_sent(name: str) -> tuple[str, ...]:
+    return Moments._fields if name == "columns" else ("mean", "variance")
+
+
+def get_norms(content: RecordDict) -> Norms:
+    """Return the norms of a reply; ValueError if they are not valid."""
+    record = get_record(content, "norms", MetricRecord)
+    norms = Norms(*(get_number(record, field) for field in Norms._fields))
+    # A row has a 1 for the intercept, and the eigenvalue is at least that of its mean.
+    if not (1 <= norms.eigenvalue <= norms.largest * (1 + 1e-6) < np.inf):
+        raise ValueError(f"its norms {tuple(norms)} are not those of rows.")
+    return norms
 
 
 def abbreviated(value: Any) -> str:

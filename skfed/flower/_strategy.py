@@ -16,7 +16,6 @@ from sklearn.pipeline import Pipeline
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
-from skfed._regressor import FederatedRegressor
 from skfed.availability import BaseAvailability
 from skfed.checkpoint._run import open_run
 from skfed.checkpoint._steps import StepsFile
@@ -29,11 +28,11 @@ from skfed.flower._messages import to_arrays, to_records, to_text
 from skfed.flower._nodes import Nodes
 from skfed.flower._pipeline import check_estimator, federated_parts, split
 from skfed.flower._steps import StepsServer, checksum_of
-from skfed.nets import batch_size, get_state
+from skfed.nets import batch_size, get_state, shift_of
 from skfed.server._config import RoundConfig
 from skfed.server._fitting import open_rounds
 from skfed.server._limits import Limits
-from skfed.server._standardize import layers_of, moments_exchange, pooled_scale, set_moments
+from skfed.server._standardize import start_fit
 from skfed.server._state import ServerState
 from skfed.server._validation import is_due
 from skfed.server._warm_start import new_state
@@ -172,9 +171,10 @@ class FederatedStrategy(Strategy):
         data = description | {"classes": getattr(estimator, "classes_", None)}
         with open_run(type(estimator), estimator.get_params(), server, federation, data) as run:
             limits = Limits(estimator.deadline, estimator.report_goal)
-            self._engine = self._make_engine(server, federation, classes, sent, limits)
-            self._standardize(estimator, server, federation, X.shape[1:])
-            self._standardize_targets(estimator, server, federation)
+            self._engine = self._make_engine(
+                estimator, server, federation, X, classes, sent, limits
+            )
+            self._start_fit(estimator, server, federation, X)
             until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
             config = RoundConfig.from_params(vars(estimator), server.net, simulated=False)
             rounds = open_rounds(
@@ -308,46 +308,47 @@ class FederatedStrategy(Strategy):
         return new_state(estimator._problem, estimator.estimator, X, seed), classes
 
     def _make_engine(
-        self, server: ServerState, federation: Federation, classes: Any, steps: dict, limits: Limits
+        self,
+        estimator: BaseFederated,
+        server: ServerState,
+        federation: Federation,
+        X: Any,
+        classes: Any,
+        steps: dict,
+        limits: Limits,
     ) -> MessageEngine:
         draws = Draws(federation, server.seed, batch_size(server.net))
         # A continued fit has another id, since clients may have stored a poll of the round it
         # repeats.
         fit_id = uuid4().hex
+        shapes = {"columns": X.shape[1:], "targets": estimator._problem.output_shape}
         return MessageEngine(
-            self._nodes, federation, draws, to_text(classes), fit_id, steps, limits
+            self._nodes,
+            federation,
+            draws,
+            to_text(classes),
+            fit_id,
+            steps,
+            limits,
+            n_values={name: int(np.prod(shape)) for name, shape in shapes.items()},
+            drop_failing=estimator.on_client_error == "drop",
         )
 
-    def _standardize(
-        self,
-        estimator: BaseFederated,
-        server: ServerState,
-        federation: Federation,
-        shape: tuple[int, ...],
+    def _start_fit(
+        self, estimator: BaseFederated, server: ServerState, federation: Federation, X: Any
     ) -> None:
-        """Set the layers of a new net that standardise X, unless clients have update_privacy."""
-        if server.round or not layers_of(server.net) or estimator.update_privacy is not None:
-            return
-        drop = estimator.on_client_error == "drop"
-        moments, times = self._engine.moments("columns", int(np.prod(shape)), drop)
-        set_moments(server, federation, shape, moments, times)
-
-    def _standardize_targets(
-        self, estimator: BaseFederated, server: ServerState, federation: Federation
-    ) -> None:
-        """Ask for moments of targets, once in a run, and let clients standardise theirs."""
-        if not isinstance(estimator, FederatedRegressor) or not estimator.standardize_targets:
-            return
+        """Ask for what the fit begins with, once in a run, and tell clients in each message."""
         if not server.round:
-            n_targets = int(np.prod(estimator._problem.output_shape))
-            drop = estimator.on_client_error == "drop"
-            moments, times = self._engine.moments("targets", n_targets, drop)
-            mean, scale = pooled_scale(federation, moments)
-            replied = np.array([one is not None for one in moments])
-            server.first_exchanges.append(moments_exchange(federation, n_targets, replied, times))
-            server.target_scale = mean.tolist(), scale.tolist()
-        estimator.target_mean_, estimator.target_scale_ = map(np.array, server.target_scale or ())
-        self._engine.target_scale = to_text(list(server.target_scale or ()))
+            problem, dtype = estimator._problem, np.asarray(X).dtype
+            server.guess_loss = problem.loss_of_guess(server.net)
+            wanted = estimator._wanted(server)
+            start_fit(server, federation, self._engine, wanted, X.shape[1:], dtype)
+        estimator._set_target_scale(server)
+        if server.target_scale is not None:
+            self._engine.target_scale = to_text(list(server.target_scale))
+        self._engine.shift = shift_of(server.net)
+        is_private = estimator.update_privacy is not None
+        self._engine.limits_rates = server.rate is not None and not is_private
 
 
 def _without_simulation(estimator: BaseFederated) -> BaseFederated:

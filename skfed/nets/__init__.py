@@ -2,7 +2,16 @@
 
 from skfed.nets._convolutions import evaluated_channels_last, pool_before_relu
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
-from skfed.nets._inputs import batch_size, cast, to_tensors, whole
+from skfed.nets._inputs import (
+    batch_size,
+    cast,
+    float_dtype,
+    set_shift,
+    shift_of,
+    standardize_layers,
+    to_tensors,
+    whole,
+)
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
 from skfed.nets._own_code import HOOKS, STEP_METHODS, has_hooks, has_plain_steps, overridden
 from skfed.nets._pool import NetPool
@@ -40,6 +49,7 @@ __all__ = [
     "cast",
     "evaluate_net",
     "evaluated_channels_last",
+    "float_dtype",
     "get_state",
     "group_of_parameters",
     "has_hooks",
@@ -55,7 +65,10 @@ __all__ = [
     "pool_before_relu",
     "predict",
     "predict_log",
+    "set_shift",
     "set_state",
+    "shift_of",
+    "standardize_layers",
     "to_tensors",
     "weighed",
     "weighted_mean",

@@ -15,7 +15,7 @@ from torch import nn
 
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.nets._convolutions import has_convolutions, put_channels_last, takes_channels_last
-from skfed.nets._inputs import to_tensors
+from skfed.nets._inputs import set_shift, shift_of, to_tensors
 from skfed.nets._state import model_bytes
 from skfed.utils._pools import Pool
 from skfed.utils._seeding import torch_seeded
@@ -43,6 +43,7 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
         self._settings = cloned(net, keep=False)
         self._classes = getattr(net, "classes_inferred_", None)  # for scorers
         self._row = row  # of X, in the net's dtype: a lazy module infers its shapes from it
+        self._shift = shift_of(net)
         self._channels_last: bool | None = None  # of copies; None: not tried
         self.torch_context = TorchContext.current(net.device)
 
@@ -90,6 +91,7 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
         with torch_seeded(np.random.default_rng(0), net.device):
             net.initialize()
             net.evaluation_step((*to_tensors(net, self._row), None))
+        set_shift(net, self._shift)
         if self._classes is not None:
             net.classes_inferred_ = self._classes
         defaults = {name for name, _ in net.get_default_callbacks()}

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
-from skfed.nets import set_state
+from skfed.nets import set_state, standardize_layers
 from skfed.server._config import RoundConfig
 from skfed.server._exchange import NO_ANSWER, NOT_FINITE, TOO_LATE
+from skfed.server._exchange_log import reported_losses
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
 
@@ -22,10 +24,7 @@ _LASTING = 3  # rounds
 _AGAIN = 5  # rounds in which a client is late, and never trains: it is not by chance
 _LEAST = 0.01  # a first loss below counts as this: nearly 0 is easily multiplied
 _LOSSES = "objective", "train_loss", "val_loss"
-_WAY_OUT = (
-    "Scale X (StandardScaler) and, in a regression, y; or lower the learning "
-    "rate (lr of the net, lr_schedule)."
-)
+_MORE = 1.1  # a loss that ends above is not so by chance, where the same clients are compared
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -37,7 +36,7 @@ def warn_at_end(
     rounds: range,
     overflows: Mapping[int, Exception],
 ) -> None:
-    """Warn of what went wrong up to the end of a fit's rounds, and keep the last finite state.
+    """Warn of what went wrong up to the end of a fit's rounds; keep the best model if it diverged.
 
     With partial_fit each round may be the last: it warns of divergence once, and of all else after
     the last round that is planned. ``overflows`` are the errors of rounds whose aggregate was not
@@ -45,14 +44,20 @@ def warn_at_end(
     """
     until = rounds.stop
     is_last = until >= config.n_rounds or server.stopped > 0
-    noisy = config.loss_privacy is not None
-    text = divergence_warning(server.rows, len(federation), overflows, noisy)
+    noisy, kept = config.loss_privacy is not None, ""  # losses with noise are not looked at
+    growth = None if noisy else _growth(server.rows) or _end_above(server, federation, rounds)
+    idle = idle_rounds(server.rows, len(federation), overflows)
+    text = _failure_text(growth, idle, overflows)
+    diverged = growth is not None or loses_finiteness(idle)
+    if is_last and diverged:
+        kept = _keep_best(server, bool(idle))
     if text is not None and (is_last or (b"", "diverged") not in server.logged):
         server.logged.add((b"", "diverged"))
-        warn(text, ConvergenceWarning)
+        parts = [text, *([_cause_and_way_out(server, rounds), kept] if diverged else [])]
+        warn(" ".join(filter(None, parts)), ConvergenceWarning)
     if not is_last:
         return
-    _keep_last_finite(server, len(federation), overflows)
+    server.best = None  # to free its memory
     # Losses that have diverged match no client, whatever the selector's parameters.
     if text is None and (until == config.n_rounds or server.stopped):
         free = federation.names(np.flatnonzero(~federation.priority))
@@ -96,26 +101,21 @@ def always_late_warning(rows: Rows) -> str | None:
     )
 
 
-def _keep_last_finite(
-    server: ServerState, n_clients: int, overflows: Mapping[int, Exception]
-) -> None:
-    """Restore the last state from which a client could train to a finite loss.
+def _keep_best(server: ServerState, idle: bool) -> str:
+    """Restore the model of which the lowest loss was reported; say so.
 
-    The aggregate of finite updates need not have a finite loss. The server sees that only in the
-    next round, when all clients that it asks fail.
+    The model after the last round is kept where the round before has the lowest: its own loss is
+    not known. That of an ``idle`` fit has none that is finite.
     """
-    idle = idle_rounds(server.rows, n_clients, overflows)
-    if loses_finiteness(idle) and server.last_finite is not None:
-        set_state(server.net, server.last_finite)
-    server.last_finite = None  # to free its memory
+    if server.best is None or (server.best.round == server.rows[-1]["round"] and not idle):
+        return ""
+    set_state(server.net, server.best.state)
+    loss, t, _, name = server.best
+    return f"The model before round {t} is kept, of which {name} {loss:.4g} was reported."
 
 
-def divergence_warning(
-    rows: Rows, n_clients: int, overflows: Mapping[int, Exception], noisy: bool
-) -> str | None:
-    """Return the warning about the rounds of a fit, or None; ``noisy`` losses are not looked at."""
-    growth = None if noisy else _growth(rows)
-    idle = idle_rounds(rows, n_clients, overflows)
+def _failure_text(growth: str | None, idle: Rows, overflows: Mapping[int, Exception]) -> str | None:
+    """Return what has diverged, or that no client succeeded any more; or None."""
     parts = [] if growth is None else [growth]
     if idle:
         start, end = idle[0]["round"], idle[-1]["round"]
@@ -123,10 +123,87 @@ def divergence_warning(
         what = "client succeeded" if overflow is None else "aggregate was finite"
         cause = str(overflow or _causes(idle[-1])[0]).rstrip(".")
         parts.append(f"from round {start} to {end} no {what}, so the model did not move: {cause}")
-    if not parts:
+    return f"{'; '.join(parts)}." if parts else None
+
+
+def _end_above(server: ServerState, federation: Federation, rounds: range) -> str | None:
+    """Return which loss of a fit ends above that of a guess, or of its first round; or None.
+
+    The losses of polls and of trainings are compared for the same clients, those with priority.
+    """
+    rows = server.rows[rounds.start :]
+    if len(rows) < _LASTING:
         return None
-    diverged = growth is not None or loses_finiteness(idle)
-    return f"{'; '.join(parts)}. {_WAY_OUT if diverged else ''}".strip()
+    known = [row["objective"] for row in rows if not math.isnan(row["objective"])]
+    pairs = [("objective", known[0], known[-1])] if known else []
+    pairs += [("the training loss", *means) for means in [_mean_losses(rows, federation)] if means]
+    of_mean = not isinstance(server.net, NeuralNetClassifier)
+    guess = "the mean of the targets" if of_mean else "equal probabilities"
+    for name, first, last in pairs:
+        if server.guess_loss is not None and last > server.guess_loss * (1 if of_mean else _MORE):
+            return (
+                f"the fit ends with {name} at {last:.4g}, above that of a model that predicts "
+                f"{guess}, {server.guess_loss:.4g}"
+            )
+        if (server.guess_loss is None or not of_mean) and last > max(_MORE * first, _LEAST):
+            return (
+                f"the fit ends with {name} at {last:.4g}, above that of its first round, "
+                f"{first:.4g}"
+            )
+    return None
+
+
+def _mean_losses(rows: Rows, federation: Federation) -> tuple[float, float] | None:
+    """Return the means of the first and the last training losses of the priority clients."""
+    first: dict[Any, float] = {}
+    last: dict[Any, float] = {}
+    for row in rows:
+        losses = reported_losses(row)
+        first, last = losses | first, last | losses
+    names = federation.names(range(len(federation)))
+    weights = federation.priority_weights * federation.sizes
+    shares = {k: w for k, w in zip(names, weights.tolist(), strict=True) if w and k in last}
+    if not shares:
+        return None
+    total = sum(shares.values())
+    means = [sum(w * losses[k] for k, w in shares.items()) / total for losses in (first, last)]
+    return means[0], means[1]
+
+
+def _cause_and_way_out(server: ServerState, rounds: range) -> str:
+    """Say whose loss grew first, what the rate was, and what to try."""
+    rows = server.rows[rounds.start :] if len(rounds) > 1 else server.rows
+    found, rate = _first_to_grow(rows), float(rows[-1]["lr"])
+    client, t = found or (None, 0)
+    parts = [] if found is None else [f"The loss of client {client!r} grew first, in round {t}."]
+    start = float(rows[0]["lr"])
+    falls = "" if rate == start else f", falling to {rate:.2g}"
+    parts.append(f"The learning rate was {start:.2g}{falls}: try lr_schedule={start / 10:.2g}.")
+    if not standardize_layers(server.net):
+        parts.append(
+            "If X is not scaled, begin the net with skfed.modules.Standardize, or put a "
+            "FederatedStandardScaler before it."
+        )
+    if not isinstance(server.net, NeuralNetClassifier) and server.target_scale is None:
+        parts.append("standardize_targets=True scales y.")
+    if found is not None and len(rows[0]["cohort"]) > 1:
+        parts.append("If the rows of that client differ from all others, leave it out of priority.")
+    return " ".join(parts)
+
+
+def _first_to_grow(rows: Rows) -> tuple[Any, int] | None:
+    """Return the client whose training loss grew first, or was not finite, and the round."""
+    first: dict[Any, float] = {}
+    for row in rows:
+        failed = zip(row["failed"], row["causes"], strict=True)
+        broken = [client for client, cause in failed if NOT_FINITE in cause]
+        losses = reported_losses(row)
+        first = losses | first
+        ratios = {k: loss / max(first[k], _LEAST) for k, loss in losses.items()}
+        grown = max(ratios, key=lambda k: ratios[k], default=None)
+        if broken or (grown is not None and ratios[grown] > _MORE):
+            return (broken or [grown])[0], row["round"]
+    return None
 
 
 def idle_rounds(rows: Rows, n_clients: int, overflows: Collection[int]) -> Rows:
@@ -151,14 +228,6 @@ def idle_rounds(rows: Rows, n_clients: int, overflows: Collection[int]) -> Rows:
 def loses_finiteness(rows: Rows) -> bool:
     """Tell whether a client failed in some round because its loss or update was not finite."""
     return any(NOT_FINITE in cause for row in rows for cause in row["causes"])
-
-
-def in_doubt(rows: Rows) -> bool:
-    """Tell whether the loss of the model after the last round may not be finite."""
-    if not rows:
-        return False
-    first, last = (row["train_loss"] for row in (rows[0], rows[-1]))
-    return loses_finiteness(rows[-1:]) or last >= _TIMES * max(first, _LEAST)
 
 
 def _causes(row: Mapping[str, Any]) -> list[str]:

@@ -75,10 +75,12 @@ class Exchange:
         self.duration = times.duration
 
 
-def statistics_exchange(clients: np.ndarray, replied: np.ndarray, n_scalars: int) -> Exchange:
-    """Return an exchange before round 0, in which each client sends ``n_scalars`` numbers.
+def statistics_exchange(
+    clients: np.ndarray, replied: np.ndarray, n_up: int, n_down: int = 0
+) -> Exchange:
+    """Return an exchange before a fit's first round: each client gets and sends some numbers.
 
-    ``replied`` is a mask of ``clients``: those that did.
+    ``replied`` is a mask of ``clients``: those that sent them.
     """
     n_clients = len(clients)
     none = np.broadcast_to(0, n_clients)  # a view, as there may be very many clients
@@ -89,8 +91,8 @@ def statistics_exchange(clients: np.ndarray, replied: np.ndarray, n_scalars: int
         rows=none,
         models_down=none,
         models_up=none,
-        scalars_down=none,
-        scalars_up=replied * np.int32(n_scalars),
+        scalars_down=np.broadcast_to(n_down, n_clients),
+        scalars_up=replied * np.int32(n_up),
         answers=np.broadcast_to(np.nan, n_clients),
     )
 

@@ -56,6 +56,20 @@ def pack_exchanges(
     return tuple(packed)
 
 
+def pack_losses(ids: np.ndarray, losses: np.ndarray) -> Packed:
+    """Return the training losses that clients reported in a round, for its row."""
+    return {"client": _pack_ids(ids), "loss": _pack(losses)}
+
+
+def reported_losses(row: Mapping[str, Any]) -> dict[Any, float]:
+    """Return the training loss of each client that reported one in a round."""
+    if "losses" not in row:
+        return {}
+    ids = _unpack_ids(row["losses"]["client"])
+    losses = np.broadcast_to(_unpack(row["losses"]["loss"]), len(ids))
+    return dict(zip(ids.tolist(), losses.tolist(), strict=True))
+
+
 def exchange_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return a table with a row for each client of each exchange that some rounds have kept."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}

@@ -20,6 +20,7 @@ from skfed.history import to_frame
 from skfed.nets import NetPool, cast, get_state, set_state
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
 from skfed.server._rounds import Rounds
+from skfed.server._standardize import RateLimits
 from skfed.server._state import ServerState
 from skfed.server._validation import Validation
 from skfed.utils._torch_context import without_autocast
@@ -38,6 +39,7 @@ def open_rounds(
     validation: Validation | None = None,
     callbacks: Sequence[SklearnCallbacks] = (),
     run: Run | None = None,
+    limits: RateLimits | None = None,
     estimator: Any,
 ) -> Iterator[Rounds]:
     """Context manager for the rounds of a fit; begins and ends its callbacks.
@@ -64,6 +66,7 @@ def open_rounds(
                 config,
                 until=until,
                 validation=validation,
+                limits=limits,
                 callbacks=[progress, net_callbacks, *callbacks],
                 checkpoint=None if run is None else partial(run.keep, server),
                 report=partial(call_on_round_end, estimator),

@@ -8,9 +8,10 @@ from skfed._federation import Federation
 from skfed.aggregation._scaffold import correction
 from skfed.engines import LocalTraining, TrainRequest, enumerate_copies
 from skfed.nets import State, parameter_names
-from skfed.schedules import value_at
+from skfed.schedules import LinearDecay, value_at
 from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
+from skfed.server._standardize import RateLimits
 from skfed.server._state import ServerState
 from skfed.utils._seeding import Purpose, stream
 
@@ -18,19 +19,28 @@ _LARGEST_RATE = float(np.finfo(np.float32).max)
 
 
 def make_train_request(
-    server: ServerState, federation: Federation, config: RoundConfig, state: State, cohort: Cohort
+    server: ServerState,
+    federation: Federation,
+    config: RoundConfig,
+    state: State,
+    cohort: Cohort,
+    limits: RateLimits | None = None,
 ) -> TrainRequest:
-    """Return what the round's cohort is asked to do."""
+    """Return what the round's cohort is asked to do; ``limits`` are of the rates of clients."""
+    training, factors = _training(server, config), None
+    if limits is not None and training.rates is not None:
+        factors = limits.factors(cohort.clients, training.rates[0][0])
     return TrainRequest(
         round=server.round,
         state=state,
         parameters=parameter_names(server.net),
         cohort=cohort,
-        training=_training(server, config),
+        training=training,
         aggregator=config.aggregator,
         corrections=_corrections(server, federation, config, cohort),
         privacy=config.update_privacy,
         noise=_update_noise(server, federation, config, cohort),
+        rate_factors=factors,
     )
 
 
@@ -54,7 +64,13 @@ def _update_noise(
 def _training(server: ServerState, config: RoundConfig) -> LocalTraining:
     """Return how clients train in this round, learning rates included."""
     n_steps, schedule = config.training.n_iterations, config.lr_schedule
-    t, n_rounds = server.round, config.n_rounds
+    t, n_rounds, max_norm = server.round, config.n_rounds, None
+    if server.rate is not None:
+        # At a rate that stays as it is, the clients whose rows are longest pull the model.
+        start = server.rate / (1 + config.training.proximal_mu * server.rate)
+        schedule = LinearDecay(start, start / 10)
+        # Where clients send no moments, no rate is known to be safe.
+        max_norm = config.update_privacy and float(config.update_privacy.clip)
     if schedule is None:
         now = server.rates_now()
         if now == server.rates:
@@ -72,7 +88,7 @@ def _training(server: ServerState, config: RoundConfig) -> LocalTraining:
             f"{_LARGEST_RATE:.2g}, the largest number that float32 holds, and so must the rate of "
             "each parameter group that it scales."
         )
-    return replace(config.training, rates=rates)
+    return replace(config.training, rates=rates, max_norm=max_norm)
 
 
 def _scaled(server: ServerState, value: float) -> tuple[float, ...]:

@@ -30,11 +30,12 @@ from skfed.server._exchange import (
     late_clients,
     training_exchange,
 )
-from skfed.server._exchange_log import pack_exchanges
+from skfed.server._exchange_log import pack_exchanges, pack_losses
 from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
 from skfed.server._records import ClientRecords
 from skfed.server._requests import make_train_request, noise_stream
-from skfed.server._state import ServerState
+from skfed.server._standardize import RateLimits
+from skfed.server._state import Best, ServerState
 from skfed.server._updates import RoundUpdates
 from skfed.server._validation import Validation
 from skfed.utils._seeding import Purpose, stream
@@ -80,12 +81,14 @@ class Rounds:
         *,
         until: int,  # rounds in total, those of earlier fits included
         validation: Validation | None,
+        limits: RateLimits | None = None,
         callbacks: Sequence[LoopCallback],
         checkpoint: Callable[[bool], None] | None = None,  # takes whether the round is the last
         report: Callable[[Row], None],  # called with the columns of a round that is finished
     ):
         self.server, self.federation, self.engine, self.config = server, federation, engine, config
         self.until, self.validation, self.callbacks = until, validation, callbacks
+        self.limits = limits
         self.checkpoint, self.report = checkpoint, report
         self.clock = Clock.of(config, server, federation, engine.measures_time)
         self.records = ClientRecords(server, federation, timed=self.clock.is_timed)
@@ -132,7 +135,7 @@ class Rounds:
                 self.records.add_seconds(training)
                 self.records.count_messages(pending.exchanges, self.config)
                 row = self._append_row(pending, cohort)
-        self.server.first_exchanges = []  # large, and in the row of round 0
+        self.server.first_exchanges = []  # large, and in the row of this round
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
         self._after_callbacks(pending, row, stops)
         if self.checkpoint is not None and self.server.succeeded:
@@ -173,7 +176,7 @@ class Rounds:
         training = self._training(chosen.clients, replies, poll.holders.send(chosen.clients))
         self.clock.close(training, server.round)
         in_time = chosen.keep(training.outcomes == Outcome.OK)
-        request = make_train_request(server, federation, config, state, in_time)
+        request = make_train_request(server, federation, config, state, in_time, self.limits)
         updates = RoundUpdates(request, poll.failures, poll.privatizer)
         exchanges = [*self._first_exchanges(), *poll.exchanges, training]
         return PendingRound(view, chosen, request, updates, exchanges, scheduled, started, selected)
@@ -194,11 +197,10 @@ class Rounds:
         )
 
     def _first_exchanges(self) -> list[Exchange]:
-        """Return the exchanges before round 0, which is charged for them."""
-        exchanges = [] if self.server.round else self.server.first_exchanges
-        for exchange in exchanges:
-            self.clock.measure(exchange, 0)
-        return exchanges
+        """Return the exchanges before a fit's first round, which is charged for them."""
+        for exchange in self.server.first_exchanges:
+            self.clock.measure(exchange, self.server.round)
+        return self.server.first_exchanges
 
     def _training(
         self, clients: np.ndarray, replies: np.ndarray, models_down: np.ndarray
@@ -254,8 +256,6 @@ class Rounds:
         """
         server, request, optimizer = self.server, pending.request, self.config.server_optimizer
         state, optimizer_state = request.state, server.optimizer_state
-        if pending.updates.finite.any():  # which this state has led to
-            server.last_finite = state
         if not len(cohort.clients):
             return True
         if optimizer is not None:
@@ -316,9 +316,25 @@ class Rounds:
         )
         if exchanges := pack_exchanges(pending.exchanges, n_bytes, ids, self._elapsed):
             row["exchanges"] = exchanges  # no column of the history: see skfed.metrics
+        # No column either: for the warning about losses that grow.
+        finite = updates.finite
+        row["losses"] = pack_losses(ids[requested.clients[finite]], updates.losses[finite])
+        self._note_best(row, pending.request.state)
         server.rows.append(row)
         self._elapsed = row.get("elapsed", self._elapsed)
         return row
+
+    def _note_best(self, row: Row, state: State) -> None:
+        """Keep the model that clients had in a round, if a lower loss of it was reported.
+
+        Of polls where there are some: those are of the same clients in each round.
+        """
+        name = "objective" if np.isfinite(row["objective"]) else "train_loss"
+        best = self.server.best
+        if not np.isfinite(row[name]) or (best and best.name == "objective" != name):
+            return
+        if best is None or best.name != name or row[name] < best.loss:
+            self.server.best = Best(row[name], row["round"], state, name)
 
     def _after_callbacks(self, pending: PendingRound, row: Row, stops: bool) -> None:
         """Validate where a callback stops the fit; record whether the fit stopped or succeeded."""
@@ -352,7 +368,7 @@ def _restored_on_error(server: ServerState, state: State) -> Iterator[None]:
     t = server.round
     names = (
         "optimizer_state", "variate", "variates", "reported", "seconds", "messages",
-        "private_rounds", "last_finite",
+        "private_rounds", "best",
     )  # fmt: skip
     before: dict[str, Any] = {name: getattr(server, name) for name in names}
     try:

@@ -1,6 +1,13 @@
-"""Layers that standardise X, set from clients' means and variances of columns."""
+"""The start of a fit: columns and targets are standardised, and a safe learning rate is found.
 
-from collections.abc import Iterable
+Clients send statistics of their rows in at most two exchanges, which the fit's first round is
+charged for: moments of columns and targets; then, of the default regressor, how long their rows are
+once they are scaled. All of it is decided by the priority clients alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -8,31 +15,165 @@ from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed.engines import ReplyTimes
-from skfed.modules import Standardize
-from skfed.nets import cast, to_tensors
-from skfed.server._exchange import Exchange, statistics_exchange
+from skfed.modules import LinearModel, Standardize
+from skfed.nets import (
+    batch_size,
+    cast,
+    float_dtype,
+    set_shift,
+    standardize_layers,
+    to_tensors,
+    whole,
+)
+from skfed.server._exchange import statistics_exchange
+from skfed.server._moments import (
+    Moments,
+    MomentsPool,
+    Norms,
+    Pooled,
+    client_moments,
+    client_norms,
+    safe_rate,
+)
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
 
-Moments = tuple[np.ndarray, np.ndarray]  # a client's mean and variance of each column
-
-_CHUNK = 2**24  # bytes of rows that are read at once
 _LARGE = 100.0  # values of X for which its columns should be scaled
 
+ClientMoments = Mapping[str, Moments]  # of "columns", "targets" or both
 
-def standardize(server: ServerState, federation: Federation, X: np.ndarray, private: bool) -> None:
-    """Set the layers of a new net that standardise X, if it has any.
 
-    Where updates are ``private``, clients do not send means and variances: the layers change
-    nothing, and large values of X give a warning.
+@dataclass(frozen=True)
+class Wanted:
+    """What the start of a fit needs of clients.
+
+    Parameters
+    ----------
+    columns : bool
+        Whether the net standardises X.
+    targets : {"scale", "start"} or None
+        Whether targets are standardised, or the intercept begins at their mean.
+    rate : {"safe", "own"} or None
+        Where the learning rate falls from: a rate that is safe for all priority clients, or that of
+        the net. None: it does not fall by itself.
     """
-    if not layers_of(server.net):
-        return
-    if not private:
-        priority = np.flatnonzero(federation.priority)
-        moments = (client_moments(X, federation.rows(int(k))) for k in priority)
-        set_moments(server, federation, X.shape[1:], moments)
-    elif max(X.max(), -X.min()) > _LARGE:  # without a copy of X
+
+    columns: bool = False
+    targets: Literal["scale", "start"] | None = None
+    rate: Literal["safe", "own"] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """What moments are asked of."""
+        return [name for name in ("columns", "targets") if getattr(self, name)]
+
+
+class StatisticsSource(Protocol):
+    """Asks priority clients for statistics; None is of a client that failed."""
+
+    def moments(self, names: list[str]) -> tuple[Iterable[ClientMoments | None], ReplyTimes | None]:
+        """Ask for the moments of "columns" and "targets"."""
+
+    def norms(self, net: NeuralNet) -> tuple[Iterable[Norms | None], ReplyTimes | None]:
+        """Ask for the norms of rows as the net's linear layer takes them."""
+
+
+@dataclass(frozen=True)
+class LocalStatistics:
+    """The statistics of clients in this process (a ``StatisticsSource``)."""
+
+    X: np.ndarray  # as it was given to fit
+    y: np.ndarray  # encoded
+    weights: np.ndarray | None
+    federation: Federation
+
+    def moments(self, names: list[str]) -> tuple[Iterable[ClientMoments], None]:
+        """Return the moments of each priority client."""
+        values = {name: self.X if name == "columns" else self.y for name in names}
+        clients = map(self.federation.rows, np.flatnonzero(self.federation.priority).tolist())
+        return ({n: client_moments(v, rows) for n, v in values.items()} for rows in clients), None
+
+    def norms(self, net: NeuralNet) -> tuple[Iterable[Norms], None]:
+        """Return the norms of each priority client."""
+        clients = np.flatnonzero(self.federation.priority)
+        return (self.norms_of(net, k) for k in clients.tolist()), None
+
+    def norms_of(self, net: NeuralNet, k: int) -> Norms:
+        """Return the norms of a client's rows."""
+        rows = self.federation.rows(k)
+        return client_norms(self.X, rows, *mean_and_scale(net), self.weights)
+
+
+class RateLimits:
+    """Learning rates at which the rows of each free client do not make its training diverge.
+
+    A client knows its own; nothing is sent. Those of priority clients are not below the rate of
+    all.
+    """
+
+    def __init__(self, statistics: LocalStatistics, net: NeuralNet):
+        self.statistics, self.net = statistics, net
+        self._rates: dict[int, float] = {}
+
+    def factors(self, clients: np.ndarray, rate: float) -> np.ndarray | None:
+        """Return by what the rate of each client is multiplied, at most 1; None: all by 1."""
+        limits = np.array([self._limit(k) for k in clients.tolist()])
+        return np.minimum(1.0, limits / rate) if rate and (limits < rate).any() else None
+
+    def _limit(self, k: int) -> float:
+        federation = self.statistics.federation
+        if federation.priority[k]:
+            return np.inf
+        if k not in self._rates:
+            norms = self.statistics.norms_of(self.net, k)
+            self._rates[k] = safe_rate(norms, rows_a_step(self.net, federation.size(k)))
+        return self._rates[k]
+
+
+def mean_and_scale(net: NeuralNet) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a net's layer subtracts from columns of X, and by what it divides them."""
+    (layer,) = standardize_layers(net)
+    mean, scale = layer.in_units()
+    return mean.cpu().numpy(), scale.cpu().numpy()
+
+
+def rows_a_step(net: NeuralNet, n_samples: int) -> int:
+    """Return the rows of a local step of a client with so many."""
+    return min(whole(batch_size(net), n_samples), n_samples)
+
+
+def start_fit(
+    server: ServerState,
+    federation: Federation,
+    source: StatisticsSource,
+    wanted: Wanted,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    *,
+    accumulate: bool = False,
+) -> None:
+    """Ask clients for what is wanted, and set the net, the scale of targets and the rate.
+
+    ``shape`` is that of a row of X, and ``dtype`` that of X. In a later fit of the same net, its
+    layer is set anew, and its weights are converted; with ``accumulate``, by the moments of all
+    rows so far.
+    """
+    if wanted.columns:
+        _check_first(server.net, shape)
+    if wanted.names:
+        pools = _ask_moments(server, federation, source, wanted)
+        if "columns" in pools:
+            _set_columns(server, pools["columns"], dtype, accumulate)
+        if "targets" in pools:
+            _set_targets(server, pools["targets"], wanted)
+    server.rate = None if wanted.rate is None else server.own_rate
+    if wanted.rate == "safe":
+        server.rate = _ask_rate(server, federation, source)
+
+
+def warn_of_large_values(X: np.ndarray) -> None:
+    """Warn if values of X are large where clients do not send moments of its columns."""
+    if max(X.max(), -X.min()) > _LARGE:  # without a copy of X
         warn(
             "update_privacy is set, so clients do not send the means and variances of their "
             f"columns, and the net takes X as it is; but X has values above {_LARGE:g}: scale "
@@ -40,94 +181,138 @@ def standardize(server: ServerState, federation: Federation, X: np.ndarray, priv
         )
 
 
-def set_moments(
-    server: ServerState,
-    federation: Federation,
-    shape: tuple[int, ...],
-    moments: Iterable[Moments | None],
-    times: ReplyTimes | None = None,
-) -> None:
-    """Set the layers of a new net from the moments of the priority clients; round 0 has the cost.
-
-    ``shape`` is that of a row of X. The moments of a client that failed are None; ``times`` are
-    their seconds, if measured. A net in which such a layer is not the first is refused.
-    """
-    _check_first(server.net, shape)
-    pooled, replied = _pool(moments, _weights(federation))
-    if pooled is None:
-        warn(
-            "no priority client has sent the means and variances of its columns, so the net takes "
-            "X as it is: see the clients' logs, and scale X by bounds that are known without a "
-            "look at the data."
-        )
-        return
-    _set(server.net, pooled)
-    server.first_exchanges.append(moments_exchange(federation, len(pooled[0]), replied, times))
+def is_renewable(net: NeuralNet) -> bool:
+    """Tell whether the weights of a net can be converted to columns of another scale."""
+    return isinstance(net.module_, LinearModel) and bool(standardize_layers(net))
 
 
-def moments_exchange(
-    federation: Federation,
-    n_columns: int,
-    replied: np.ndarray | None = None,
-    times: ReplyTimes | None = None,
-) -> Exchange:
-    """Return the exchange in which priority clients send moments; None: all have replied."""
-    clients = np.flatnonzero(federation.priority)
-    replied = np.ones(len(clients), dtype=bool) if replied is None else replied
-    exchange = statistics_exchange(clients, replied, 2 * n_columns)
-    exchange.add_times(np.arange(len(clients)), times)
-    return exchange
+def set_columns(net: NeuralNet, columns: Pooled, dtype: np.dtype) -> None:
+    """Set the layers that standardise X, whose dtype is given."""
+    loses_digits = not np.can_cast(dtype, float_dtype(net))
+    shift = np.where(columns.is_far & loses_digits, columns.mean, 0.0)
+    set_shift(net, shift if shift.any() else None)
+    for layer in standardize_layers(net):
+        layer.mean.copy_(torch.from_numpy(columns.mean - shift))
+        layer.scale.copy_(torch.from_numpy(columns.scale))
 
 
-def pooled_scale(
-    federation: Federation, moments: Iterable[Moments | None]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and standard deviation (1 if it is 0) of targets over priority clients."""
-    pooled, _ = _pool(moments, _weights(federation))
-    if pooled is None:
+def _ask_moments(
+    server: ServerState, federation: Federation, source: StatisticsSource, wanted: Wanted
+) -> dict[str, Pooled]:
+    """Return the pooled moments by name; none if no client has replied."""
+    sent, times = source.moments(wanted.names)
+    weights = (federation.priority_weights * federation.sizes)[federation.priority]
+    replied, n_scalars = np.zeros(len(weights), dtype=bool), 0
+    pools = {name: MomentsPool() for name in wanted.names}
+    for i, (client, weight) in enumerate(zip(sent, weights.tolist(), strict=True)):
+        if client is None:
+            continue
+        replied[i], n_scalars = True, sum(map(_n_scalars, client.items()))
+        for name, moments in client.items():
+            pools[name].add(moments, weight)
+    _charge(server, federation, replied, times, up=n_scalars)
+    if not replied.any():
+        _refuse_silence(wanted)
+    return {name: pool.pooled for name, pool in pools.items() if pool.pooled is not None}
+
+
+def _n_scalars(item: tuple[str, Moments]) -> int:
+    """Return how many numbers a client sends: of targets not the largest distance."""
+    name, moments = item
+    return (3 if name == "columns" else 2) * len(moments.mean)
+
+
+def _refuse_silence(wanted: Wanted) -> None:
+    """Warn that no client has sent moments; raise where there is no way without them."""
+    if wanted.targets == "scale":
         raise RuntimeError(
             "no priority client has sent the mean and variance of its targets, which "
             "standardize_targets needs: see the clients' logs, and start again."
         )
-    mean, variance = pooled
-    return mean, _deviation(mean, variance)
+    warn(
+        "no priority client has sent the means and variances of its columns, so the net takes "
+        "X as it is: see the clients' logs, and scale X by bounds that are known without a "
+        "look at the data."
+    )
 
 
-def layers_of(net: NeuralNet) -> list[Standardize]:
-    """Return the layers of a net that standardise X."""
-    return [layer for layer in net.module_.modules() if isinstance(layer, Standardize)]
+def _set_columns(server: ServerState, columns: Pooled, dtype: np.dtype, accumulate: bool) -> None:
+    """Set the layers that standardise X; convert the weights of a net that is trained."""
+    if accumulate and server.columns is not None:
+        columns = server.columns.with_later(columns)
+    server.columns = columns
+    if not server.round:
+        set_columns(server.net, columns, dtype)
+        return
+    (layer,) = standardize_layers(server.net)
+    before = layer.in_units()
+    set_columns(server.net, columns, dtype)
+    if all(map(torch.equal, before, layer.in_units())):
+        return
+    _convert(server.net.module_, before, layer)
+    # Of the weights on columns of another scale.
+    server.optimizer_state, server.best = None, None
+    server.variate, server.variates = {}, {}
 
 
-def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
-    """Return the mean and variance of each column over some rows of X."""
-    # In chunks: X may be a memory map larger than memory.
-    size = max(1, _CHUNK // (8 * int(np.prod(X.shape[1:]))))
-    chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
-    mean = sum(_flat(X[chunk]).sum(axis=0) for chunk in chunks) / len(rows)
-    squares = sum(np.square(_flat(X[chunk]) - mean).sum(axis=0) for chunk in chunks)
-    return mean, squares / len(rows)
+def _convert(
+    module: LinearModel, before: tuple[torch.Tensor, torch.Tensor], layer: Standardize
+) -> None:
+    """Let a model predict as before its layer was set anew."""
+    (old_mean, old_scale), (mean, scale) = before, layer.in_units()
+    with torch.no_grad():
+        weight, bias = module.linear.weight.double(), module.linear.bias.double()
+        module.linear.bias.copy_(bias + weight @ ((mean - old_mean) / old_scale))
+        module.linear.weight.copy_(weight * scale / old_scale)
 
 
-def _pool(
-    moments: Iterable[Moments | None], weights: np.ndarray
-) -> tuple[Moments | None, np.ndarray]:
-    """Return the weighted mean and variance of all clients, and a mask of those that replied."""
-    # Summed client by client, which needs no memory for a million clients, and around the first
-    # client's mean, so that columns far from zero lose no digits.
-    pivot, shift, squares, total = None, 0.0, 0.0, 0.0
-    replied = np.zeros(len(weights), dtype=bool)
-    for i, (client, weight) in enumerate(zip(moments, weights, strict=True)):
-        if client is None:
-            continue
-        mean, variance = client
-        pivot = mean if pivot is None else pivot
-        shift = shift + weight * (mean - pivot)
-        squares = squares + weight * (variance + np.square(mean - pivot))
-        total, replied[i] = total + weight, True
-    if pivot is None:
-        return None, replied
-    shift, squares = shift / total, squares / total
-    return (pivot + shift, np.maximum(squares - np.square(shift), 0.0)), replied
+def _set_targets(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
+    """Set the scale of targets, or the intercept; and the loss of a model that predicts the mean.
+
+    Targets for which float32 has too few digits are shifted by their mean.
+    """
+    if not server.round:
+        scale = targets.deviation if wanted.targets == "scale" else np.ones(len(targets.mean))
+        if wanted.targets == "scale" or targets.is_far.any():
+            server.target_scale = targets.mean.tolist(), scale.tolist()
+        else:
+            with torch.no_grad():
+                server.net.module_.linear.bias.copy_(torch.from_numpy(targets.mean))
+    _, scale_now = server.target_scale or (None, 1.0)
+    if type(server.net.criterion_) is torch.nn.MSELoss:
+        server.guess_loss = float(np.mean(targets.variance / np.square(scale_now)))
+
+
+def _ask_rate(server: ServerState, federation: Federation, source: StatisticsSource) -> float:
+    """Return the rate that is safe for each priority client, at most that of the net."""
+    sent, times = source.norms(server.net)
+    replies, sizes = list(sent), federation.sizes[federation.priority].tolist()
+    rates = [
+        safe_rate(norms, rows_a_step(server.net, size))
+        for norms, size in zip(replies, sizes, strict=True)
+        if norms is not None
+    ]
+    replied = np.array([norms is not None for norms in replies])
+    (layer,) = standardize_layers(server.net)
+    # A client needs the scale of each column.
+    _charge(server, federation, replied, times, up=len(Norms._fields), down=2 * len(layer.mean))
+    return min([server.own_rate, *rates])
+
+
+def _charge(
+    server: ServerState,
+    federation: Federation,
+    replied: np.ndarray,
+    times: ReplyTimes | None,
+    *,
+    up: int,
+    down: int = 0,
+) -> None:
+    """Record an exchange of numbers with each priority client, for the fit's first round."""
+    clients = np.flatnonzero(federation.priority)
+    exchange = statistics_exchange(clients, replied, up, down)
+    exchange.add_times(np.arange(len(clients)), times)
+    server.first_exchanges.append(exchange)
 
 
 def _check_first(net: NeuralNet, shape: tuple[int, ...]) -> None:
@@ -141,34 +326,9 @@ def _check_first(net: NeuralNet, shape: tuple[int, ...]) -> None:
                 "layer, but it standardises X: make it the first layer."
             )
 
-    hooks = [layer.register_forward_pre_hook(check) for layer in layers_of(net)]
+    hooks = [layer.register_forward_pre_hook(check) for layer in standardize_layers(net)]
     try:
         net.evaluation_step((*to_tensors(net, row), None))
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _set(net: NeuralNet, moments: Moments) -> None:
-    """Set the mean and the standard deviation of each column in a net's layers."""
-    mean, variance = moments
-    for layer in layers_of(net):
-        layer.mean.copy_(torch.from_numpy(mean))
-        layer.scale.copy_(torch.from_numpy(_deviation(mean, variance)))
-
-
-def _deviation(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of each column, 1 of constant ones."""
-    deviation = np.sqrt(variance)
-    # A column whose deviation float32 cannot represent is constant.
-    constant = deviation <= np.finfo(np.float32).eps * np.abs(mean)
-    return np.where(constant, 1.0, deviation)
-
-
-def _weights(federation: Federation) -> np.ndarray:
-    """Return the weight of each priority client's moments."""
-    return (federation.priority_weights * federation.sizes)[federation.priority]
-
-
-def _flat(X: np.ndarray) -> np.ndarray:
-    return X.reshape(len(X), -1).astype(np.float64)

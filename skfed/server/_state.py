@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from skorch import NeuralNet
@@ -10,7 +10,17 @@ from skorch import NeuralNet
 from skfed.callbacks._skorch import get_callback_state
 from skfed.nets import State
 from skfed.server._exchange import Exchange
+from skfed.server._moments import Pooled
 from skfed.utils._seeding import Purpose, stream
+
+
+class Best(NamedTuple):
+    """The model of which the lowest loss was reported."""
+
+    loss: float
+    round: int  # in which clients had it
+    state: State
+    name: str  # of the loss, a column of the history
 
 
 @dataclass
@@ -35,11 +45,13 @@ class ServerState:
     # Failures and warnings that were logged: the client's digest (b"" if none) and the text.
     logged: set[tuple[bytes, str]] = field(default_factory=set)
     private_rounds: tuple[int, ...] = ()  # rounds in which clients sent messages under noise
-    first_exchanges: list[Exchange] = field(default_factory=list)  # before round 0, charged to it
-    # What Flower's clients subtract from targets, and by what they divide them.
+    first_exchanges: list[Exchange] = field(default_factory=list)  # charged to the next round
+    columns: Pooled | None = None  # moments of X, by which the net standardises it
+    rate: float | None = None  # from which the default regressor's falls; None: another schedule
+    guess_loss: float | None = None  # of a model that predicts the mean, or equal probabilities
+    # What is subtracted from targets, and by what they are divided.
     target_scale: tuple[list[float], list[float]] | None = None
-    # The last state from which a client has trained to a finite loss and update.
-    last_finite: State | None = None
+    best: Best | None = None  # of the models from which clients have trained
     stopped: int = 0  # the number of rounds that were planned when a callback stopped them
     succeeded: bool = False  # some client, in some round of this fit
     callback_state: dict[str, Any] | None = None  # of the net's callbacks, read from a file
