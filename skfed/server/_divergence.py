@@ -24,6 +24,7 @@ _LASTING = 3  # rounds
 _AGAIN = 5  # rounds in which a client is late, and never trains: it is not by chance
 _LEAST = 0.01  # a first loss below counts as this: nearly 0 is easily multiplied
 _LOSSES = "objective", "train_loss", "val_loss"
+_ENOUGH = 10  # rounds in which a net learns more than the shares of classes
 _MORE = 1.1  # a loss that ends above is not so by chance, where the same clients are compared
 
 Rows = Sequence[Mapping[str, Any]]
@@ -45,10 +46,12 @@ def warn_at_end(
     until = rounds.stop
     is_last = until >= config.n_rounds or server.stopped > 0
     noisy, kept = config.loss_privacy is not None, ""  # losses with noise are not looked at
-    growth = None if noisy else _growth(server.rows) or _end_above(server, federation, rounds)
     idle = idle_rounds(server.rows, len(federation), overflows)
-    text = _failure_text(growth, idle, overflows)
-    diverged = growth is not None or loses_finiteness(idle)
+    text = divergence_warning(server.rows, len(federation), overflows, noisy)
+    diverged = (not noisy and _growth(server.rows) is not None) or loses_finiteness(idle)
+    if text is None and not noisy:
+        text = _end_above(server, federation, rounds)
+        diverged = text is not None
     if is_last and diverged:
         kept = _keep_best(server, bool(idle))
     if text is not None and (is_last or (b"", "diverged") not in server.logged):
@@ -114,8 +117,14 @@ def _keep_best(server: ServerState, idle: bool) -> str:
     return f"The model before round {t} is kept, of which {name} {loss:.4g} was reported."
 
 
-def _failure_text(growth: str | None, idle: Rows, overflows: Mapping[int, Exception]) -> str | None:
-    """Return what has diverged, or that no client succeeded any more; or None."""
+def divergence_warning(
+    rows: Rows, n_clients: int, overflows: Mapping[int, Exception], noisy: bool
+) -> str | None:
+    """Return which loss has grown, or that the last rounds came to nothing; or None.
+
+    Losses that are ``noisy`` are not looked at.
+    """
+    growth, idle = None if noisy else _growth(rows), idle_rounds(rows, n_clients, overflows)
     parts = [] if growth is None else [growth]
     if idle:
         start, end = idle[0]["round"], idle[-1]["round"]
@@ -140,15 +149,17 @@ def _end_above(server: ServerState, federation: Federation, rounds: range) -> st
     of_mean = not isinstance(server.net, NeuralNetClassifier)
     guess = "the mean of the targets" if of_mean else "equal probabilities"
     for name, first, last in pairs:
-        if server.guess_loss is not None and last > server.guess_loss * (1 if of_mean else _MORE):
+        bound = np.inf if server.guess_loss is None else server.guess_loss
+        # The default regressor begins at its guess; other nets begin anywhere.
+        if last > bound * (1 if of_mean else _MORE) and (of_mean or len(rows) >= _ENOUGH):
             return (
                 f"the fit ends with {name} at {last:.4g}, above that of a model that predicts "
-                f"{guess}, {server.guess_loss:.4g}"
+                f"{guess}, {server.guess_loss:.4g}."
             )
         if (server.guess_loss is None or not of_mean) and last > max(_MORE * first, _LEAST):
             return (
                 f"the fit ends with {name} at {last:.4g}, above that of its first round, "
-                f"{first:.4g}"
+                f"{first:.4g}."
             )
     return None
 
