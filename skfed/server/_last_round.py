@@ -27,6 +27,13 @@ class LastRound:
         """A copy of the model, not to be changed."""
         return self._kept[2]
 
+    def current_model(self) -> State:
+        """Return the net's model, copied anew only where the net's callbacks may have changed it.
+
+        Between rounds nothing else does.
+        """
+        return get_state(self.server.net) if self.callbacks.callbacks else self.model
+
     def restore(self) -> None:
         """Undo what has happened since ``keep``."""
         n_rounds, fields, model, restore_callbacks = self._kept

@@ -15,7 +15,7 @@ from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.engines import Engine, LocalTraining, TrainRequest
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, bytes_of, get_state, set_state
+from skfed.nets import State, bytes_of, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
@@ -162,9 +162,7 @@ class Rounds:
         """Let the selector poll clients and choose the cohort, and make the train request."""
         server, federation, config = self.server, self.federation, self.config
         started = perf_counter()
-        # Only the net's callbacks may have changed the model since it was copied.
-        changed = bool(self.last_round.callbacks.callbacks)
-        state = get_state(server.net) if changed else self.last_round.model
+        state = self.last_round.current_model()
         poll = self._poll(state)
         view = self._view(poll)
         chosen = config.selector.select(view)
