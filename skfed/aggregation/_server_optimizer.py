@@ -4,6 +4,7 @@ Reddi et al.: Adaptive Federated Optimization, ICLR 2021.
 """
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from numbers import Real
 from typing import Any
 
@@ -54,7 +55,7 @@ class ServerOptimizer(BaseEstimator):
         parameters: Collection[str],
         state: dict[str, Any] | None,
     ) -> tuple[State, dict[str, Any]]:
-        """Take one step from ``model`` towards ``aggregate``.
+        """Take one step from ``model`` towards ``aggregate``; what is given stays as it is.
 
         Parameters
         ----------
@@ -83,8 +84,10 @@ class ServerOptimizer(BaseEstimator):
         optimizer = self._build(list(trained.values()))
         kind = self.optimizer.__qualname__
         if state is not None and state["optimizer"] == kind and self._fits(state["state"], trained):
-            # Without its parameter groups: lr and options may have changed.
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": state["state"]})
+            # Without its parameter groups: lr and options may have changed. A copy, since torch
+            # steps in place, and the round may be dropped.
+            kept = deepcopy(state["state"])
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
         for name, tensor in trained.items():
             tensor.grad = step_from(aggregate[name], model[name])
         optimizer.step()

@@ -14,11 +14,8 @@ class Progress:
         self.score: dict[str, str] = {}  # of the last validated round
         self.bar = tqdm(initial=done, total=total, unit="round", disable=not shown)
 
-    def begin_round(self) -> None:
-        """Do nothing: the bar is updated after each round."""
-
-    def end_round(self, row: dict[str, Any]) -> bool:
-        """Update the bar by the round's row of history_; return False, not to stop."""
+    def update(self, row: dict[str, Any]) -> None:
+        """Update the bar by a finished round's row of history_."""
         self.megabytes += (row["bytes_down"] + row["bytes_up"]) / 1e6
         has_objective = np.isfinite(row["objective"])
         name, column = ("objective",) * 2 if has_objective else ("train loss", "train_loss")
@@ -28,7 +25,6 @@ class Progress:
         values |= {"MB": f"{self.megabytes:.1f}", **self.score}
         self.bar.set_postfix(values, refresh=False)
         self.bar.update()
-        return False
 
     def close(self) -> None:
         """Close the bar, which stays on the screen."""

@@ -4,8 +4,9 @@ Batch-level callbacks are called at the clients instead (``nets.NetPool``).
 """
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from inspect import signature
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from skfed.callbacks._monitors import (
     check_monitors,
     monitor_of,
 )
+from skfed.callbacks._stops import stops_rounds
 from skfed.utils._files import to_json
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._warnings import warn
@@ -128,6 +130,32 @@ class RoundCallbacks:
             for group, rate in zip(self.net.optimizer_.param_groups, rates, strict=True):
                 group.update(rate)  # a scheduler sets the rates in on_train_begin
 
+    def kept(self) -> Callable[[], None]:
+        """Return a function that restores the callbacks, the net's history and rates as of now.
+
+        Of a callback's attributes those that a file can hold, and all that have a state_dict.
+        """
+        if not self.callbacks:
+            return lambda: None
+        net, history, n_epochs = self.net, self.net.history, len(self.net.history)
+        groups = net.optimizer_.param_groups
+        before = [(one, dict(one)) for one in (*groups, *(vars(cb) for _, cb in self.callbacks))]
+        state = {
+            name: {a: deepcopy(entry) for a, _, entry, is_plain in _attributes(callback)
+                   if is_plain or entry[0] == "state"}
+            for name, callback in self.callbacks
+        }  # fmt: skip
+
+        def restore() -> None:
+            net.history = history
+            del history[n_epochs:]
+            for one, values in before:
+                one.clear()
+                one.update(values)
+            _restore(self.callbacks, state)
+
+        return restore
+
     def begin_round(self) -> None:
         """Call on_epoch_begin."""
         if self.callbacks:
@@ -151,7 +179,9 @@ class RoundCallbacks:
                         callback.first_iteration_ |= one.keys() != other.keys()
                     called = call_on_epoch_end(callback, self.net, self.sources, **data)
                     self.called[name] = self.called.get(name, False) or called
-        except KeyboardInterrupt:  # raised by skorch's EarlyStopping
+        except KeyboardInterrupt as error:
+            if not stops_rounds(error):
+                raise
             return True
         return False
 
@@ -226,18 +256,30 @@ def get_callback_state(net: NeuralNet) -> tuple[CallbackState, list[str]]:
     state: CallbackState = {}
     unsaved: list[str] = []
     for name, callback in _round_callbacks(net):
-        params = signature(type(callback)).parameters  # skorch's get_params has more
         state[name] = {}
-        for attribute in vars(callback).keys() - params.keys():
-            value = getattr(callback, attribute)
-            entry = ("state", value.state_dict()) if _has_state(value) else ("plain", value)
-            try:
-                to_json(entry, {})
-            except TypeError:
-                unsaved += [] if callable(value) else [f"{name}.{attribute}"]
-            else:
+        for attribute, value, entry, is_plain in _attributes(callback):
+            if is_plain:
                 state[name][attribute] = entry
+            elif not callable(value):
+                unsaved.append(f"{name}.{attribute}")
     return state, sorted(unsaved)
+
+
+def _attributes(callback: Callback) -> Iterator[tuple[str, Any, tuple[str, Any], bool]]:
+    """Yield attributes that are no parameters: name, value, entry, and whether a file can hold it.
+
+    The entry is ("plain", value) or ("state", what ``state_dict`` returns).
+    """
+    params = signature(type(callback)).parameters  # skorch's get_params has more
+    for name in vars(callback).keys() - params.keys():
+        value = getattr(callback, name)
+        entry = ("state", value.state_dict()) if _has_state(value) else ("plain", value)
+        try:
+            to_json(entry, {})
+        except TypeError:
+            yield name, value, entry, False
+        else:
+            yield name, value, entry, True
 
 
 def warn_of_unsaved(attributes: list[str]) -> None:

@@ -37,7 +37,8 @@ class FederatedMinMaxScaler(SuppressingTransformer, ScopedScaler, MinMaxScaler):
         which it has fewer values, or so few that the first is above the second.
     min_holders : int, default=1
         The server takes the ``min_holders``-th smallest of the clients' minima, and largest of
-        their maxima.
+        their maxima. A column is an error where fewer clients have values, or the first is above
+        the second.
     bounds : (lowest, highest), each a number or array-like of shape (n_features,), default=None
         Bounds of the columns that are known without a look at the data. They are then minima and
         maxima, and clients send nothing. Noise would not hide that an extreme is a value of a row,
@@ -126,7 +127,7 @@ feature_names_in_
         exact = np.stack([_ends(end)[i] for i, end in enumerate(np.stack(ends, axis=1))])
         sent = exact
         if self.min_count > 1:
-            sent = _extremes(np.concatenate(list(blocks(data))), self.min_count)
+            sent = _in_order(_extremes(np.concatenate(list(blocks(data))), self.min_count))
         suppressed = (sent != exact) & ~np.isnan(exact)
         return {"n": np.array([len(data)]), "min": sent[0], "max": sent[1]} | (
             {"suppressed": suppressed.any(axis=0)} if suppressed.any() else {}
@@ -154,7 +155,7 @@ feature_names_in_
         low, high = (np.stack([s[name] for s in statistics]) for name in ("min", "max"))
         exact = _extremes(low, 1)[0], _extremes(high, 1)[1]
         left = _extremes(low, self.min_holders)[0], _extremes(high, self.min_holders)[1]
-        merged = np.where(left[0] > left[1], low.dtype.type(np.nan), np.stack(left))
+        merged = _in_order(np.stack(left))
         by_server = np.not_equal(merged, exact) & ~np.isnan(exact)
         by_clients = sum(s.get("suppressed", np.zeros(low.shape[1], bool)) for s in statistics)
         return {
@@ -190,9 +191,8 @@ feature_names_in_
 
 
 def _extremes(values: np.ndarray, n: int) -> np.ndarray:
-    """Return the n-th smallest and largest along the first axis; NaN where there are too few.
+    """Return the n-th smallest and largest along the first axis; NaN where there are fewer than n.
 
-    These are fewer than n, or so few that the n-th smallest is above the n-th largest.
     Bit for bit the same for all orders of the values: -0.0 becomes 0.0.
     """
     if n == 1:
@@ -200,8 +200,12 @@ def _extremes(values: np.ndarray, n: int) -> np.ndarray:
     if len(values) < n:
         return np.full((2, values.shape[1]), np.nan, values.dtype)
     smallest, of_negative = (np.partition(v, n - 1, axis=0)[n - 1] for v in (values, -values))
-    extremes = np.stack([smallest, -of_negative]) + 0  # NaN counts as largest in both
-    return np.where(extremes[0] > extremes[1], values.dtype.type(np.nan), extremes)
+    return np.stack([smallest, -of_negative]) + 0  # NaN counts as largest in both
+
+
+def _in_order(extremes: np.ndarray) -> np.ndarray:
+    """Return a minimum and a maximum of each column; NaN where the minimum is the larger one."""
+    return np.where(extremes[0] > extremes[1], extremes.dtype.type(np.nan), extremes)
 
 
 def _ends(values: np.ndarray) -> np.ndarray:

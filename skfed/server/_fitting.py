@@ -16,9 +16,10 @@ from skfed.callbacks._sklearn import SklearnCallbacks, callback_attributes
 from skfed.callbacks._skorch import RoundCallbacks, Rows
 from skfed.checkpoint._run import Run
 from skfed.engines import Engine
-from skfed.history import to_frame
+from skfed.history import Row, to_frame
 from skfed.nets import NetPool, cast, get_state, set_state
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
+from skfed.server._last_round import LastRound
 from skfed.server._rounds import Rounds
 from skfed.server._standardize import RateLimits
 from skfed.server._state import ServerState
@@ -45,16 +46,22 @@ def open_rounds(
     """Context manager for the rounds of a fit; begins and ends its callbacks.
 
     ``train`` are the rows that the net's callbacks see, None where the server has none.
-    ``estimator`` is what is fitted, with its RoundCallbacks.
+    ``estimator`` is what is fitted, with its RoundCallbacks. Any exception leaves the server as it
+    was after the last whole round.
     """
     warn_of_ignored_priority(config.selector, federation, server.logged)
     net_callbacks = RoundCallbacks(server.net, train, validation)
+    last_round = LastRound(server, net_callbacks)
     progress = Progress(server.round, until, shown=bool(estimator.verbose))
+
+    def report(record: Row) -> None:
+        progress.update(record)
+        call_on_round_end(estimator, record)
+
     try:
-        state = get_state(server.net)
         net_callbacks.begin(server.callback_state, server.restarted)
         if server.round:  # a callback may have changed the model
-            set_state(server.net, state)
+            set_state(server.net, last_round.model)
         server.callback_state, server.restarted = None, set()
         for callback in callbacks:
             callback.begin()
@@ -67,13 +74,17 @@ def open_rounds(
                 until=until,
                 validation=validation,
                 limits=limits,
-                callbacks=[progress, net_callbacks, *callbacks],
+                last_round=last_round,
+                callbacks=[net_callbacks, *callbacks],
                 checkpoint=None if run is None else partial(run.keep, server),
-                report=partial(call_on_round_end, estimator),
+                report=report,
             )
         net_callbacks.end(complete=server.round >= config.n_rounds)
         for callback in callbacks:
             callback.end()
+    except BaseException:
+        last_round.restore()
+        raise
     finally:
         progress.close()
 

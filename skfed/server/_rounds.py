@@ -1,12 +1,11 @@
 """The loop over rounds: poll and select, train, aggregate, record."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from skorch import NeuralNetClassifier
@@ -16,7 +15,7 @@ from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.engines import Engine, LocalTraining, TrainRequest
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, bytes_of, get_state, set_state
+from skfed.nets import State, bytes_of, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
@@ -31,6 +30,7 @@ from skfed.server._exchange import (
     training_exchange,
 )
 from skfed.server._exchange_log import pack_exchanges, pack_losses
+from skfed.server._last_round import LastRound
 from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
 from skfed.server._records import ClientRecords
 from skfed.server._requests import make_train_request, noise_stream
@@ -82,13 +82,14 @@ class Rounds:
         until: int,  # rounds in total, those of earlier fits included
         validation: Validation | None,
         limits: RateLimits | None = None,
+        last_round: LastRound,
         callbacks: Sequence[LoopCallback],
         checkpoint: Callable[[bool], None] | None = None,  # takes whether the round is the last
         report: Callable[[Row], None],  # called with the columns of a round that is finished
     ):
         self.server, self.federation, self.engine, self.config = server, federation, engine, config
         self.until, self.validation, self.callbacks = until, validation, callbacks
-        self.limits = limits
+        self.limits, self.last_round = limits, last_round
         self.checkpoint, self.report = checkpoint, report
         self.clock = Clock.of(config, server, federation, engine.measures_time)
         self.records = ClientRecords(server, federation, timed=self.clock.is_timed)
@@ -115,7 +116,7 @@ class Rounds:
         self.end()
 
     def run_round(self) -> None:
-        """Run one round."""
+        """Run one round; where it raises, ``last_round`` is still the one before."""
         for callback in self.callbacks:
             callback.begin_round()
         with one_torch_thread():
@@ -128,16 +129,16 @@ class Rounds:
             updates.complete(training)
             self.clock.measure(training, request.round)
             pending.trained = perf_counter()
-            with _restored_on_error(self.server, request.state):
-                if not self._apply_server_optimizer(pending, cohort, aggregate):
-                    cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
-                self.records.add_losses(updates)
-                self.records.add_seconds(training)
-                self.records.count_messages(pending.exchanges, self.config)
-                row = self._append_row(pending, cohort)
+            if not self._apply_server_optimizer(pending, cohort, aggregate):
+                cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
+            self.records.add_losses(updates)
+            self.records.add_seconds(training)
+            self.records.count_messages(pending.exchanges, self.config)
+            row = self._append_row(pending, cohort)
         self.server.first_exchanges = []  # large, and in the row of this round
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
         self._after_callbacks(pending, row, stops)
+        self.last_round.keep()
         if self.checkpoint is not None and self.server.succeeded:
             self.checkpoint(stops or self.server.round == self.until)
         self.report(to_record(row))
@@ -164,7 +165,7 @@ class Rounds:
         """Let the selector poll clients and choose the cohort, and make the train request."""
         server, federation, config = self.server, self.federation, self.config
         started = perf_counter()
-        state = get_state(server.net)
+        state = self.last_round.current_model()
         poll = self._poll(state)
         view = self._view(poll)
         chosen = config.selector.select(view)
@@ -360,24 +361,6 @@ def admit(cohort: Cohort, finite: np.ndarray, min_clients: int) -> np.ndarray:
     """
     enough = len(np.unique(cohort.keep(finite).clients)) >= min_clients
     return finite if enough else np.zeros_like(finite)
-
-
-@contextmanager
-def _restored_on_error(server: ServerState, state: State) -> Iterator[None]:
-    """Restore the model and the fields below on any exception before the row is appended."""
-    t = server.round
-    names = (
-        "optimizer_state", "variate", "variates", "reported", "seconds", "messages",
-        "private_rounds", "best",
-    )  # fmt: skip
-    before: dict[str, Any] = {name: getattr(server, name) for name in names}
-    try:
-        yield
-    except BaseException:
-        if server.round == t:
-            set_state(server.net, state)
-            vars(server).update(before)
-        raise
 
 
 def _first_not_finite(new: State, old: State) -> str | None:

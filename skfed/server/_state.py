@@ -27,8 +27,8 @@ class Best(NamedTuple):
 class ServerState:
     """All that the server keeps between rounds.
 
-    What it knows of clients is in dicts by their digests. A round replaces these, so that they can
-    be restored where it fails.
+    What it knows of clients is in dicts by their digests. A round replaces the values of fields,
+    so that ``LastRound`` can restore them; but it adds to ``rows``, and to ``logged``.
     """
 
     net: NeuralNet  # holds the global model

@@ -104,6 +104,31 @@ def test_the_server_takes_extremes_that_so_many_clients_are_at_or_beyond():
         FederatedMinMaxScaler(min_holders=4).fit(X, clients=ids)
 
 
+@pytest.mark.parametrize(
+    ("sites", "min_holders", "ends"),
+    [
+        ([(0, 10), (2, 8)], 2, (2, 8)),
+        ([(0, 4), (3, 9)], 2, (3, 4)),
+        ([(0, 3), (3, 9)], 2, (3, 3)),
+        ([(0, 10), (2, 8), (np.nan, np.nan)], 2, (2, 8)),
+        ([(0, 10), (2, 8), (1, 9)], 3, (2, 8)),
+        ([(0, 10), (1, 3), (2, 8), (4, 9)], 3, (2, 8)),
+        ([(0, 10), (1, 3), (2, 8), (-4, -3)], 3, (1, 3)),
+    ],
+)
+def test_minima_are_ranked_among_minima_and_maxima_among_maxima(sites, min_holders, ends):
+    X, ids = column(*np.ravel(sites)), np.repeat(np.arange(len(sites)), 2)
+    scaler = FederatedMinMaxScaler(min_holders=min_holders).fit(X, clients=ids)
+    assert (scaler.data_min_, scaler.data_max_) == ends
+
+
+@pytest.mark.parametrize("sites", [[(0, 2), (3, 9)], [(0, 10), (np.nan, np.nan)]])
+def test_a_minimum_above_the_maximum_or_of_too_few_clients_is_refused(sites):
+    X, ids = column(*np.ravel(sites)), [0, 0, 1, 1]
+    with pytest.raises(ValueError, match="column 0: .* suppress its minimum or its maximum"):
+        FederatedMinMaxScaler(min_holders=2).fit(X, clients=ids)
+
+
 @pytest.mark.parametrize("encoder", [FederatedOneHotEncoder, FederatedOrdinalEncoder])
 def test_rare_categories_stay_with_their_client_or_the_server(encoder):
     X, ids = column("x", "x", "y", "z", "z", "y", "x", dtype=object), list("aaabbcc")
