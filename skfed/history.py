@@ -54,10 +54,10 @@ there are seconds.
 A client that is late counts in ``slowest`` with all the seconds that its reply would have taken; if
 they are not known, as they are not over Flower, with those that it was waited for.
 
-``val_score_worst`` leaves out clients without validation rows, and those whose R^2 is not defined
-since their targets are all equal, or only one. If none is left, or a regressor's output is not
-finite, it is NaN and ``val_worst`` None. Of clients with equal scores ``val_worst`` is the first in
-``clients_``.
+Clients without validation rows do not count in ``val_score_worst``, nor those whose R^2 is not
+defined since their targets are all equal, or only one. If none is left, or a regressor's output is
+not finite, it is NaN and ``val_worst`` None. Of clients with equal scores ``val_worst`` is the first
+in ``clients_``.
 
 A new column is a line in this table and a value in ``make_row``, below; ``tests/test_history.py``
 compares the two.
