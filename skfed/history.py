@@ -55,9 +55,9 @@ A client that is late counts in ``slowest`` with all the seconds that its reply 
 they are not known, as they are not over Flower, with those that it was waited for.
 
 Clients without validation rows do not count in ``val_score_worst``, nor those whose R^2 is not
-defined since their targets are all equal, or only one. If none is left, or a regressor's output is
-not finite, it is NaN and ``val_worst`` None. Of clients with equal scores ``val_worst`` is the first
-in ``clients_``.
+defined: of one row, or of rows whose targets are all equal. If no client is left, or an output of a
+regressor is not finite, it is NaN and ``val_worst`` None. If scores are equal, ``val_worst`` is the
+first of these clients in ``clients_``.
 
 A new column is a line in this table and a value in ``make_row``, below; ``tests/test_history.py``
 compares the two.
