@@ -102,7 +102,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         which the number is reached, all of them count. None, or more than are chosen: all.
     validate_every : int, default=1
         Rounds from one validation on ``X_val`` to the next; the last round of a fit always has one.
-        In rounds without, ``val_loss`` and ``val_score`` are NaN, and callbacks that monitor a
+        In rounds without, ``val_loss`` and the scores are NaN, and callbacks that monitor a
         validation value skip the round.
     engine : {"auto", "stacked", "loop"}, default="auto"
         "loop" trains client by client with skorch. "stacked" trains many clients as one batch, with

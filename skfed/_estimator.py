@@ -176,7 +176,9 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             ``X_val`` must be transformed as X is, as :func:`skfed.make_pipeline` does; a warning
             names columns that are far from those of X.
         clients_val : array-like, default=None
-            The client of each validation row; then only rows of priority clients count.
+            The client of each validation row; then only rows of priority clients count, and
+            ``history_`` has the lowest score of such a client, ``val_score_worst``, and its id,
+            ``val_worst``.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight w_i of each row: the loss of a minibatch is the sum of w_i l_i over the sum of
             w_i, and 0 without gradient if all w_i are 0; likewise the losses F_k and errors of

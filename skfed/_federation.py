@@ -160,17 +160,20 @@ def _check_ids(clients: Any, n_samples: int, name: str) -> np.ndarray:
     return values
 
 
-def rows_of(
-    clients: Any, n_samples: int, ids: np.ndarray, wanted: np.ndarray, name: str = "clients"
-) -> np.ndarray:
-    """Return a mask of the rows of clients that ``wanted``, a mask of ``ids``, selects."""
+def owners_of(clients: Any, n_samples: int, ids: np.ndarray, name: str = "clients") -> np.ndarray:
+    """Return the index in ``ids`` of each row's client; -1 if it is not there."""
     values = _check_ids(clients, n_samples, name)
     if values.dtype == object:
         present, codes = _encode_objects(values, name)
     else:
         present, codes = np.unique(values, return_inverse=True)
-    found = find_ids(ids, present)
-    return ((found >= 0) & wanted[found])[codes]
+    return find_ids(ids, present)[codes]
+
+
+def rows_of(clients: Any, n_samples: int, ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return a mask of the rows of clients that ``wanted``, a mask of ``ids``, selects."""
+    owners = owners_of(clients, n_samples, ids)
+    return (owners >= 0) & wanted[owners]
 
 
 def _as_vector(clients: Any, name: str) -> np.ndarray:

@@ -50,6 +50,14 @@ class Problem(ABC):
     def score(self, outputs: np.ndarray, y: np.ndarray) -> float:
         """Score a net's outputs on encoded targets, as the estimator's ``score`` does."""
 
+    @abstractmethod
+    def client_scores(self, outputs: np.ndarray, y: np.ndarray, owners: np.ndarray) -> np.ndarray:
+        """Score each client's outputs; NaN for one without rows, or whose score is not defined.
+
+        ``owners`` has the index of each row's client. A rule for all clients at once, since a call
+        of ``score`` for each of thousands takes longer than their round.
+        """
+
     def linear_attributes(self, net: NeuralNet) -> dict[str, Any]:
         """Return ``coef_`` and ``intercept_`` by name; empty if the net is not linear."""
         return linear_attributes(net, self.output_shape)
@@ -125,6 +133,11 @@ class Classification(Problem):
 
     def score(self, outputs, y):
         return float((outputs.argmax(axis=1) == y).mean())
+
+    def client_scores(self, outputs, y, owners):
+        n_correct = np.bincount(owners, outputs.argmax(axis=1) == y)
+        with np.errstate(invalid="ignore"):  # 0 / 0 without rows
+            return n_correct / np.bincount(owners)
 
     def make_net(self, estimator, X, seed):
         net = super().make_net(estimator, X, seed)
@@ -241,6 +254,20 @@ class Regression(Problem):
             return float("nan")
         return float(r2_score(y.astype(float), outputs.astype(float)))
 
+    def client_scores(self, outputs, y, owners):
+        if not np.isfinite(outputs).all():
+            return np.full(owners.max() + 1, np.nan)
+        y, outputs = (one.reshape(len(one), -1).astype(float) for one in (y, outputs))
+        first = np.zeros(owners.max() + 1, dtype=int)
+        first[owners[::-1]] = np.arange(len(owners))[::-1]
+        y, errors = y - y[first[owners]], (y - outputs) ** 2  # equal targets become exactly 0
+        means = _sums(y, owners) / np.maximum(np.bincount(owners), 1)[:, None]
+        errors, spreads = _sums(errors, owners), _sums((y - means[owners]) ** 2, owners)
+        varies = spreads > 0
+        # Of several targets, one that does not vary counts as r2_score has it.
+        scores = np.where(varies, 1 - errors / np.where(varies, spreads, 1.0), errors == 0)
+        return np.where(varies.any(axis=1), scores.mean(axis=1), np.nan)
+
     def for_criterion(self, net, X, y):
         output = output_of(net, X[:1])
         dtype = str(output.dtype).removeprefix("torch.")
@@ -249,3 +276,8 @@ class Regression(Problem):
         if not np.isfinite(y).all():
             raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
         return y.reshape(len(y), *output.shape[1:])
+
+
+def _sums(values: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """Return the sum of each client's rows of ``values``, a row a client."""
+    return np.stack([np.bincount(owners, column) for column in values.T], axis=1)

@@ -7,8 +7,8 @@ drawn twice gets one model and returns two. The training loss is sent with the u
 charged.
 
 The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
-"X_val" means with validation data in fit; "FedALIGN" and "pow-d", with
-:class:`~skfed.FedAlignSelector` and :class:`~skfed.PowerOfChoice`; "devices", with
+"X_val" means with validation data in fit, "owners" with ``clients_val`` too; "FedALIGN" and
+"pow-d", with :class:`~skfed.FedAlignSelector` and :class:`~skfed.PowerOfChoice`; "devices", with
 :mod:`skfed.devices`, or measured by :mod:`skfed.flower`.
 
 ===================== ======= ======== ============================================================
@@ -19,6 +19,8 @@ column                unit    there    what it is
 ``train_loss``        loss    always   the cohort's mean, weighted as its updates; NaN without any
 ``val_loss``          loss    X_val    of the model after the round; NaN between two validations
 ``val_score``         score   X_val    accuracy or R^2, likewise
+``val_score_worst``   score   owners   the lowest of a priority client on its own rows; see below
+``val_worst``         id      owners   whose it is; None between two validations
 ``lr``                rate    always   the net's own, of the first local iteration
 ``eps``               loss    FedALIGN eps_t; an error, 1 - accuracy, with match="accuracy"
 ``d``                 clients pow-d    d_t, candidates
@@ -51,6 +53,11 @@ there are seconds.
 
 A client that is late counts in ``slowest`` with all the seconds that its reply would have taken; if
 they are not known, as they are not over Flower, with those that it was waited for.
+
+Clients without validation rows do not count in ``val_score_worst``, nor those whose R^2 is not
+defined: of one row, or of rows whose targets are all equal. If no client is left, or an output of a
+regressor is not finite, it is NaN and ``val_worst`` None. If scores are equal, ``val_worst`` is the
+first of these clients in ``clients_``.
 
 A new column is a line in this table and a value in ``make_row``, below; ``tests/test_history.py``
 compares the two.
@@ -197,4 +204,7 @@ def to_record(row: Row) -> Row:
 
 def to_frame(rows: list[Row]) -> pd.DataFrame:
     """Return the history as a table, one row a round; its columns are in the module's text."""
-    return pd.DataFrame([to_record(row) for row in rows])
+    frame = pd.DataFrame([to_record(row) for row in rows])
+    if "val_worst" in frame:  # of whole numbers and None pandas would make floats
+        frame["val_worst"] = pd.Series([row.get("val_worst") for row in rows], dtype=object)
+    return frame

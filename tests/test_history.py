@@ -31,6 +31,7 @@ VARIANTS = {
     "failures": ({"always"}, FederatedClassifier(availability=Dropout(0.5))),
     "devices": ({"always", "devices"}, FederatedClassifier(devices=ConstantDevices(9, 9, 9))),
     "SCAFFOLD": ({"always"}, FederatedClassifier(aggregator=Scaffold())),
+    "owners": ({"always", "X_val", "owners"}, FederatedClassifier()),
     "regressor": ({"always", "X_val"}, FederatedRegressor()),
     "regressor, adapow-d": ({"always", "pow-d"}, FederatedRegressor(selector=ADAPOW_D)),
 }
@@ -40,6 +41,7 @@ VARIANTS = {
 def test_the_columns_are_those_documented_in_that_order(blobs, there, model):
     X, y, clients = blobs
     validation = {"X_val": X, "y_val": y} if "X_val" in there else {}
+    validation |= {"clients_val": clients} if "owners" in there else {}
     model.set_params(n_rounds=2, engine="loop", random_state=0)
     history = model.fit(X, y, clients=clients, **validation).history_
     assert list(history) == [column for column, where in DOCUMENTED.items() if where in there]

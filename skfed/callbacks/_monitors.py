@@ -13,17 +13,24 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 NamedCallbacks = Sequence[tuple[str, Callback]]
 
-_ROUND, _TRAIN, _VALID = "a round", "training rows", "validation data"  # sources of columns
+# Sources of columns.
+_ROUND, _TRAIN, _VALID = "a round", "training rows", "validation data"
+_OWNERS = "each client's validation rows"
 #: Columns of history_ that are copied to the net's history, and their source.
 COPIED_COLUMNS = {
     "objective": _ROUND,
     "val_loss": _VALID,
     "val_score": _VALID,
+    "val_score_worst": _OWNERS,
     "n_aggregated": _ROUND,
     "bytes_down": _ROUND,
     "bytes_up": _ROUND,
 }
-_MISSING = {_TRAIN: "the server has none", _VALID: "there is none: pass X_val and y_val to fit"}
+_MISSING = {
+    _TRAIN: "the server has none",
+    _VALID: "there is none: pass X_val and y_val to fit",
+    _OWNERS: "their clients are not known: pass clients_val, too, to fit",
+}
 
 
 def monitor_of(callback: Callback) -> str | Callable[[NeuralNet], Any] | None:
@@ -35,9 +42,11 @@ def monitor_of(callback: Callback) -> str | Callable[[NeuralNet], Any] | None:
     return monitor if is_function or isinstance(monitor, str) else None
 
 
-def check_monitors(callbacks: NamedCallbacks, has_train: bool, has_valid: bool) -> dict[str, str]:
+def check_monitors(
+    callbacks: NamedCallbacks, has_train: bool, has_valid: bool, has_owners: bool
+) -> dict[str, str]:
     """Check that the monitored columns can exist; return the source of each known column."""
-    available = {_ROUND: True, _TRAIN: has_train, _VALID: has_valid}
+    available = {_ROUND: True, _TRAIN: has_train, _VALID: has_valid, _OWNERS: has_owners}
     sources = {"epoch": _ROUND, "dur": _ROUND} | COPIED_COLUMNS
     # A callback of the user's own class may record any column.
     all_known = all(type(cb).__module__.partition(".")[0] == "skorch" for _, cb in callbacks)

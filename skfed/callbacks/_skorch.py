@@ -90,6 +90,10 @@ class ValidationData(Protocol):
     def rows(self) -> Rows | None:
         """X and y as the net takes them; None if callbacks get none."""
 
+    @property
+    def owners(self) -> np.ndarray | None:
+        """The client of each row; None if they are not known."""
+
     def is_due(self, t: int) -> bool:
         """Return whether the net is validated after round t."""
 
@@ -103,7 +107,10 @@ class RoundCallbacks:
         valid = None if validation is None else validation.rows
         self.n_valid = 0 if valid is None else len(valid[1])
         self.is_due = validation.is_due if validation and self.n_valid else lambda t: False
-        self.sources = check_monitors(self.callbacks, train is not None, valid is not None)
+        has_owners = validation is not None and validation.owners is not None
+        self.sources = check_monitors(
+            self.callbacks, train is not None, valid is not None, has_owners
+        )
         self.called: dict[str, bool] = {}  # whether any round had what a callback monitors
         if self.callbacks:
             datasets = [None if rows is None else net.get_dataset(*rows) for rows in (train, valid)]

@@ -35,6 +35,7 @@ _LABELS = {
     "train_loss": "training loss of the cohort",
     "val_loss": "validation loss",
     "val_score": "validation score",
+    "val_score_worst": "lowest validation score of a client",
 }
 
 

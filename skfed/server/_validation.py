@@ -1,6 +1,6 @@
 """Validation of the global model on held-out rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_consistent_length
 from skorch import NeuralNet
 
-from skfed._federation import rows_of
+from skfed._federation import owners_of
 from skfed._problem import Problem, TrainingData
 from skfed.engines import evaluate
 from skfed.nets import cast
@@ -24,15 +24,16 @@ _MIN_SPREAD_ROWS = 10  # of X_val, for its standard deviation
 _NAMED = 3  # columns in the warning
 
 
-def priority_rows(clients, n_samples, ids, priority, name="clients") -> np.ndarray:
-    """Return the indices of the rows of priority clients; at least one."""
-    rows = np.flatnonzero(rows_of(clients, n_samples, ids, priority, name))
+def priority_rows(clients, n_samples, ids, priority, name="clients") -> tuple[np.ndarray, ...]:
+    """Return the rows of priority clients, at least one, and the index in ids of each one's."""
+    owners = owners_of(clients, n_samples, ids, name)
+    rows = np.flatnonzero((owners >= 0) & priority[owners])
     if not len(rows):
         raise ValueError(
             f"{name} has no row of a priority client: pass rows of at least one of them, or "
             f"leave {name} out to count every row."
         )
-    return rows
+    return rows, owners[rows]
 
 
 def rows_to_score(X, y, sample_weight, clients, ids, priority) -> tuple:
@@ -41,7 +42,7 @@ def rows_to_score(X, y, sample_weight, clients, ids, priority) -> tuple:
         check_consistent_length(X, y, sample_weight)
     if clients is None:
         return X, y, sample_weight
-    rows = priority_rows(clients, len(y), ids, priority)
+    rows, _ = priority_rows(clients, len(y), ids, priority)
     with naming("X", "y", "sample_weight"):
         weights = None if sample_weight is None else safe_indexing(sample_weight, rows)
         return safe_indexing(X, rows), safe_indexing(y, rows), weights
@@ -58,7 +59,9 @@ class Validation:
 
     server: ServerState  # with the seed of random layers
     rows: tuple[np.ndarray, np.ndarray]  # X and y, as the net and its criterion take them
-    score: Callable[[np.ndarray, np.ndarray], float]  # of outputs and y
+    problem: Problem
+    owners: np.ndarray | None  # the index of each row's client; None: rows are of nobody
+    names: Callable[[Iterable[int]], tuple]  # returns the ids of client indices
     every: int  # rounds from one validation to the next
     n_rounds: int  # the last has a validation
 
@@ -66,18 +69,30 @@ class Validation:
         """Tell whether round t ends with a validation."""
         return is_due(t, self.every, self.n_rounds)
 
-    def after_round(self, net: NeuralNet, t: int, n_rows: int | None) -> dict[str, float]:
-        """Return columns of ``history_`` for round t; NaN if it has no validation.
+    def after_round(self, net: NeuralNet, t: int, n_rows: int | None) -> dict[str, Any]:
+        """Return columns of ``history_`` for round t; NaN and None if it has no validation.
 
         ``n_rows`` are those of a batch; see ``Evaluator.validation_rows``.
         """
-        if not self.is_due(t):
-            return {"val_loss": float("nan"), "val_score": float("nan")}
-        rng = stream(self.server.seed, Purpose.EVALUATION_LAYERS, t)
-        loss, outputs = evaluate(net, *self.rows, rng, n_rows)
-        return {"val_loss": loss, "val_score": self.score(outputs, self.rows[1])}
+        loss = score = float("nan")
+        scores = np.empty(0)
+        if self.is_due(t):
+            rng = stream(self.server.seed, Purpose.EVALUATION_LAYERS, t)
+            loss, outputs = evaluate(net, *self.rows, rng, n_rows)
+            score = self.problem.score(outputs, self.rows[1])
+            if self.owners is not None:
+                scores = self.problem.client_scores(outputs, self.rows[1], self.owners)
+        columns = {"val_loss": loss, "val_score": score}
+        return columns if self.owners is None else columns | self._worst(scores)
 
-    def after_stop(self, net: NeuralNet, t: int, n_rows: int | None) -> dict[str, float]:
+    def _worst(self, scores: np.ndarray) -> dict[str, Any]:
+        """Return the columns of the client with the lowest of the scores that are not NaN."""
+        if np.isnan(scores).all():
+            return {"val_score_worst": float("nan"), "val_worst": None}
+        k = int(np.nanargmin(scores))
+        return {"val_score_worst": float(scores[k]), "val_worst": self.names([k])[0]}
+
+    def after_stop(self, net: NeuralNet, t: int, n_rows: int | None) -> dict[str, Any]:
         """Return the columns that round t lacks if a callback makes it the last."""
         if self.is_due(t):
             return {}
@@ -98,18 +113,19 @@ def make_validation(
     of priority clients count. A warning names columns that are far from those of the training data.
     """
     X_val, y_val, clients_val = held_out
+    owners = None
     if cast(server.net, X_val[:1]).dtype.kind == "f":  # the integers of an embedding have no scale
         warn_of_far_columns(data.X, X_val, names)
     if clients_val is not None:
         ids, priority = data.federation.ids, data.federation.priority
-        rows = priority_rows(clients_val, len(X_val), ids, priority, "clients_val")
+        rows, owners = priority_rows(clients_val, len(X_val), ids, priority, "clients_val")
         X_val, y_val = X_val[rows], y_val[rows]
     with naming("X_val", "y_val"):
         X_val = cast(server.net, X_val)
         y_val = problem.for_criterion(server.net, X_val, y_val)
-    return Validation(
-        server, (X_val, y_val), problem.score, params["validate_every"], params["n_rounds"]
-    )
+    every, n_rounds = params["validate_every"], params["n_rounds"]
+    ids_of = data.federation.names
+    return Validation(server, (X_val, y_val), problem, owners, ids_of, every, n_rounds)
 
 
 def warn_of_far_columns(X: np.ndarray, X_val: np.ndarray, names: np.ndarray | None) -> None:
