@@ -24,6 +24,7 @@ _LASTING = 3  # rounds
 _AGAIN = 5  # rounds in which a client is late, and never trains: it is not by chance
 _LEAST = 0.01  # a first loss below counts as this: nearly 0 is easily multiplied
 _LOSSES = "objective", "train_loss", "val_loss"
+_RECENT = 20  # rounds whose training losses are looked at where a round looks
 _ENOUGH = 10  # rounds in which a net learns more than the shares of classes
 _MORE = 1.1  # a loss that ends above is not so by chance, where the same clients are compared
 
@@ -114,7 +115,7 @@ def _keep_best(server: ServerState, idle: bool) -> str:
         return ""
     set_state(server.net, server.best.state)
     loss, t, _, name = server.best
-    return f"The model before round {t} is kept, of which {name} {loss:.4g} was reported."
+    return f"The model before round {t} is kept, whose {name} was {loss:.4g}."
 
 
 def divergence_warning(
@@ -144,8 +145,10 @@ def _end_above(server: ServerState, federation: Federation, rounds: range) -> st
     if len(rows) < _LASTING:
         return None
     known = [row["objective"] for row in rows if not math.isnan(row["objective"])]
+    means = _mean_losses(rows, federation)
     pairs = [("objective", known[0], known[-1])] if known else []
-    pairs += [("the training loss", *means) for means in [_mean_losses(rows, federation)] if means]
+    if means is not None and math.isnan(rows[-1]["objective"]):
+        pairs.append(("the training loss", *means))
     of_mean = not isinstance(server.net, NeuralNetClassifier)
     guess = "the mean of the targets" if of_mean else "equal probabilities"
     for name, first, last in pairs:
@@ -162,6 +165,17 @@ def _end_above(server: ServerState, federation: Federation, rounds: range) -> st
                 f"{first:.4g}."
             )
     return None
+
+
+def in_doubt(server: ServerState, federation: Federation, config: RoundConfig) -> bool:
+    """Tell whether the loss may be above that of the mean of the targets, though none tells so.
+
+    Only of regressors, whose guess is exact: its loss is the variance.
+    """
+    if server.guess_loss is None or isinstance(server.net, NeuralNetClassifier):
+        return False
+    means = None if config.loss_privacy else _mean_losses(server.rows[-_RECENT:], federation)
+    return means is not None and means[1] > server.guess_loss / 2
 
 
 def _mean_losses(rows: Rows, federation: Federation) -> tuple[float, float] | None:

@@ -19,7 +19,7 @@ from skfed.nets import State, bytes_of, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
-from skfed.server._divergence import warn_at_end
+from skfed.server._divergence import in_doubt, warn_at_end
 from skfed.server._exchange import (
     TOO_LATE,
     Exchange,
@@ -106,6 +106,11 @@ class Rounds:
         return self.server.round >= self.until or self.server.stopped >= self.until
 
     @property
+    def _is_last(self) -> bool:
+        """Whether the round is the last that is planned."""
+        return self.server.round + 1 == self.until == self.config.n_rounds
+
+    @property
     def _is_public(self) -> bool:
         return self.clock.devices is not None and self.clock.devices.public
 
@@ -169,6 +174,9 @@ class Rounds:
         poll = self._poll(state)
         view = self._view(poll)
         chosen = config.selector.select(view)
+        if self._is_last and np.isnan(chosen.objective) and in_doubt(server, federation, config):
+            # Trainings tell too little of the loss, as each client improves its own model.
+            view.poll(np.flatnonzero(view.priority & view.available))
         lost = [*failed_clients(poll.exchanges), *late_clients(poll.exchanges)]
         if lost:
             chosen = chosen.keep(~np.isin(chosen.clients, lost))
@@ -326,16 +334,14 @@ class Rounds:
         return row
 
     def _note_best(self, row: Row, state: State) -> None:
-        """Keep the model that clients had in a round, if a lower loss of it was reported.
-
-        Of polls where there are some: those are of the same clients in each round.
-        """
-        name = "objective" if np.isfinite(row["objective"]) else "train_loss"
+        """Keep the model that clients had in a round, if a lower loss of it was reported."""
+        polled = bool(np.isfinite(row["objective"]))
+        name, loss = "training loss", row["train_loss"]
+        if polled:
+            name, loss = "objective", row["objective"]
         best = self.server.best
-        if not np.isfinite(row[name]) or (best and best.name == "objective" != name):
-            return
-        if best is None or best.name != name or row[name] < best.loss:
-            self.server.best = Best(row[name], row["round"], state, name)
+        if np.isfinite(loss) and (best is None or loss < best.loss):
+            self.server.best = Best(loss, row["round"], state, name)
 
     def _after_callbacks(self, pending: PendingRound, row: Row, stops: bool) -> None:
         """Validate where a callback stops the fit; record whether the fit stopped or succeeded."""

@@ -20,6 +20,7 @@ from skfed.nets import (
     batch_size,
     cast,
     float_dtype,
+    get_state,
     set_shift,
     standardize_layers,
     to_tensors,
@@ -35,10 +36,11 @@ from skfed.server._moments import (
     client_norms,
     safe_rate,
 )
-from skfed.server._state import ServerState
+from skfed.server._state import Best, ServerState
 from skfed.utils._warnings import warn
 
 _LARGE = 100.0  # values of X for which its columns should be scaled
+_OTHER = 100.0  # scales by which a column moves, or times that it grows, if it is another
 
 ClientMoments = Mapping[str, Moments]  # of "columns", "targets" or both
 
@@ -258,29 +260,45 @@ def _set_columns(server: ServerState, columns: Pooled, dtype: np.dtype, accumula
 def _convert(
     module: LinearModel, before: tuple[torch.Tensor, torch.Tensor], layer: Standardize
 ) -> None:
-    """Let a model predict as before its layer was set anew."""
+    """Let a model predict as before its layer was set anew.
+
+    A column that has moved or grown a hundredfold is in another unit, and what the model would
+    predict from it is without meaning: its weight on scaled values is kept instead.
+    """
     (old_mean, old_scale), (mean, scale) = before, layer.in_units()
+    shift, ratio = (mean - old_mean) / old_scale, scale / old_scale
+    is_same = (shift.abs() <= _OTHER) & (ratio <= _OTHER)
+    shift, ratio = torch.where(is_same, shift, 0.0), torch.where(is_same, ratio, 1.0)
     with torch.no_grad():
         weight, bias = module.linear.weight.double(), module.linear.bias.double()
-        module.linear.bias.copy_(bias + weight @ ((mean - old_mean) / old_scale))
-        module.linear.weight.copy_(weight * scale / old_scale)
+        module.linear.bias.copy_(bias + weight @ shift)
+        module.linear.weight.copy_(weight * ratio)
 
 
 def _set_targets(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
-    """Set the scale of targets, or the intercept; and the loss of a model that predicts the mean.
+    """Set the loss of a model that predicts the mean; of a new net also where it begins."""
+    net, is_new = server.net, not server.round
+    if is_new:
+        _set_start(server, targets, wanted)
+    scale = 1.0 if server.target_scale is None else np.array(server.target_scale[1])
+    if type(net.criterion_) is not torch.nn.MSELoss:
+        return
+    server.guess_loss = float(np.mean(targets.variance / np.square(scale)))
+    if is_new and isinstance(net.module_, LinearModel):
+        server.best = Best(server.guess_loss, 0, get_state(net), "loss")
+
+
+def _set_start(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
+    """Set the scale of targets, or the intercept of the default net.
 
     Targets for which float32 has too few digits are shifted by their mean.
     """
-    if not server.round:
+    if wanted.targets == "scale" or targets.is_far.any():
         scale = targets.deviation if wanted.targets == "scale" else np.ones(len(targets.mean))
-        if wanted.targets == "scale" or targets.is_far.any():
-            server.target_scale = targets.mean.tolist(), scale.tolist()
-        else:
-            with torch.no_grad():
-                server.net.module_.linear.bias.copy_(torch.from_numpy(targets.mean))
-    _, scale_now = server.target_scale or (None, 1.0)
-    if type(server.net.criterion_) is torch.nn.MSELoss:
-        server.guess_loss = float(np.mean(targets.variance / np.square(scale_now)))
+        server.target_scale = targets.mean.tolist(), scale.tolist()
+        return
+    with torch.no_grad():
+        server.net.module_.linear.bias.copy_(torch.from_numpy(targets.mean))
 
 
 def _ask_rate(server: ServerState, federation: Federation, source: StatisticsSource) -> float:

@@ -20,7 +20,7 @@ class Best(NamedTuple):
     loss: float
     round: int  # in which clients had it
     state: State
-    name: str  # of the loss, a column of the history
+    name: str  # of the loss: "objective", "training loss", or "loss" of the mean of the targets
 
 
 @dataclass
