@@ -41,8 +41,8 @@ class Table:
 def draw_table(seed: int, odd: str | None = None, n_classes: int | None = None) -> Table:
     """Draw a table of numbers, or with ``n_classes`` of labels.
 
-    ``odd`` is what the first of several clients is: "wide", its columns times 10, or "shifted", by 20
-    deviations. Targets do not follow, as where a unit was mistaken.
+    ``odd`` is what the first of several clients is: "wide", its columns times 10, or "shifted", by
+    20 deviations. Targets do not follow, as where a unit was mistaken.
     """
     rng = np.random.default_rng([seed, 57])
     n_clients = int(rng.choice(N_CLIENTS[2:] if odd else N_CLIENTS))

@@ -353,11 +353,11 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         """Ask clients for what the fit begins with, which its first round is charged for."""
         source = LocalStatistics(data.X, data.y, data.weights, data.federation)
         server.first_exchanges = self._problem.first_exchanges(data.federation)
-        server.guess_loss = self._problem.loss_of_guess(server.net)
         start_fit(
             *(server, data.federation, source, self._wanted(server)),
             shape=data.X.shape[1:],
             dtype=data.X.dtype,
+            guess_loss=self._problem.loss_of_guess(server.net),
             accumulate=accumulate,
         )
         is_private = self.update_privacy is not None

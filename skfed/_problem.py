@@ -161,7 +161,8 @@ class Classification(Problem):
 
     def loss_of_guess(self, net):
         # That of equal probabilities, whatever the weights of rows and classes.
-        of_classes = isinstance(net.criterion_, nn.CrossEntropyLoss | nn.NLLLoss)
+        criterion = getattr(net, "criterion_", None)
+        of_classes = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss)
         return math.log(len(self.classes)) if of_classes else None
 
     def _class_weights(self, y: np.ndarray, federation: Federation) -> np.ndarray:
@@ -230,6 +231,9 @@ class Regression(Problem):
                 f"{name} has targets of shape {y.shape[1:]}, but those of fit have shape "
                 f"{self.target_shape}."
             )
+        if y.dtype.kind not in "biuf":
+            with naming(name):
+                y = y.astype(float)
         return y.reshape(len(y), -1)
 
     def standardize(self, y: np.ndarray) -> np.ndarray:

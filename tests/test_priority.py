@@ -16,6 +16,7 @@ from skfed import (
     PowerOfChoice,
     RandomSelector,
 )
+from skfed.modules import LinearRegression
 from skfed.schedules import LinearDecay
 from skfed.selection import BaseSelector, Cohort
 
@@ -120,7 +121,8 @@ def far_off(blobs, selector, **params):
     X, y, clients = blobs
     y = 700.0 + 100 * y + 40 * (clients == "d")
     params = {"lr_schedule": 1e-3, "n_rounds": 10, "random_state": 0} | params
-    model = FederatedRegressor(selector=selector, priority=["b", "c"], **params)
+    net = LinearRegression(5, 1, standardize=True)  # which begins at 0
+    model = FederatedRegressor(net, selector=selector, priority=["b", "c"], **params)
     return model.fit(X, y, clients=clients)
 
 

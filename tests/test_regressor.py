@@ -60,12 +60,17 @@ def test_one_full_batch_step_is_least_squares_gradient_by_hand():
     X, y = np.array([[1.0], [2.0]]), np.array([2.0, 4.0])
     net = NeuralNetRegressor(nn.Linear, module__in_features=1, module__out_features=1, lr=0.1)
     linear = FederatedRegressor(n_rounds=1, random_state=0).fit(X, y, clients=[0, 0])
-    # Standardised by mean 1.5 and deviation 0.5, x is -1 and 1; the rate is 0.5 / (1 + 1).
-    # From zero: w = lr * 2 * mean(x y) = 0.25 * 2 * 1, b = lr * 2 * mean(y) = 0.25 * 2 * 3.
+    # Standardised by mean 1.5 and deviation 0.5, x is -1 and 1. With a 1 for the intercept both
+    # rows have the squared norm 2, and the largest eigenvalue is 1, so 2 rows are safe at a rate
+    # of 2 / (2 (2 + 1)) = 1/3, below 1 / (1 + 1).
+    assert linear.history_["lr"].tolist() == pytest.approx([1 / 3])
+    # From zero: w = lr * 2 * mean(x y) = 1/3 * 2 * 1; b is the mean of y, where it has begun.
     weight, bias = (p.detach().numpy().ravel() for p in linear.net_.module_.parameters())
-    np.testing.assert_allclose([weight[0], bias[0]], [0.5, 1.5], rtol=1e-6)
-    # In units of X: 0.5 / 0.5, and 1.5 - 1 * 1.5.
-    np.testing.assert_allclose([linear.coef_[0], linear.intercept_], [1.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose([weight[0], bias[0]], [2 / 3, 3.0], rtol=1e-6)
+    # In units of X: 2/3 / 0.5, and 3 - 4/3 * 1.5.
+    np.testing.assert_allclose([linear.coef_[0], linear.intercept_], [4 / 3, 1.0], atol=1e-6)
+    # Up: three moments of a column, two of the targets, and two norms; down: the scale.
+    assert linear.history_[["scalars_up", "scalars_down"]].values.tolist() == [[3 + 2 + 2, 2]]
     assert FederatedRegressor(net, n_rounds=3, random_state=0).fit(X, y, clients=[0, 1]).n_rounds_
 
 
@@ -156,6 +161,7 @@ def test_targets_of_three_dimensions_are_refused(data):
 
 
 @pytest.mark.filterwarnings("ignore:FedAlignSelector matched no free client")
+@pytest.mark.filterwarnings("ignore:the fit ends with")  # of "all"
 def test_selectors_of_both_papers(data):
     X, y, clients = data
     free = clients >= 2

@@ -15,6 +15,7 @@ from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, Ran
 from skfed.datasets import load_fashion_mnist, load_wisdm
 from skfed.modules import MLP, SoftmaxRegression, Standardize
 from skfed.privacy import GaussianMechanism
+from skfed.server import _moments
 
 EVERYBODY = RandomSelector(1.0, "uniform", False)
 
@@ -56,23 +57,23 @@ def test_moments_by_hand_and_what_they_cost():
     # Over all rows 0, 2, 10: the mean is 4, the variance (16 + 4 + 36) / 3.
     np.testing.assert_allclose(layer.mean, [4.0, 5.0])
     np.testing.assert_allclose(layer.scale, [np.sqrt(56 / 3), 1.0], rtol=1e-6)
-    # Two numbers a column from each of two clients, before round 0.
-    assert model.history_["scalars_up"].tolist() == [2 * 2 * 2, 0]
-    assert model.history_["bytes_up"][0] - model.history_["bytes_up"][1] == 8 * 8
+    # Three numbers a column from each of two clients, before round 0.
+    assert model.history_["scalars_up"].tolist() == [2 * 3 * 2, 0]
+    assert model.history_["bytes_up"][0] - model.history_["bytes_up"][1] == 12 * 8
 
 
 def test_moments_are_taken_in_chunks(table, monkeypatch):
     """So that the rows of one client need not fit into memory."""
-    from skfed.server import _standardize
-
     X, rows = table[0], np.arange(3, 100)
-    sizes, flat = [], _standardize._flat
-    monkeypatch.setattr(_standardize, "_CHUNK", 8 * 4 * 10)
-    monkeypatch.setattr(_standardize, "_flat", lambda X: sizes.append(len(X)) or flat(X))
-    mean, variance = _standardize.client_moments(X, rows)
+    sizes, flat = [], _moments._flat
+    monkeypatch.setattr(_moments, "_CHUNK", 8 * 4 * 10)
+    monkeypatch.setattr(_moments, "_flat", lambda X: sizes.append(len(X)) or flat(X))
+    mean, variance, largest = _moments.client_moments(X, rows)
     assert max(sizes) == 10
-    np.testing.assert_allclose(mean, X[rows].astype(float).mean(axis=0))
-    np.testing.assert_allclose(variance, X[rows].astype(float).var(axis=0), atol=1e-12)
+    own = X[rows].astype(float)
+    np.testing.assert_allclose(mean, own.mean(axis=0))
+    np.testing.assert_allclose(variance, own.var(axis=0), atol=1e-12)
+    np.testing.assert_allclose(largest, abs(own - own.mean(axis=0)).max(axis=0), atol=1e-12)
 
 
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
@@ -154,17 +155,42 @@ def test_with_update_privacy_nobody_sends_moments(table):
     model.fit(X / np.float32(1e4), y, clients=clients)  # without a warning
 
 
-def test_moments_stay_those_of_the_first_fit(table, tmp_path):
+def test_a_later_fit_sets_the_layer_anew_and_partial_fit_adds_its_rows(table, tmp_path):
     X, y, clients = table
+    X = X.astype(float)
     model = FederatedClassifier(n_rounds=2, warm_start=True, random_state=0)
     model.fit(X, y, clients=clients)
-    mean = standardize_layer(model).mean.clone()
-    model.partial_fit(X + 5, y, clients=clients).set_params(n_rounds=5).fit(X, y, clients=clients)
-    assert torch.equal(standardize_layer(model).mean, mean)
-    assert (model.history_["scalars_up"][1:] == 0).all()
+    layer = standardize_layer(model)
+    model.partial_fit(X + [0, 5, 0, 0], y, clients=clients)
+    both = np.concatenate([X, X + [0, 5, 0, 0]])
+    np.testing.assert_allclose(layer.mean, both.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(layer.scale[:3], both.std(axis=0)[:3], rtol=1e-5)
+    model.set_params(n_rounds=5).fit(2 * X, y, clients=clients)
+    np.testing.assert_allclose(layer.mean, 2 * X.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(layer.scale[:3], 2 * X.std(axis=0)[:3], rtol=1e-5)
+    model.set_params(n_rounds=6).fit(2 * X, y, clients=clients)  # clients have nothing new to send
+    asked = 6 * 3 * 4
+    assert model.history_["scalars_up"].tolist() == [asked, 0, asked, asked, 0, 0]
     model.save(tmp_path / "model")
-    loaded = FederatedClassifier().load(tmp_path / "model")
+    loaded = FederatedClassifier(n_rounds=8, warm_start=True).load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    model.set_params(n_rounds=8)
+    for one in (loaded, model):
+        one.fit(2 * X, y, clients=clients)
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+
+@pytest.mark.parametrize("kind", [FederatedClassifier, FederatedRegressor])
+def test_a_layer_that_is_set_anew_changes_no_prediction(table, kind):
+    """At a rate of 0 a later fit changes nothing else."""
+    X, y, clients = table
+    X = X.astype(float)
+    model = kind(n_rounds=20, warm_start=True, random_state=0).fit(X, y, clients=clients)
+    coef, intercept, predicted = model.coef_, model.intercept_, model.predict(X)
+    model.set_params(n_rounds=21, lr_schedule=0.0).fit(3 * X, y, clients=clients)
+    np.testing.assert_allclose(model.coef_, coef, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.intercept_, intercept, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(model.predict(X), predicted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_column_in_other_units_does_not_diverge():

@@ -339,10 +339,12 @@ class FederatedStrategy(Strategy):
     ) -> None:
         """Ask for what the fit begins with, once in a run, and tell clients in each message."""
         if not server.round:
-            problem, dtype = estimator._problem, np.asarray(X).dtype
-            server.guess_loss = problem.loss_of_guess(server.net)
-            wanted = estimator._wanted(server)
-            start_fit(server, federation, self._engine, wanted, X.shape[1:], dtype)
+            start_fit(
+                *(server, federation, self._engine, estimator._wanted(server)),
+                shape=X.shape[1:],
+                dtype=np.asarray(X).dtype,
+                guess_loss=estimator._problem.loss_of_guess(server.net),
+            )
         estimator._set_target_scale(server)
         if server.target_scale is not None:
             self._engine.target_scale = to_text(list(server.target_scale))

@@ -28,6 +28,7 @@ from skfed.nets._state import (
     linear_attributes,
     model_bytes,
     moved,
+    named_tensors,
     parameter_names,
     set_state,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "make_net",
     "model_bytes",
     "moved",
+    "named_tensors",
     "normalized",
     "output_of",
     "overridden",

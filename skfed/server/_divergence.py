@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 
-from skfed._federation import Federation
+from skfed._federation import Federation, find_ids
 from skfed.nets import set_state, standardize_layers
 from skfed.server._config import RoundConfig
 from skfed.server._exchange import NO_ANSWER, NOT_FINITE, TOO_LATE
@@ -24,9 +24,9 @@ _LASTING = 3  # rounds
 _AGAIN = 5  # rounds in which a client is late, and never trains: it is not by chance
 _LEAST = 0.01  # a first loss below counts as this: nearly 0 is easily multiplied
 _LOSSES = "objective", "train_loss", "val_loss"
-_RECENT = 20  # rounds whose training losses are looked at where a round looks
 _ENOUGH = 10  # rounds in which a net learns more than the shares of classes
-_MORE = 1.1  # a loss that ends above is not so by chance, where the same clients are compared
+_MORE = 1.1  # a polled loss that ends above so many times another is not so by chance
+_MUCH_MORE = 10.0  # of trainings: a client that improves its own model reports less
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -37,12 +37,13 @@ def warn_at_end(
     config: RoundConfig,
     rounds: range,
     overflows: Mapping[int, Exception],
+    reported: np.ndarray,
 ) -> None:
     """Warn of what went wrong up to the end of a fit's rounds; keep the best model if it diverged.
 
     With partial_fit each round may be the last: it warns of divergence once, and of all else after
     the last round that is planned. ``overflows`` are the errors of rounds whose aggregate was not
-    finite.
+    finite, ``reported`` the last training loss of each client.
     """
     until = rounds.stop
     is_last = until >= config.n_rounds or server.stopped > 0
@@ -51,7 +52,7 @@ def warn_at_end(
     text = divergence_warning(server.rows, len(federation), overflows, noisy)
     diverged = (not noisy and _growth(server.rows) is not None) or loses_finiteness(idle)
     if text is None and not noisy:
-        text = _end_above(server, federation, rounds)
+        text = _end_above(server, federation, rounds, reported)
         diverged = text is not None
     if is_last and diverged:
         kept = _keep_best(server, bool(idle))
@@ -136,63 +137,76 @@ def divergence_warning(
     return f"{'; '.join(parts)}." if parts else None
 
 
-def _end_above(server: ServerState, federation: Federation, rounds: range) -> str | None:
-    """Return which loss of a fit ends above that of a guess, or of its first round; or None.
+def _end_above(
+    server: ServerState, federation: Federation, rounds: range, reported: np.ndarray
+) -> str | None:
+    """Return which loss of a fit ends above that of a guess, or else of its first round; or None.
 
-    The losses of polls and of trainings are compared for the same clients, those with priority.
+    Losses of the same clients are compared, those with priority: of the last poll, or without one
+    of their last trainings.
     """
-    rows = server.rows[rounds.start :]
-    if len(rows) < _LASTING:
+    rows, of_mean = server.rows[rounds.start :], _guess_is_exact(server)
+    if len(rows) < (_LASTING if of_mean else _ENOUGH):
         return None
-    known = [row["objective"] for row in rows if not math.isnan(row["objective"])]
-    means = _mean_losses(rows, federation)
-    pairs = [("objective", known[0], known[-1])] if known else []
-    if means is not None and math.isnan(rows[-1]["objective"]):
-        pairs.append(("the training loss", *means))
-    of_mean = not isinstance(server.net, NeuralNetClassifier)
-    guess = "the mean of the targets" if of_mean else "equal probabilities"
-    for name, first, last in pairs:
-        bound = np.inf if server.guess_loss is None else server.guess_loss
-        # The default regressor begins at its guess; other nets begin anywhere.
-        if last > bound * (1 if of_mean else _MORE) and (of_mean or len(rows) >= _ENOUGH):
-            return (
-                f"the fit ends with {name} at {last:.4g}, above that of a model that predicts "
-                f"{guess}, {server.guess_loss:.4g}."
-            )
-        if (server.guess_loss is None or not of_mean) and last > max(_MORE * first, _LEAST):
-            return (
-                f"the fit ends with {name} at {last:.4g}, above that of its first round, "
-                f"{first:.4g}."
-            )
+    if math.isnan(rows[-1]["objective"]):
+        name, last = "the training loss", _mean_loss(federation, reported)
+        first = same = rows[0]["train_loss"]
+        if last > first:  # of other clients, so they are looked up
+            first, same = _first_and_last(rows[0], federation, reported)
+    else:
+        name, last = "objective", rows[-1]["objective"]
+        first, same = rows[0]["objective"], last
+    other = "the mean of the targets" if of_mean else "equal probabilities"
+    if server.guess_loss is not None and last > server.guess_loss * (1 if of_mean else _MORE):
+        return (
+            f"the fit ends with {name} at {last:.4g}, above that of a model that predicts {other}, "
+            f"{server.guess_loss:.4g}."
+        )
+    times = _MUCH_MORE if name != "objective" else _MORE
+    if server.guess_loss is None and same > max(times * first, _LEAST):
+        return (
+            f"the fit ends with {name} at {same:.4g}, above that of its first round, {first:.4g}."
+        )
     return None
 
 
-def in_doubt(server: ServerState, federation: Federation, config: RoundConfig) -> bool:
-    """Tell whether the loss may be above that of the mean of the targets, though none tells so.
-
-    Only of regressors, whose guess is exact: its loss is the variance.
-    """
-    if server.guess_loss is None or isinstance(server.net, NeuralNetClassifier):
-        return False
-    means = None if config.loss_privacy else _mean_losses(server.rows[-_RECENT:], federation)
-    return means is not None and means[1] > server.guess_loss / 2
+def in_doubt(server: ServerState, federation: Federation, reported: np.ndarray) -> bool:
+    """Tell whether the loss may be above that of the mean of the targets, though none tells so."""
+    return (
+        _guess_is_exact(server)
+        and server.guess_loss is not None
+        and _mean_loss(federation, reported) > server.guess_loss / 2
+    )
 
 
-def _mean_losses(rows: Rows, federation: Federation) -> tuple[float, float] | None:
-    """Return the means of the first and the last training losses of the priority clients."""
-    first: dict[Any, float] = {}
-    last: dict[Any, float] = {}
-    for row in rows:
-        losses = reported_losses(row)
-        first, last = losses | first, last | losses
-    names = federation.names(range(len(federation)))
-    weights = federation.priority_weights * federation.sizes
-    shares = {k: w for k, w in zip(names, weights.tolist(), strict=True) if w and k in last}
-    if not shares:
-        return None
-    total = sum(shares.values())
-    means = [sum(w * losses[k] for k, w in shares.items()) / total for losses in (first, last)]
-    return means[0], means[1]
+def _guess_is_exact(server: ServerState) -> bool:
+    """Tell whether the loss of a guess is that of the targets' mean, and not an upper bound."""
+    return server.guess_loss is not None and not isinstance(server.net, NeuralNetClassifier)
+
+
+def _mean_loss(federation: Federation, reported: np.ndarray) -> float:
+    """Return the mean of the training losses that priority clients last reported, NaN without."""
+    return _average(federation, np.arange(len(federation)), reported)
+
+
+def _first_and_last(
+    row: Mapping[str, Any], federation: Federation, reported: np.ndarray
+) -> tuple[float, float]:
+    """Return the mean training losses of a round's priority clients, then and last."""
+    first = reported_losses(row)
+    clients = find_ids(federation.ids, first)
+    own = clients >= 0
+    losses = np.array(list(first.values()))[own]
+    clients = clients[own]
+    return _average(federation, clients, losses), _average(federation, clients, reported[clients])
+
+
+def _average(federation: Federation, clients: np.ndarray, losses: np.ndarray) -> float:
+    """Return the mean of those losses that are finite, as the objective weighs them."""
+    weights = (federation.priority_weights * federation.sizes)[clients] * np.isfinite(losses)
+    if not weights.any():
+        return float("nan")
+    return float(np.average(np.where(weights, losses, 0.0), weights=weights))
 
 
 def _cause_and_way_out(server: ServerState, rounds: range) -> str:

@@ -73,6 +73,10 @@ class Pooled(NamedTuple):
             np.maximum(self.high, later.high),
         )
 
+    def equals(self, other: "Pooled | None") -> bool:
+        """Tell whether moments and bounds are the same, whatever the number of rows."""
+        return other is not None and all(map(np.array_equal, self[1:], other[1:]))
+
     @property
     def _is_constant(self) -> np.ndarray:
         return np.sqrt(self.variance) <= _DIGITS * np.abs(self.mean)
@@ -96,13 +100,16 @@ def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
     """Return the moments of each column over some rows of X."""
     # Around a row, so that columns far from 0 lose no digits and constant ones are exact.
     (pivot,) = _flat(X[rows[:1]])
-    sums = np.sum([(chunk - pivot).sum(axis=0) for chunk in _chunks(X, rows)], axis=0)
+    sums, squares, largest = np.zeros((3, len(pivot)))
+    for deviations in _chunks(X, rows):
+        deviations -= pivot
+        sums += deviations.sum(axis=0)
     mean = pivot + sums / len(rows)
-    squares, largest = np.zeros((2, len(mean)))
-    for chunk in _chunks(X, rows):
-        deviations = chunk - mean
-        squares += np.square(deviations).sum(axis=0)
-        largest = np.maximum(largest, np.abs(deviations).max(axis=0))
+    for deviations in _chunks(X, rows):
+        deviations -= mean
+        squares += np.einsum("ij,ij->j", deviations, deviations)
+        np.abs(deviations, out=deviations)
+        np.maximum(largest, deviations.max(axis=0), out=largest)
     return Moments(mean, squares / len(rows), largest)
 
 
@@ -173,7 +180,10 @@ def _largest_eigenvalue(inputs, n_rows: int, n_columns: int) -> float:
 
 
 def _chunks(X: np.ndarray, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield rows of X, flattened, as float64; in chunks: X may be a map larger than memory."""
+    """Yield rows of X, flattened, as float64; in chunks: X may be a map larger than memory.
+
+    They are copies, and may be changed.
+    """
     size = max(1, _CHUNK // (8 * int(np.prod(X.shape[1:]))))
     for start in range(0, len(rows), size):
         yield _flat(X[rows[start : start + size]])

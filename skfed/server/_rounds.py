@@ -110,6 +110,11 @@ class Rounds:
         """Whether the round is the last that is planned."""
         return self.server.round + 1 == self.until == self.config.n_rounds
 
+    def _is_in_doubt(self) -> bool:
+        """Tell whether the loss may be above that of a guess."""
+        told = self.config.loss_privacy is None
+        return told and in_doubt(self.server, self.federation, self.records.reported)
+
     @property
     def _is_public(self) -> bool:
         return self.clock.devices is not None and self.clock.devices.public
@@ -164,7 +169,8 @@ class Rounds:
             cause.add_note(f"client {name!r}; every client {others} in every round")
             raise cause
         rounds = range(self._first, self.until)
-        warn_at_end(self.server, self.federation, self.config, rounds, self._overflows)
+        reported = self.records.reported
+        warn_at_end(self.server, self.federation, self.config, rounds, self._overflows, reported)
 
     def _poll_and_select(self) -> PendingRound:
         """Let the selector poll clients and choose the cohort, and make the train request."""
@@ -174,7 +180,7 @@ class Rounds:
         poll = self._poll(state)
         view = self._view(poll)
         chosen = config.selector.select(view)
-        if self._is_last and np.isnan(chosen.objective) and in_doubt(server, federation, config):
+        if self._is_last and np.isnan(chosen.objective) and self._is_in_doubt():
             # Trainings tell too little of the loss, as each client improves its own model.
             view.poll(np.flatnonzero(view.priority & view.available))
         lost = [*failed_clients(poll.exchanges), *late_clients(poll.exchanges)]

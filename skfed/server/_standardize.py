@@ -5,8 +5,9 @@ charged for: moments of columns and targets; then, of the default regressor, how
 once they are scaled. All of it is decided by the priority clients alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -17,10 +18,12 @@ from skfed._federation import Federation
 from skfed.engines import ReplyTimes
 from skfed.modules import LinearModel, Standardize
 from skfed.nets import (
+    State,
     batch_size,
     cast,
     float_dtype,
     get_state,
+    named_tensors,
     set_shift,
     standardize_layers,
     to_tensors,
@@ -92,13 +95,14 @@ class LocalStatistics:
     def moments(self, names: list[str]) -> tuple[Iterable[ClientMoments], None]:
         """Return the moments of each priority client."""
         values = {name: self.X if name == "columns" else self.y for name in names}
-        clients = map(self.federation.rows, np.flatnonzero(self.federation.priority).tolist())
+        priority = np.flatnonzero(self.federation.priority)
+        clients = (self.federation.rows(int(k)) for k in priority)
         return ({n: client_moments(v, rows) for n, v in values.items()} for rows in clients), None
 
     def norms(self, net: NeuralNet) -> tuple[Iterable[Norms], None]:
         """Return the norms of each priority client."""
         clients = np.flatnonzero(self.federation.priority)
-        return (self.norms_of(net, k) for k in clients.tolist()), None
+        return (self.norms_of(net, int(k)) for k in clients), None
 
     def norms_of(self, net: NeuralNet, k: int) -> Norms:
         """Return the norms of a client's rows."""
@@ -152,24 +156,32 @@ def start_fit(
     shape: tuple[int, ...],
     dtype: np.dtype,
     *,
+    guess_loss: float | None = None,
     accumulate: bool = False,
 ) -> None:
     """Ask clients for what is wanted, and set the net, the scale of targets and the rate.
 
-    ``shape`` is that of a row of X, and ``dtype`` that of X. In a later fit of the same net, its
+    ``shape`` is that of a row of X, ``dtype`` that of X, and ``guess_loss`` what a model without
+    columns does not exceed, if that is known without clients. In a later fit of the same net, its
     layer is set anew, and its weights are converted; with ``accumulate``, by the moments of all
-    rows so far.
+    rows so far. Where the moments are those of the last fit, clients have nothing to send.
     """
     if wanted.columns:
         _check_first(server.net, shape)
+    before, columns_before, is_same = server.guess_loss, server.columns, False
+    server.guess_loss = guess_loss
     if wanted.names:
-        pools = _ask_moments(server, federation, source, wanted)
-        if "columns" in pools:
-            _set_columns(server, pools["columns"], dtype, accumulate)
+        pools, charge = _ask_moments(server, federation, source, wanted)
         if "targets" in pools:
             _set_targets(server, pools["targets"], wanted)
-    server.rate = None if wanted.rate is None else server.own_rate
-    if wanted.rate == "safe":
+        if "columns" in pools:
+            _set_columns(server, pools["columns"], dtype, accumulate)
+            is_same = server.guess_loss == before and pools["columns"].equals(columns_before)
+        if not is_same:
+            charge()
+    if wanted.rate != "safe":
+        server.rate = None if wanted.rate is None else server.own_rate
+    elif not is_same or server.rate is None:
         server.rate = _ask_rate(server, federation, source)
 
 
@@ -200,22 +212,22 @@ def set_columns(net: NeuralNet, columns: Pooled, dtype: np.dtype) -> None:
 
 def _ask_moments(
     server: ServerState, federation: Federation, source: StatisticsSource, wanted: Wanted
-) -> dict[str, Pooled]:
-    """Return the pooled moments by name; none if no client has replied."""
+) -> tuple[dict[str, Pooled], Callable[[], None]]:
+    """Return the pooled moments by name, none if no client has replied; and what charges them."""
     sent, times = source.moments(wanted.names)
     weights = (federation.priority_weights * federation.sizes)[federation.priority]
     replied, n_scalars = np.zeros(len(weights), dtype=bool), 0
     pools = {name: MomentsPool() for name in wanted.names}
-    for i, (client, weight) in enumerate(zip(sent, weights.tolist(), strict=True)):
+    for i, (client, weight) in enumerate(zip(sent, weights, strict=True)):
         if client is None:
             continue
         replied[i], n_scalars = True, sum(map(_n_scalars, client.items()))
         for name, moments in client.items():
-            pools[name].add(moments, weight)
-    _charge(server, federation, replied, times, up=n_scalars)
+            pools[name].add(moments, float(weight))
     if not replied.any():
         _refuse_silence(wanted)
-    return {name: pool.pooled for name, pool in pools.items() if pool.pooled is not None}
+    pooled = {name: pool.pooled for name, pool in pools.items() if pool.pooled is not None}
+    return pooled, partial(_charge, server, federation, replied, times, up=n_scalars)
 
 
 def _n_scalars(item: tuple[str, Moments]) -> int:
@@ -277,15 +289,26 @@ def _convert(
 
 def _set_targets(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
     """Set the loss of a model that predicts the mean; of a new net also where it begins."""
-    net, is_new = server.net, not server.round
-    if is_new:
+    net = server.net
+    if not server.round:
         _set_start(server, targets, wanted)
     scale = 1.0 if server.target_scale is None else np.array(server.target_scale[1])
     if type(net.criterion_) is not torch.nn.MSELoss:
         return
     server.guess_loss = float(np.mean(targets.variance / np.square(scale)))
-    if is_new and isinstance(net.module_, LinearModel):
-        server.best = Best(server.guess_loss, 0, get_state(net), "loss")
+    if isinstance(net.module_, LinearModel):
+        server.best = Best(server.guess_loss, server.round, _guess(server, targets.mean), "loss")
+
+
+def _guess(server: ServerState, mean: np.ndarray) -> State:
+    """Return the model that predicts a mean of the targets."""
+    state, linear = get_state(server.net), server.net.module_.linear
+    own = {id(tensor): name for name, tensor in named_tensors(server.net).items()}
+    if server.target_scale is not None:
+        mean = (mean - server.target_scale[0]) / server.target_scale[1]
+    state[own[id(linear.weight)]].zero_()
+    state[own[id(linear.bias)]].copy_(torch.from_numpy(mean))
+    return state
 
 
 def _set_start(server: ServerState, targets: Pooled, wanted: Wanted) -> None:

@@ -142,9 +142,14 @@ def test_the_ledger_is_what_was_sent(name, federate):
     assert n_records(grid.sent, "state", "correction") == history["models_down"].sum()
     assert n_records(grid.received, "state-", "variate-") == history["models_up"].sum()
     bounds = [request for request in requests(grid.sent, "poll") if "at_most" in request]
-    assert len(bounds) == history["scalars_down"].sum()
-    moments = [m.content["moments"] for m in grid.received if "moments" in m.content]
-    n_values = sum(array.numpy().size for record in moments for array in record.values())
+    scaling = [m.content["scaling"] for m in grid.sent if "scaling" in m.content]
+    n_scales = sum(array.numpy().size for record in scaling for array in record.values())
+    assert len(bounds) + n_scales == history["scalars_down"].sum()
+    records = [
+        record for m in grid.received for key, record in m.content.items() if "moments-" in key
+    ]
+    n_values = sum(array.numpy().size for record in records for array in record.values())
+    n_values += 2 * n_records(grid.received, "norms")
     assert n_records(grid.received, "metrics") + n_values == history["scalars_up"].sum()
     assert len(requests(grid.sent, "poll")) == history["n_polled"].sum()
 
@@ -170,10 +175,10 @@ def test_the_server_may_be_given_the_labels(blobs, federate):
 
 def test_a_client_with_other_targets_refuses_their_moments(federate):
     server = FederatedRegressor(standardize_targets=True, n_rounds=1, random_state=0)
-    strategy, grid = federate(server, at_client=FederatedRegressor())
+    strategy, grid = federate(server, at_client=FederatedRegressor(LinearRegression(5)))
     with pytest.raises(RuntimeError, match="no priority client has sent the mean and variance of"):
         strategy.start(grid)
-    assert not any("moments" in m.content for m in grid.received[12:])
+    assert not any("moments-" in key for m in grid.received for key in m.content)
 
 
 def test_a_failed_client_has_no_moments_of_targets(blobs, federate, caplog):
