@@ -1,15 +1,13 @@
 """R^2 of rules for the learning rate of the default FederatedRegressor, in numpy.
 
 ``python -m benchmarks.default_rates`` (half a minute) prints a table of R^2 by rule and data set,
-and two of the rounds that tables without hard columns need. ``--drawn 200`` prints what some rules
-reach on as many drawn tables instead (half a minute).
+and two of the rounds that tables without hard columns need.
 
 A rule says by what each column is divided, and each client's rate. Training is FedAvg: squared
 error, minibatches of 16 by permutation, one local epoch, all clients in every round.
 """
 
-import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -46,30 +44,27 @@ class Rule:
     fall: float = 0.0  # share of rounds, the last, over which rates fall linearly to a tenth
 
 
-TODAYS = Rule("0.5 / (p + 1)")
-CANDIDATE = Rule("candidate", "batch", "safe", floor=0.1, centred=True, fall=1.0)
-TWICE = replace(CANDIDATE, name="candidate, cap 1 / (p + 1)", cap=2.0)
-NO_CAP = replace(CANDIDATE, name="candidate, no cap", cap=np.inf)
+FULL_BATCHES = Rule("0.5 / (p + 1)")  # safe for batches of all rows of all clients
+DEFAULT = Rule("the default", "batch", "safe", cap=2.0, floor=0.1, centred=True, fall=1.0)
 RULES = [
-    TODAYS,
+    FULL_BATCHES,
     Rule("own rates", "batch", "own"),
     Rule("one for all", "batch"),
-    CANDIDATE,
-    TWICE,
-    NO_CAP,
-    replace(CANDIDATE, name="candidate, own rates", share="own"),
-    replace(CANDIDATE, name="candidate, free clients at the shared rate", share="all"),
-    replace(CANDIDATE, name="candidate, without replacement", bound="without replacement"),
-    replace(CANDIDATE, name="candidate, mean over the epoch's batches", bound="epoch"),
-    replace(CANDIDATE, name="candidate, mean-square bound", bound="mean square"),
-    replace(CANDIDATE, name="candidate, no fall", fall=0.0),
-    replace(CANDIDATE, name="candidate, fall in the last half", fall=0.5),
-    replace(CANDIDATE, name="candidate, no floor", floor=0.0),
-    replace(CANDIDATE, name="candidate, floor 1/5", floor=0.2),
-    replace(CANDIDATE, name="candidate, floor 1/20", floor=0.05),
-    replace(CANDIDATE, name="candidate, intercept from 0", centred=False),
+    DEFAULT,
+    replace(DEFAULT, name="default, at most 0.5 / (p + 1)", cap=1.0),
+    replace(DEFAULT, name="default, without a cap", cap=np.inf),
+    replace(DEFAULT, name="default, own rates", share="own"),
+    replace(DEFAULT, name="default, free clients at the shared rate", share="all"),
+    replace(DEFAULT, name="default, without replacement", bound="without replacement"),
+    replace(DEFAULT, name="default, mean over the epoch's batches", bound="epoch"),
+    replace(DEFAULT, name="default, mean-square bound", bound="mean square"),
+    replace(DEFAULT, name="default, no fall", fall=0.0),
+    replace(DEFAULT, name="default, fall in the last half", fall=0.5),
+    replace(DEFAULT, name="default, no floor", floor=0.0),
+    replace(DEFAULT, name="default, floor 1/5", floor=0.2),
+    replace(DEFAULT, name="default, floor 1/20", floor=0.05),
+    replace(DEFAULT, name="default, intercept from 0", centred=False),
 ]
-BEST = [CANDIDATE, TWICE, NO_CAP]
 
 
 def by_batch(rows: np.ndarray) -> float:
@@ -158,12 +153,12 @@ def scale_of(data: Table, rules: list[Rule]) -> Scale:
 
 def client_rates(data: Table, rows: np.ndarray, rule: Rule, stretch: np.ndarray) -> np.ndarray:
     """Return the rate of each client."""
-    todays = 0.5 / rows.shape[1]
+    full_batches = 0.5 / rows.shape[1]
     if rule.bound is None:
-        return np.full(len(data.priority), todays)
+        return np.full(len(data.priority), full_batches)
     bound = BOUNDS[rule.bound]
     own = [bound(rows[data.clients == k] / stretch) for k in range(len(data.priority))]
-    own = np.minimum(own, rule.cap * todays)
+    own = np.minimum(own, rule.cap * full_batches)
     if rule.share == "own":
         return own
     shared = own[data.priority].min()
@@ -373,7 +368,7 @@ def scores_by_rule() -> Iterator[str]:
 
 
 def rounds_by_rule() -> Iterator[str]:
-    """Yield tables of the rounds until R^2 is within 0.02 of that of today's rule at the end.
+    """Yield tables of the rounds until R^2 is within 0.02 of that of 0.5 / (p + 1) at the end.
 
     Rates that fall fall faster in a fit of fewer rounds: the second table is of such fits.
     """
@@ -394,93 +389,12 @@ def first(reached: np.ndarray) -> np.ndarray:
     return np.where(reached.any(axis=0), reached.argmax(axis=0), np.inf)
 
 
-KINDS: list[Callable[[np.random.Generator, int], np.ndarray]] = [
-    lambda rng, n: rng.normal(size=n),
-    lambda rng, n: rng.lognormal(0, rng.uniform(0.1, 1.5), n),
-    lambda rng, n: rng.normal(size=n) + 10 ** rng.uniform(0, 12),
-    lambda rng, n: (rng.random(n) < 10 ** rng.uniform(-3, -0.3)).astype(float),
-    lambda rng, n: np.full(n, rng.normal()),
-    lambda rng, n: rng.standard_t(2, n),
-    lambda rng, n: rng.normal(size=n) * 10 ** rng.uniform(-6, 6),
-]
-
-
-def drawn(seed: int) -> tuple[str, Table]:
-    """Return what is odd about a drawn table, and the table."""
-    rng = np.random.default_rng(seed)
-    odd = ["", "wide", "", "shifted"][seed % 4]
-    n_clients = rng.choice([3, 10, 20] if odd else [1, 3, 10, 20])
-    clients = np.repeat(np.arange(n_clients), rng.integers(20, 301, n_clients))
-    kinds = rng.choice(len(KINDS), rng.integers(1, 21))
-    X = np.column_stack([KINDS[kind](rng, len(clients)) for kind in kinds])
-    if rng.random() < 0.5:  # nearly twice the same column
-        X[:, -1] = X[:, 0] + 10 ** rng.uniform(-3, 0) * X[:, 0].std() * rng.normal(size=len(X))
-    data = Table(X, X[:, 0], clients, np.ones(n_clients, dtype=bool))
-    scale = scale_of(data, [CANDIDATE])
-    y = scale.rows(X)[:, :-1] @ rng.normal(size=len(kinds))
-    y += rng.uniform(0.1, 1) * (y.std() or 1.0) * rng.normal(size=len(y)) + rng.normal()
-    first = clients == 0
-    if odd == "wide":
-        X[first] = scale.mean + 10 * (X[first] - scale.mean)
-    elif odd == "shifted":
-        X[first] += 20 * scale.deviation
-    return odd, data._replace(y=y)
-
-
-def condition(data: Table) -> float:
-    """Return the condition number of the mean of x x', without constant columns."""
-    rows = scale_of(data, [CANDIDATE]).rows(data.X)
-    singular = np.linalg.svd(rows, compute_uv=False)
-    return (singular[0] / singular[singular > 1e-7 * singular[0]][-1]) ** 2
-
-
-def local_steps(data: Table) -> float:
-    """Return the mean number of a client's steps."""
-    return N_ROUNDS * np.ceil(np.bincount(data.clients) / B).mean()
-
-
-def on_drawn(n: int, rules: list[Rule]) -> Iterator[str]:
-    """Yield tables of what rules reach on drawn tables, and of those where they do not do well."""
-    odd, found = zip(*map(drawn, range(n)), strict=True)
-    scores = np.array([final(data, rules) for data in found])
-    best = np.array([[ridge(data)] for data in found])
-    even = np.array([not what for what in odd])
-    yield from counts(rules, scores, best - scores, even)
-    well = np.where(even[:, None], best - scores <= 0.1, scores >= 0)[:, 1:]
-    header = ["seed", "odd client", "condition", "steps", "Ridge", *(rule.name for rule in rules)]
-    rows = (
-        [i, odd[i], f"{condition(found[i]):.0e}", f"{local_steps(found[i]):.0f}"]
-        + [show(score) for score in (*best[i], *scores[i])]
-        for i in np.flatnonzero(~well.all(axis=1))
-    )
-    yield from table(header, rows)
-
-
-def counts(
-    rules: list[Rule], scores: np.ndarray, gaps: np.ndarray, even: np.ndarray
-) -> Iterator[str]:
-    """Yield a table of how many tables each rule does well on; ``even`` ones have no odd client."""
-    rows = []
-    for rule, score, gap in zip(rules, scores.T, gaps.T, strict=True):
-        near = f"{(gap[even] <= 0.1).sum()} of {even.sum()}"
-        odd = [f"{(score[~even] >= least).sum()} of {(~even).sum()}" for least in (-0.2, 0)]
-        middle = f"{np.median(gap[even]):.4f}"
-        rows.append([rule.name, (~np.isfinite(score)).sum(), near, middle, *odd])
-    header = ["rule", "not finite", "within 0.1 of Ridge", "median gap", "odd: >= -0.2", ">= 0"]
-    return table(header, rows)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--drawn", type=int, metavar="N", help="train on N drawn tables instead")
-    args = parser.parse_args()
+def lines() -> Iterator[str]:
+    """Yield the lines of all tables."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if args.drawn:
-            print("\n".join(on_drawn(args.drawn, [TODAYS, *BEST])))
-            return
-        for lines in (scores_by_rule(), rounds_by_rule()):
-            print("\n".join(lines))
+        yield from scores_by_rule()
+        yield from rounds_by_rule()
 
 
 if __name__ == "__main__":
-    main()
+    print("\n".join(lines()))

@@ -57,6 +57,8 @@ def draw_table(seed: int, odd: str | None = None, n_classes: int | None = None) 
     if odd:
         X = _with_odd_client(rng, X, clients == 0, odd)
     y = _targets(rng, score, n_classes)
+    if n_classes is not None:  # each has a row of the first client, which has priority
+        y[np.flatnonzero(clients == 0)[:n_classes]] = np.arange(n_classes)
     priority = _priority(clients) if rng.random() < 0.5 else None
     return Table(X, y, clients, priority, str(rng.choice(STARTS)), kinds)
 
@@ -98,9 +100,7 @@ def _targets(rng: np.random.Generator, score: np.ndarray, n_classes: int | None)
         return y * 10 ** rng.uniform(-3, 5) + rng.choice([0.0, 1e3])
     logits = np.outer(score, np.linspace(-1, 1, n_classes)) + rng.normal(size=n_classes)
     noisy = logits + rng.gumbel(size=logits.shape)
-    y = noisy.argmax(axis=1)
-    y[:n_classes] = np.arange(n_classes)  # each class has a row
-    return y
+    return noisy.argmax(axis=1)
 
 
 def _priority(clients: np.ndarray) -> list[int]:

@@ -190,14 +190,17 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         -------
         self
             The fitted estimator. After Ctrl-C it has the model of the last finished round.
-            An update or an aggregate that is not finite is dropped; if in the end no client reaches
-            a finite loss, the last model from which a client did is kept.
+            An update or an aggregate that is not finite is dropped. In a fit that has diverged, so
+            that it warns, the model of which the lowest loss was reported is kept; in any other the
+            last.
 
         Warns
         -----
         ConvergenceWarning
-            If a loss in ``history_`` has grown a thousandfold, or from some round on every client
-            in the cohorts failed.
+            If a loss in ``history_`` has grown a thousandfold; if the loss of the priority clients
+            ends above that of a model that predicts the mean of the targets, or equal probabilities
+            of the classes, or, where neither is known, above that of the first round; if from some
+            round on every client in the cohorts failed.
         UserWarning
             If ``clients`` was not given; if ``priority`` is ignored; if no free client has matched.
 

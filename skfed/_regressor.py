@@ -26,9 +26,16 @@ class FederatedRegressor(RegressorMixin, BaseFederated):
         What every client trains. A torch module returns predictions of shape (n_samples,
         n_targets), or (n_samples,) for one target, and is trained with squared error, SGD,
         learning rate 0.01 and batch size 128; a class is built without arguments, an instance is
-        copied. None: zero-initialised linear regression on columns standardised as
-        in :class:`FederatedClassifier`, with learning rate 0.5 / (n_features + 1), at which
-        gradient descent on such columns does not diverge, and batch size 16.
+        copied. None: linear regression on columns standardised as in :class:`FederatedClassifier`,
+        from zero weights and an intercept at the priority clients' mean target, with batch size 16.
+        Its learning rate is the same for all priority clients, and so low that no rows of theirs
+        make it diverge, at most 1 / (n_features + 1); it falls linearly to a tenth over
+        ``n_rounds``, unless ``lr_schedule`` is given. Free clients train at a lower rate where
+        their own rows need one. Before a fit each priority client sends the mean and the variance
+        of its targets and then, given the scale of the columns, two norms of its rows. If in the
+        last round the loss may be above that of the mean target, the priority clients are polled
+        for it. With ``update_privacy`` nothing is sent: the rate is 1 / (n_features + 1) at first,
+        and each gradient is clipped to the norm that updates are clipped to.
     standardize_targets : bool, default=False
         Whether the net learns standardised targets. Before the first round, each priority client
         sends the mean and the variance of its targets, which are charged to that round; from then
@@ -47,8 +54,8 @@ memory_budget, n_jobs, checkpoint, checkpoint_every, warm_start, random_state, v
     net_ : skorch.NeuralNetRegressor
         The fitted net with the global model.
     target_mean_, target_scale_ : ndarray of shape (n_targets,)
-        With ``standardize_targets`` only: what is subtracted from targets, and by what they are
-        divided.
+        What is subtracted from targets, and by what they are divided: with ``standardize_targets``,
+        or, with a scale of 1, where targets are so far from 0 that float32 has too few digits.
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
         Weights of the features, in units of X and y; only if the net is linear: the default, and a
         ``torch.nn.Linear``. Samples of more dimensions are flattened.
