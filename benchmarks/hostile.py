@@ -5,11 +5,13 @@ beside this file.
 """
 
 import itertools
+import warnings
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 from torch import nn
 from tqdm import tqdm
@@ -111,9 +113,14 @@ def accuracy(rule: str, attack: str, share: float, seed: int) -> float:
         priority=range(N_TRUSTED),
         aggregator=Attacked(aggregator, hostile, attack),
         n_rounds=30,
+        validate_every=30,
         random_state=seed,
-    ).fit(X, y, clients=clients)
-    return model.score(*test)
+    )
+    # Of the last model: a fit that has diverged keeps the best, and warns.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y, clients=clients, X_val=test[0], y_val=test[1])
+    return model.history_["val_score"].iloc[-1]
 
 
 def main() -> None:

@@ -354,7 +354,9 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _start_fit(self, server: ServerState, data: TrainingData, accumulate: bool = False) -> None:
         """Ask clients for what the fit begins with, which its first round is charged for."""
-        source = LocalStatistics(data.X, data.y, data.weights, data.federation)
+        with naming("y"):
+            y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
+        source = LocalStatistics(data.X, y, data.weights, data.federation)
         server.first_exchanges = self._problem.first_exchanges(data.federation)
         start_fit(
             *(server, data.federation, source, self._wanted(server)),

@@ -231,9 +231,6 @@ class Regression(Problem):
                 f"{name} has targets of shape {y.shape[1:]}, but those of fit have shape "
                 f"{self.target_shape}."
             )
-        if y.dtype.kind not in "biuf":
-            with naming(name):
-                y = y.astype(float)
         return y.reshape(len(y), -1)
 
     def standardize(self, y: np.ndarray) -> np.ndarray:

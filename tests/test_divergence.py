@@ -1,5 +1,7 @@
 """A fit that diverges, or whose rounds come to nothing, is told of, and keeps a model of use."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -36,7 +38,7 @@ def loss_of(model, X, y):
 
 
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
-def test_divergence_warns_and_keeps_the_last_model_whose_loss_was_finite(unscaled, engine):
+def test_divergence_warns_and_keeps_the_model_of_the_lowest_loss(unscaled, engine):
     X, y, clients = unscaled
     with pytest.warns(ConvergenceWarning) as told:
         model = regressor(engine=engine).fit(X, y, clients=clients, X_val=X, y_val=y)
@@ -49,20 +51,24 @@ def test_divergence_warns_and_keeps_the_last_model_whose_loss_was_finite(unscale
     assert f"train_loss was {losses[0]:.4g} in round 0" in text
     assert f"{losses[last]:.4g} in round {last}" in text
     assert f"from round {last + 1} to 24 no client succeeded" in text
-    for way_out in ("Scale X", "lower the learning rate"):
+    assert text.count("try lr_schedule=0.001") == 1
+    assert re.search(r"The loss of client '[a-d]' grew first, in round 1", text)
+    for way_out in ("skfed.modules.Standardize", "standardize_targets=True", "lower the learning"):
         assert way_out in text
+    assert "StandardScaler)" not in text  # which would be fitted on the rows of all
     # What the last round with updates led to had an infinite loss, which the next one showed.
     assert np.isinf(model.history_["val_loss"].iloc[-1])
-    assert np.isfinite(loss_of(model, X, y))
-    with pytest.warns(ConvergenceWarning, match="diverged"):
-        before = regressor(engine=engine, n_rounds=last).fit(X, y, clients=clients)
-    np.testing.assert_array_equal(model.predict(X), before.predict(X))
+    # The first model had the lowest loss: no round has lowered it.
+    assert losses.idxmin() == 0
+    assert f"The model before round 0 is kept, whose training loss was {losses[0]:.4g}." in text
+    start = regressor(engine=engine, n_rounds=1, lr_schedule=0.0).fit(X, y, clients=clients)
+    np.testing.assert_array_equal(model.predict(X), start.predict(X))
 
 
 def test_divergence_that_is_still_finite_warns(unscaled):
     X, y, clients = unscaled
     with pytest.warns(
-        ConvergenceWarning, match=r"in round 0, 1000 times that.*in round 4\. Scale X"
+        ConvergenceWarning, match=r"in round 0, 1000 times that.*in round 4\. The loss of"
     ):
         model = regressor(n_rounds=5).fit(X, y, clients=clients)
     assert (model.history_["n_aggregated"] == 4).all()

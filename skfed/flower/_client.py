@@ -234,7 +234,7 @@ class _Client:
             raise evaluation.raised[0]
         value = float(evaluation.values[0])
         if not np.isfinite(value) and "at_most" not in request:
-            raise Refusal("its loss is not finite: lower the learning rate, or scale X.")
+            raise Refusal("its loss is not finite: lower the learning rate.")
         if local.estimator.loss_privacy is not None:
             value = local.estimator.loss_privacy.of_loss(value, np.random.default_rng())
         if not (np.isfinite(value) and value <= bound):

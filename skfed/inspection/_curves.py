@@ -10,10 +10,13 @@ Histories = Mapping[str, Sequence[pd.DataFrame]]  # of the fits, by name
 
 
 def common_column(histories: Histories) -> str:
-    """Return the first of the usual columns that every history has finite values of."""
+    """Return the first of the usual columns that every history has enough finite values of."""
     fits = [history for group in histories.values() for history in group]
     for name in ("val_score", "objective", "train_loss"):
-        if all(name in history and np.isfinite(history[name]).any() for history in fits):
+        # A default regressor's last round alone may have an objective: that is no curve.
+        least = 2 if name == "objective" else 1
+        known = (np.isfinite(history[name]).sum() if name in history else 0 for history in fits)
+        if all(n >= min(least, len(history)) for n, history in zip(known, fits, strict=True)):
             return name
     raise ValueError("history_ holds no score or loss that is finite: name a column with y=.")
 

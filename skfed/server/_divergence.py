@@ -170,13 +170,22 @@ def _end_above(
     return None
 
 
-def in_doubt(server: ServerState, federation: Federation, reported: np.ndarray) -> bool:
-    """Tell whether the loss may be above that of the mean of the targets, though none tells so."""
-    return (
-        _guess_is_exact(server)
-        and server.guess_loss is not None
-        and _mean_loss(federation, reported) > server.guess_loss / 2
-    )
+def in_doubt(
+    server: ServerState,
+    federation: Federation,
+    reported: np.ndarray,
+    n_passes: float,
+    n_rounds: int,
+) -> bool:
+    """Tell whether the loss may be above that of the mean of the targets, though none tells so.
+
+    ``n_passes`` are those of a client over its rows in a round: the more of them, the less does its
+    training loss say of the model that it was sent. ``n_rounds`` are those of the fit.
+    """
+    if n_rounds < _LASTING or not _guess_is_exact(server) or server.guess_loss is None:
+        return False
+    bound = server.guess_loss / (2 * max(1.0, n_passes))
+    return _mean_loss(federation, reported) > bound
 
 
 def _guess_is_exact(server: ServerState) -> bool:
@@ -218,14 +227,15 @@ def _cause_and_way_out(server: ServerState, rounds: range) -> str:
     start = float(rows[0]["lr"])
     falls = "" if rate == start else f", falling to {rate:.2g}"
     parts.append(f"The learning rate was {start:.2g}{falls}: try lr_schedule={start / 10:.2g}.")
-    if not standardize_layers(server.net):
+    is_scaled = bool(standardize_layers(server.net))
+    if not is_scaled:
         parts.append(
             "If X is not scaled, begin the net with skfed.modules.Standardize, or put a "
             "FederatedStandardScaler before it."
         )
-    if not isinstance(server.net, NeuralNetClassifier) and server.target_scale is None:
+    if not (_guess_is_exact(server) or isinstance(server.net, NeuralNetClassifier)):
         parts.append("standardize_targets=True scales y.")
-    if found is not None and len(rows[0]["cohort"]) > 1:
+    if found is not None and is_scaled and len(rows[0]["cohort"]) > 1:
         parts.append("If the rows of that client differ from all others, leave it out of priority.")
     return " ".join(parts)
 

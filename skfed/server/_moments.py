@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 _CHUNK = 2**24  # bytes of rows that are read at once
 _LEAST_SCALE = 0.1  # of the largest deviation
 _DIGITS = 8 * np.finfo(np.float64).eps  # a deviation below, as a part of the mean, is of rounding
-_FAR = 2.0**12  # scales from 0 at which float32 has 12 bits left for a scale
+FAR = 2.0**12  # scales from 0 at which float32 has 12 bits left for a scale
 _EXACT = 1024  # rows or columns up to which all eigenvalues take less time than the largest
 
 
@@ -57,7 +57,7 @@ class Pooled(NamedTuple):
     @property
     def is_far(self) -> np.ndarray:
         """A mask of the columns for which float32 has too few digits."""
-        return np.abs(self.mean) > _FAR * self.scale
+        return np.abs(self.mean) > FAR * self.scale
 
     def with_later(self, later: "Pooled") -> "Pooled":
         """Return the moments of these rows and later ones together."""
@@ -104,6 +104,7 @@ def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
     for deviations in _chunks(X, rows):
         deviations -= pivot
         sums += deviations.sum(axis=0)
+    del deviations  # before the next are read
     mean = pivot + sums / len(rows)
     for deviations in _chunks(X, rows):
         deviations -= mean

@@ -81,7 +81,7 @@ class LossPrivatizer:
     def not_finite(self, what: str, loss: float) -> ValueError:
         """Return the error of a loss or update that is not finite; with noise, without the loss."""
         value = f" (loss {loss})" if self.mechanism is None else ""
-        return ValueError(f"its {what} {NOT_FINITE}{value}: lower the learning rate, or scale X.")
+        return ValueError(f"its {what} {NOT_FINITE}{value}: lower the learning rate.")
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Protocol
 
@@ -35,7 +35,7 @@ from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
 from skfed.server._records import ClientRecords
 from skfed.server._requests import make_train_request, noise_stream
 from skfed.server._standardize import RateLimits
-from skfed.server._state import Best, ServerState
+from skfed.server._state import TRAINING_LOSS, Best, ServerState
 from skfed.server._updates import RoundUpdates
 from skfed.server._validation import Validation
 from skfed.utils._seeding import Purpose, stream
@@ -112,8 +112,19 @@ class Rounds:
 
     def _is_in_doubt(self) -> bool:
         """Tell whether the loss may be above that of a guess."""
-        told = self.config.loss_privacy is None
-        return told and in_doubt(self.server, self.federation, self.records.reported)
+        is_told = self.config.loss_privacy is None
+        return is_told and in_doubt(
+            *(self.server, self.federation, self.records.reported),
+            n_passes=self._n_passes,
+            n_rounds=self.until - self._first,
+        )
+
+    @cached_property
+    def _n_passes(self) -> float:
+        """How often a priority client passes over its rows in a round, on average."""
+        clients = np.flatnonzero(self.federation.priority)
+        n_trained = self.clock.draws.n_trained(self.config.training, clients).sum()
+        return float(n_trained / self.federation.sizes[clients].sum())
 
     @property
     def _is_public(self) -> bool:
@@ -340,13 +351,21 @@ class Rounds:
         return row
 
     def _note_best(self, row: Row, state: State) -> None:
-        """Keep the model that clients had in a round, if a lower loss of it was reported."""
-        polled = bool(np.isfinite(row["objective"]))
-        name, loss = "training loss", row["train_loss"]
-        if polled:
-            name, loss = "objective", row["objective"]
-        best = self.server.best
-        if np.isfinite(loss) and (best is None or loss < best.loss):
+        """Keep the model that clients had in a round, if a lower loss of it was reported.
+
+        A client that passes over its rows more than once improves its own model so much that its
+        training loss says little of the one that it was sent: then polls are looked at alone.
+        """
+        polled, best = bool(np.isfinite(row["objective"])), self.server.best
+        loss = row["objective"] if polled else row["train_loss"]
+        if not np.isfinite(loss):
+            return
+        if best is None or (polled != best.is_of_model and self._n_passes > 1):
+            is_better = best is None or polled
+        else:
+            is_better = loss < best.loss
+        if is_better:
+            name = "objective" if polled else TRAINING_LOSS
             self.server.best = Best(loss, row["round"], state, name)
 
     def _after_callbacks(self, pending: PendingRound, row: Row, stops: bool) -> None:

@@ -31,6 +31,7 @@ from skfed.nets import (
 )
 from skfed.server._exchange import statistics_exchange
 from skfed.server._moments import (
+    FAR,
     Moments,
     MomentsPool,
     Norms,
@@ -43,7 +44,6 @@ from skfed.server._state import Best, ServerState
 from skfed.utils._warnings import warn
 
 _LARGE = 100.0  # values of X for which its columns should be scaled
-_OTHER = 100.0  # scales by which a column moves, or times that it grows, if it is another
 
 ClientMoments = Mapping[str, Moments]  # of "columns", "targets" or both
 
@@ -274,12 +274,12 @@ def _convert(
 ) -> None:
     """Let a model predict as before its layer was set anew.
 
-    A column that has moved or grown a hundredfold is in another unit, and what the model would
-    predict from it is without meaning: its weight on scaled values is kept instead.
+    A column that has moved by thousands of scales, or grown as much, is in another unit, and what
+    the model would predict from it is without meaning: its weight on scaled values is kept instead.
     """
     (old_mean, old_scale), (mean, scale) = before, layer.in_units()
     shift, ratio = (mean - old_mean) / old_scale, scale / old_scale
-    is_same = (shift.abs() <= _OTHER) & (ratio <= _OTHER)
+    is_same = (shift.abs() <= FAR) & (ratio <= FAR)
     shift, ratio = torch.where(is_same, shift, 0.0), torch.where(is_same, ratio, 1.0)
     with torch.no_grad():
         weight, bias = module.linear.weight.double(), module.linear.bias.double()

@@ -13,6 +13,8 @@ from skfed.server._exchange import Exchange
 from skfed.server._moments import Pooled
 from skfed.utils._seeding import Purpose, stream
 
+TRAINING_LOSS = "training loss"
+
 
 class Best(NamedTuple):
     """The model of which the lowest loss was reported."""
@@ -20,7 +22,12 @@ class Best(NamedTuple):
     loss: float
     round: int  # in which clients had it
     state: State
-    name: str  # of the loss: "objective", "training loss", or "loss" of the mean of the targets
+    name: str  # of the loss: "objective", TRAINING_LOSS, or "loss" of the mean of the targets
+
+    @property
+    def is_of_model(self) -> bool:
+        """Whether the loss is exactly that of the model, and not of what clients made of it."""
+        return self.name != TRAINING_LOSS
 
 
 @dataclass
