@@ -161,8 +161,9 @@ def test_a_later_fit_sets_the_layer_anew_and_partial_fit_adds_its_rows(table, tm
     model = FederatedClassifier(n_rounds=2, warm_start=True, random_state=0)
     model.fit(X, y, clients=clients)
     layer = standardize_layer(model)
-    model.partial_fit(X + [0, 5, 0, 0], y, clients=clients)
-    both = np.concatenate([X, X + [0, 5, 0, 0]])
+    later = X + np.array([0, 5, 0, 0])
+    model.partial_fit(later, y, clients=clients)
+    both = np.concatenate([X, later])
     np.testing.assert_allclose(layer.mean, both.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(layer.scale[:3], both.std(axis=0)[:3], rtol=1e-5)
     model.set_params(n_rounds=5).fit(2 * X, y, clients=clients)
@@ -190,7 +191,7 @@ def test_a_layer_that_is_set_anew_changes_no_prediction(table, kind):
     model.set_params(n_rounds=21, lr_schedule=0.0).fit(3 * X, y, clients=clients)
     np.testing.assert_allclose(model.coef_, coef, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(model.intercept_, intercept, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(model.predict(X), predicted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(model.predict(X), predicted, rtol=1e-5, atol=1e-4)
 
 
 def test_a_column_in_other_units_does_not_diverge():

@@ -53,10 +53,14 @@ def test_moments_by_hand_and_what_they_cost():
     assert model.target_scale_.tolist() == [pytest.approx(variance**0.5)]
     # Before round 0 each of the two sends three moments of the column, two of the targets, and two
     # norms; in each round it is polled.
-    polls = model.history_["n_polled"]
-    assert (model.history_["scalars_up"] - polls).tolist() == [2 * (3 + 2 + 2), 0, 0, 0]
+    history = model.history_
+    assert history["scalars_up"].tolist() == [2 * (3 + 2 + 2) + 2, 2, 2, 2]
+    assert (
+        history["scalars_down"][0] == 2 * 2 + 1
+    )  # the scale of the column; the free client's bound
     plain = regressor(estimator=LinearRegression(1)).fit(X, y, clients=["a", "a", "b", "c"])
-    assert plain.history_["scalars_up"].tolist() == [3 * 2, 0, 0, 0]
+    # Of a net of one's own, two of the targets; the last round polls all three for the loss.
+    assert plain.history_["scalars_up"].tolist() == [3 * 2, 0, 0, 3]
 
 
 def test_several_targets_one_of_them_constant(houses):

@@ -32,6 +32,7 @@ _FIELDS = {
     "told": _Field(list, list),  # failures that were logged
     "messages": _Field(dict, dict),
     "private_rounds": _Field(tuple, tuple),
+    "begun": _Field(int, int),
     "stopped": _Field(int, int),
     "proven": _Field(dict | None, lambda: None),
     "best": _Field(tuple | None, lambda: None),  # of "proven": its loss, round and name
@@ -62,6 +63,7 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
             for message, n in messages.items()
         },
         "private_rounds": server.private_rounds,
+        "begun": server.begun,
         "stopped": server.stopped,
         # A fit that diverges later has to keep the same model as without the interruption.
         "proven": server.best and server.best.state,
@@ -99,7 +101,8 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         server.optimizer_state, server.logged = state["optimizer_state"], logged
         server.variate, server.variates = variate, variates
         server.messages, server.private_rounds = messages, state["private_rounds"]
-        server.stopped, server.callback_state = state["stopped"], state["callbacks"]
+        server.begun, server.stopped = state["begun"], state["stopped"]
+        server.callback_state = state["callbacks"]
         server.best, server.columns = best, columns
         server.target_scale, server.rate = state["target_scale"], state["rate"]
         server.guess_loss = state["guess_loss"]

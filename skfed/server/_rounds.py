@@ -93,7 +93,7 @@ class Rounds:
         self.checkpoint, self.report = checkpoint, report
         self.clock = Clock.of(config, server, federation, engine.measures_time)
         self.records = ClientRecords(server, federation, timed=self.clock.is_timed)
-        self._first = server.round  # of this fit
+        self._first = server.begun
         self._first_failure: tuple[int, Exception] | None = None  # of a client, in any round
         self._overflows: dict[int, Exception] = {}  # by round whose new model was not finite
         timed = (row["elapsed"] for row in reversed(server.rows) if "elapsed" in row)

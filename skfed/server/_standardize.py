@@ -168,6 +168,7 @@ def start_fit(
     """
     if wanted.columns:
         _check_first(server.net, shape)
+    server.begun = server.round
     before, columns_before, is_same = server.guess_loss, server.columns, False
     server.guess_loss = guess_loss
     if wanted.names:

@@ -59,6 +59,7 @@ class ServerState:
     # What is subtracted from targets, and by what they are divided.
     target_scale: tuple[list[float], list[float]] | None = None
     best: Best | None = None  # of the models from which clients have trained
+    begun: int = 0  # the number of rounds before the fit
     stopped: int = 0  # the number of rounds that were planned when a callback stopped them
     succeeded: bool = False  # some client, in some round of this fit
     callback_state: dict[str, Any] | None = None  # of the net's callbacks, read from a file
