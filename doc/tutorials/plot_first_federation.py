@@ -8,7 +8,7 @@ and counts what left the hospitals.
 
 - For four of the five hospitals the federated model makes fewer errors than one that the hospital
   trains alone. Over all five it makes about as many as one trained on all rows in one place.
-- What left a hospital are counts, means and variances of columns, losses, and models: no row did.
+- What left a hospital are counts, moments of columns, losses, and models: no row did.
 - A hospital that would spoil the model is left out by FedALIGN, without a look at its rows.
 - The model is a scikit-learn estimator. ``clients``, the hospital of each row, is all that is new.
 
@@ -83,7 +83,7 @@ print(f"{len(train)} rows to train with, {len(test)} to test with")
 # A missing value is replaced by the column's mean over the hospitals, which
 # :class:`~skfed.preprocessing.FederatedSimpleImputer` gets from their counts and means.
 # :class:`~skfed.FederatedClassifier` is softmax regression if it is given no other model, and
-# standardises the columns by means and variances that the hospitals send. In each of 30 rounds
+# standardises the columns by moments that the hospitals send. In each of 30 rounds
 # every hospital trains the model on its own rows, and the server takes the mean.
 from skfed import FederatedClassifier, RandomSelector, make_pipeline
 from skfed.preprocessing import FederatedSimpleImputer

@@ -198,7 +198,8 @@ def warn_of_large_values(X: np.ndarray) -> None:
 
 def is_renewable(net: NeuralNet) -> bool:
     """Tell whether the weights of a net can be converted to columns of another scale."""
-    return isinstance(net.module_, LinearModel) and bool(standardize_layers(net))
+    own_forward = getattr(type(net.module_), "forward", None) is LinearModel.forward
+    return own_forward and bool(standardize_layers(net))
 
 
 def set_columns(net: NeuralNet, columns: Pooled, dtype: np.dtype) -> None:
