@@ -115,8 +115,8 @@ def _keep_best(server: ServerState, idle: bool) -> str:
     if server.best is None or (server.best.round == server.rows[-1]["round"] and not idle):
         return ""
     set_state(server.net, server.best.state)
-    loss, t, _, name = server.best
-    return f"The model before round {t} is kept, whose {name} was {loss:.4g}."
+    best = server.best
+    return f"The model before round {best.round} is kept, whose {best.name} was {best.loss:.4g}."
 
 
 def divergence_warning(

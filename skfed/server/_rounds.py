@@ -353,18 +353,14 @@ class Rounds:
     def _note_best(self, row: Row, state: State) -> None:
         """Keep the model that clients had in a round, if a lower loss of it was reported.
 
-        A client that passes over its rows more than once improves its own model so much that its
-        training loss says little of the one that it was sent: then polls are looked at alone.
+        Where polls or moments have told the loss of a model, training losses are not looked at: a
+        client that improves its own model reports less than that of the model that it was sent.
         """
         polled, best = bool(np.isfinite(row["objective"])), self.server.best
         loss = row["objective"] if polled else row["train_loss"]
-        if not np.isfinite(loss):
+        if not np.isfinite(loss) or (best is not None and best.is_exact and not polled):
             return
-        if best is None or (polled != best.is_of_model and self._n_passes > 1):
-            is_better = best is None or polled
-        else:
-            is_better = loss < best.loss
-        if is_better:
+        if best is None or polled != best.is_exact or loss < best.loss:
             name = "objective" if polled else TRAINING_LOSS
             self.server.best = Best(loss, row["round"], state, name)
 

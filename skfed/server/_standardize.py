@@ -44,6 +44,7 @@ from skfed.server._state import Best, ServerState
 from skfed.utils._warnings import warn
 
 _LARGE = 100.0  # values of X for which its columns should be scaled
+_MOST_MOVED = 3.0  # deviations of predictions by which columns may move that of the mean row
 
 ClientMoments = Mapping[str, Moments]  # of "columns", "targets" or both
 
@@ -173,10 +174,11 @@ def start_fit(
     server.guess_loss = guess_loss
     if wanted.names:
         pools, charge = _ask_moments(server, federation, source, wanted)
+        if "columns" in pools:
+            _set_columns(server, pools["columns"], dtype, accumulate)
         if "targets" in pools:
             _set_targets(server, pools["targets"], wanted)
         if "columns" in pools:
-            _set_columns(server, pools["columns"], dtype, accumulate)
             is_same = server.guess_loss == before and pools["columns"].equals(columns_before)
         if not is_same:
             charge()
@@ -276,17 +278,19 @@ def _convert(
 ) -> None:
     """Let a model predict as before its layer was set anew.
 
-    A column that has moved by thousands of scales, or grown as much, is in another unit, and what
-    the model would predict from it is without meaning: its weight on scaled values is kept instead.
+    Not where that is without meaning: a column that has grown thousandfold is in another unit, and
+    where the columns have moved so far that all predictions would, those of the mean row are kept.
     """
     (old_mean, old_scale), (mean, scale) = before, layer.in_units()
     shift, ratio = (mean - old_mean) / old_scale, scale / old_scale
-    is_same = (shift.abs() <= FAR) & (ratio <= FAR)
-    shift, ratio = torch.where(is_same, shift, 0.0), torch.where(is_same, ratio, 1.0)
+    ratio = torch.where(ratio <= FAR, ratio, 1.0)
     with torch.no_grad():
         weight, bias = module.linear.weight.double(), module.linear.bias.double()
-        module.linear.bias.copy_(bias + weight @ shift)
-        module.linear.weight.copy_(weight * ratio)
+        moved, new = weight @ shift, weight * ratio
+        # Scaled columns have a variance of 1 or less, so new.norm is about that of predictions.
+        if (moved.abs() <= _MOST_MOVED * new.norm(dim=1)).all():
+            module.linear.bias.copy_(bias + moved)
+        module.linear.weight.copy_(new)
 
 
 def _set_targets(server: ServerState, targets: Pooled, wanted: Wanted) -> None:

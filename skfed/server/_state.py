@@ -25,8 +25,8 @@ class Best(NamedTuple):
     name: str  # of the loss: "objective", TRAINING_LOSS, or "loss" of the mean of the targets
 
     @property
-    def is_of_model(self) -> bool:
-        """Whether the loss is exactly that of the model, and not of what clients made of it."""
+    def is_exact(self) -> bool:
+        """Whether the loss is that of the model, and not of what clients have made of it."""
         return self.name != TRAINING_LOSS
 
 
