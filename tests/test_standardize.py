@@ -185,13 +185,31 @@ def test_a_later_fit_sets_the_layer_anew_and_partial_fit_adds_its_rows(table, tm
 def test_a_layer_that_is_set_anew_changes_no_prediction(table, kind):
     """At a rate of 0 a later fit changes nothing else."""
     X, y, clients = table
-    X = X.astype(float)
+    X = X.astype(float) - [1, 0, 1e4, 0]
     model = kind(n_rounds=20, warm_start=True, random_state=0).fit(X, y, clients=clients)
     coef, intercept, predicted = model.coef_, model.intercept_, model.predict(X)
     model.set_params(n_rounds=21, lr_schedule=0.0).fit(3 * X, y, clients=clients)
     np.testing.assert_allclose(model.coef_, coef, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(model.intercept_, intercept, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(model.predict(X), predicted, rtol=1e-5, atol=1e-4)
+
+
+def test_a_regressor_keeps_its_predictions_where_columns_move_far(table):
+    X, y, clients = table
+    X = X.astype(float)  # 3 X is 667 deviations away in one column
+    model = FederatedRegressor(n_rounds=20, warm_start=True, random_state=0)
+    model.fit(X, y, clients=clients)
+    predicted = model.predict(X)
+    model.set_params(n_rounds=21, lr_schedule=0.0).fit(3 * X, y, clients=clients)
+    np.testing.assert_allclose(model.predict(X), predicted, atol=1e-3)
+
+
+def test_a_classifier_does_not_begin_sure_of_what_is_wrong(table):
+    """The logits of rows that are far from all before are without meaning."""
+    X, y, clients = table
+    model = FederatedClassifier(n_rounds=20, warm_start=True, random_state=0)
+    model.fit(X, y, clients=clients).set_params(n_rounds=21).fit(3 * X, y, clients=clients)
+    assert model.history_["train_loss"].iloc[-1] < 1
 
 
 def test_a_column_in_other_units_does_not_diverge():

@@ -16,7 +16,7 @@ from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed.engines import ReplyTimes
-from skfed.modules import LinearModel, Standardize
+from skfed.modules import LinearModel, LinearRegression, Standardize
 from skfed.nets import (
     State,
     batch_size,
@@ -44,7 +44,7 @@ from skfed.server._state import Best, ServerState
 from skfed.utils._warnings import warn
 
 _LARGE = 100.0  # values of X for which its columns should be scaled
-_MOST_MOVED = 3.0  # deviations of predictions by which columns may move that of the mean row
+_MOST_MOVED = 3.0  # deviations of logits by which those of the mean row may move
 
 ClientMoments = Mapping[str, Moments]  # of "columns", "targets" or both
 
@@ -278,17 +278,21 @@ def _convert(
 ) -> None:
     """Let a model predict as before its layer was set anew.
 
-    Not where that is without meaning: a column that has grown thousandfold is in another unit, and
-    where the columns have moved so far that all predictions would, those of the mean row are kept.
+    Not where that is without meaning: a column that has moved by thousands of scales, or grown as
+    much, is in another unit, and its weight on scaled values is kept. Nor do the logits of the mean
+    row move by more than their deviations: the gradient of cross-entropy is bounded, so that a
+    classifier that is sure of what is wrong needs too many rounds.
     """
     (old_mean, old_scale), (mean, scale) = before, layer.in_units()
     shift, ratio = (mean - old_mean) / old_scale, scale / old_scale
-    ratio = torch.where(ratio <= FAR, ratio, 1.0)
+    is_same = (shift.abs() <= FAR) & (ratio <= FAR)
+    shift, ratio = torch.where(is_same, shift, 0.0), torch.where(is_same, ratio, 1.0)
     with torch.no_grad():
         weight, bias = module.linear.weight.double(), module.linear.bias.double()
         moved, new = weight @ shift, weight * ratio
-        # Scaled columns have a variance of 1 or less, so new.norm is about that of predictions.
-        if (moved.abs() <= _MOST_MOVED * new.norm(dim=1)).all():
+        # Scaled columns have a variance of at most 1, so new.norm is about that of the logits.
+        is_near = (moved.abs() <= _MOST_MOVED * new.norm(dim=1)).all()
+        if is_near or isinstance(module, LinearRegression):
             module.linear.bias.copy_(bias + moved)
         module.linear.weight.copy_(new)
 
