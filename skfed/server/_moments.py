@@ -59,6 +59,7 @@ class Pooled(NamedTuple):
         """A mask of the columns for which float32 has too few digits."""
         return np.abs(self.mean) > FAR * self.scale
 
+    @np.errstate(over="ignore", invalid="ignore")  # values that are too large are refused later
     def with_later(self, later: "Pooled") -> "Pooled":
         """Return the moments of these rows and later ones together."""
         n_rows = self.n_rows + later.n_rows

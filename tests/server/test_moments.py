@@ -99,6 +99,13 @@ def test_later_rows_by_hand():
     assert (both.low.item(), both.high.item()) == (1, 9)
 
 
+def test_values_that_are_too_large_do_not_warn():
+    """Their fit ends with an error that names X or y."""
+    huge = pool(np.array([[1e200], [1.0], [-1e200], [3.0]]), np.array([0, 0, 1, 1]))
+    assert huge.with_later(huge).variance != 0
+    assert not np.isfinite(huge.variance)
+
+
 def test_equal_moments_stay_as_they_are_bit_for_bit():
     rng = np.random.default_rng(0)
     X = rng.normal(1e5, 3, size=(30, 4))
@@ -116,7 +123,7 @@ def test_what_is_equal():
         assert not one.equals(one._replace(**{name: np.array([2.5])})), name
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1e3, 1e8, 1e12]))
 def test_pooled_moments_are_those_of_all_rows(seed, offset):
     rng = np.random.default_rng(seed)
@@ -129,10 +136,10 @@ def test_pooled_moments_are_those_of_all_rows(seed, offset):
     mean = offset + np.average(X - offset, axis=0, weights=of_rows)
     variance = np.average(np.square(X - offset - (mean - offset)), axis=0, weights=of_rows)
     found = pool(X, owners, weights)
-    rounding = 1e-15 * offset  # of the mean
+    rounding = 1e-9 + 1e-15 * offset
     np.testing.assert_allclose(found.n_rows, of_rows.sum())
     np.testing.assert_allclose(found.mean, mean, rtol=1e-15, atol=1e-9)
-    np.testing.assert_allclose(found.variance, variance, rtol=1e-9 + rounding, atol=1e-9)
+    np.testing.assert_allclose(found.variance, variance, rtol=rounding, atol=1e-9)
     assert (found.low <= X.min(axis=0) + rounding).all()  # bounds, as clients send distances
     assert (found.high >= X.max(axis=0) - rounding).all()
     assert found.scale[2] == 1
