@@ -115,6 +115,7 @@ def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
     return Moments(mean, squares / len(rows), largest)
 
 
+@np.errstate(over="ignore")
 def client_norms(
     X: np.ndarray,
     rows: np.ndarray,
@@ -152,9 +153,10 @@ def client_norms(
             start += len(chunk)
 
     largest = max(float(np.square(x[s[:, 0] > 0]).sum(axis=1).max(initial=0)) for x, s in inputs())
+    if not np.isfinite(largest):
+        return Norms(np.inf, np.inf)
     eigenvalue = _largest_eigenvalue(inputs, len(rows), X[0].size + 1)
-    # Rounded, as the last digits depend on the number of threads.
-    return Norms(float(np.float32(unequal * largest)), float(np.float32(eigenvalue)))
+    return Norms(_rounded(unequal * largest), _rounded(eigenvalue))
 
 
 def safe_rate(norms: Norms, n_rows: int) -> float:
@@ -163,7 +165,15 @@ def safe_rate(norms: Norms, n_rows: int) -> float:
     With squared error, the mean of |w - w*|^2 over random batches of b rows falls at any rate below
     b / (max |x|^2 + (b - 1) lambda): this is half of it.
     """
+    if np.isinf(norms.largest):
+        return 0.0
     return n_rows / (2 * (norms.largest + (n_rows - 1) * norms.eigenvalue))
+
+
+def _rounded(value: float) -> float:
+    """Return a value with the digits of float32: the last ones depend on the number of threads."""
+    digits, exponent = np.frexp(value)
+    return float(np.ldexp(float(np.float32(digits)), exponent))
 
 
 def _largest_eigenvalue(inputs, n_rows: int, n_columns: int) -> float:

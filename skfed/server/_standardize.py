@@ -256,6 +256,9 @@ def _refuse_silence(wanted: Wanted) -> None:
 
 def _set_columns(server: ServerState, columns: Pooled, dtype: np.dtype, accumulate: bool) -> None:
     """Set the layers that standardise X; convert the weights of a net that is trained."""
+    if not np.isfinite(columns.variance).all():
+        name = float_dtype(server.net)
+        raise ValueError(f"X has values too large for the module's dtype, {name}: scale X.")
     if accumulate and server.columns is not None:
         columns = server.columns.with_later(columns)
     server.columns = columns

@@ -227,6 +227,17 @@ def test_constant_columns_leave_the_eigenvalue_of_the_intercept(monkeypatch):
         assert norms == Norms(1.0, 1.0)
 
 
+def test_norms_of_rows_that_are_too_large():
+    """Above the range of float32 they are right; above that of float64 the rate is 0."""
+    X = np.array([[1e100], [0.0]])
+    norms = client_norms(X, np.array([0]), np.zeros(1), np.ones(1))
+    np.testing.assert_allclose(norms, 1e200, rtol=1e-7)
+    np.testing.assert_allclose(safe_rate(norms, 1), 0.5e-200, rtol=1e-7)
+    norms = client_norms(X, np.array([0, 1]), np.zeros(1), np.full(1, 1e-100))
+    assert norms == Norms(np.inf, np.inf)
+    assert safe_rate(norms, 1) == safe_rate(norms, 2) == 0
+
+
 def test_norms_are_taken_in_chunks(monkeypatch):
     rng = np.random.default_rng(0)
     X, at = rng.normal(size=(50, 4)), (np.zeros(4), np.ones(4))
