@@ -227,6 +227,8 @@ def _ask_moments(
             continue
         replied[i], n_scalars = True, sum(map(_n_scalars, client.items()))
         for name, moments in client.items():
+            if name == "targets":  # messages do not have it
+                moments = moments._replace(largest=np.zeros_like(moments.largest))
             pools[name].add(moments, float(weight))
     if not replied.any():
         _refuse_silence(wanted)
