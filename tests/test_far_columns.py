@@ -227,7 +227,7 @@ def test_warm_starts(far, make, same_model):
     targets = y if make is regressor else labels
     model = make(n_rounds=20, warm_start=True).fit(X, targets, clients=CLIENTS)
     predicted = model.predict(X)
-    moved = X + np.array([50, 0, 0])
+    moved = X + np.array([2, 0, 0])
     model.set_params(n_rounds=21, lr_schedule=0.0).fit(moved, targets, clients=CLIENTS)
     np.testing.assert_allclose(model.predict(X), predicted, rtol=1e-4, atol=1e-3)
     model.set_params(n_rounds=60, lr_schedule=None).fit(X, targets, clients=CLIENTS)
