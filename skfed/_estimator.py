@@ -459,11 +459,15 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _check_X(self, X) -> np.ndarray:
         """Validate samples and return them in the net's dtype."""
+        return cast(self.net_, self._check_rows(X))
+
+    def _check_rows(self, X) -> np.ndarray:
+        """Validate samples."""
         check_is_fitted(self)
         with naming("X"):
             X = validate_data(self, X, reset=False, dtype="numeric", allow_nd=True)
         self._check_sample_shape(X)
-        return cast(self.net_, X)
+        return X
 
     def _check_sample_shape(self, X: np.ndarray, name: str = "X") -> None:
         """Check the dimensions beyond the second, which scikit-learn does not."""

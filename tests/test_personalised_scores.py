@@ -15,7 +15,7 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from skorch.callbacks import Callback, LRScheduler
 from torch import nn
 
-from skfed import FederatedClassifier, FederatedRegressor
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor
 from skfed.aggregation import Scaffold
 from skfed.metrics import client_scores, personalised_scores
 from skfed.privacy import GaussianMechanism
@@ -263,3 +263,35 @@ def test_errors_say_what_to_do(rows):
         personalised_scores(model, train[0], train[1][1:], train[2], *test)
     with pytest.raises(TypeError, match="has no federated step"):
         personalised_scores(StandardScaler(), *train, *test)
+
+
+@pytest.fixture
+def rare_at_priority():
+    rng = np.random.default_rng(0)
+    clients = np.repeat(list("abcd"), 100)
+    X = rng.normal(size=(400, 4))
+    X[:, 3] *= 1e3 * (clients == "d")
+    return X, X[:, :3].sum(axis=1) + rng.normal(0, 0.1, 400), clients
+
+
+def test_fine_tuning_by_a_rate_of_a_clients_own(rare_at_priority):
+    """The priority clients know nothing of a column, whose values at d are 1e3."""
+    selector = FedAlignSelector(eps=np.inf, warmup=0)
+    X, y, clients = rare_at_priority
+    model = FederatedRegressor(random_state=0, selector=selector, priority=["a", "b"], n_rounds=20)
+    model.fit(X, y, clients=clients)
+    scores = personalised_scores(model, X, y, clients, X, y, clients)
+    assert (scores["global_r2"] > 0.9).all()
+    assert (scores["personalised_r2"] > 0.9).all()
+    # Rows of a priority client that are not those of the fit.
+    scores = personalised_scores(model, 1e3 * X, y, clients, 1e3 * X, y, clients)
+    assert np.isfinite(scores["personalised_r2"]).all()
+
+
+def test_fine_tuning_by_a_schedule_of_ones_own(rare_at_priority):
+    X, y, clients = rare_at_priority
+    X = X[:, :3]
+    model = FederatedRegressor(n_rounds=5, random_state=0).fit(X, y, clients=clients)
+    model.set_params(lr_schedule=0.0)
+    scores = personalised_scores(model, X, y, clients, X, y, clients)
+    np.testing.assert_array_equal(scores["personalised_r2"], scores["global_r2"])

@@ -23,10 +23,11 @@ from skfed.metrics._scorers import (
     measure_of,
     transform_for_step,
 )
-from skfed.nets import NetPool, State, batch_size, get_state, set_state
+from skfed.nets import NetPool, State, batch_size, cast, get_state, set_state
 from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
 from skfed.server._requests import make_train_request
+from skfed.server._standardize import LocalStatistics, RateLimits
 from skfed.utils._checks import Count, naming, validated
 from skfed.utils._sklearn import safe_indexing
 
@@ -46,10 +47,11 @@ def personalised_scores(
     """Return each client's score under the global model, and after fine-tuning it.
 
     Each client takes some local steps from the global model on its own rows, as it would in the
-    next round of ``fit``: with the net's optimizer and batch size, the learning rate of that round,
-    class weights ("balanced": by all rows of X), and minibatches drawn by seed, round and client.
-    All rows of a client have equal weight; the proximal term, control variates, clipping and noise
-    are left out. Where a schedule ends at a rate near 0, set another before:
+    next round of ``fit``: with the net's optimizer and batch size, the learning rate of that round
+    (of the default regressor at most one at which its own rows do not make it diverge), class
+    weights ("balanced": by all rows of X), and minibatches drawn by seed, round and client. All
+    rows of a client have equal weight; the proximal term, control variates, clipping and noise are
+    left out. Where a schedule ends at a rate near 0, set another before:
     ``model.set_params(lr_schedule=0.01)``.
 
     Parameters
@@ -157,14 +159,19 @@ def _fine_tuned(
     params = vars(step) | {"local_steps": local_steps} | left_out
     config = RoundConfig.from_params(params, server.net, simulated=False)
     with naming("X", "y"):
-        X, encoded = step._check_X(X), problem.encode(y)
+        given, encoded = step._check_rows(X), problem.encode(y)
+        X = cast(server.net, given)
     weights = problem.row_weights(None, X, encoded, federation)
     dataset = Dataset(X, problem.for_criterion(server.net, X, encoded), weights=weights)
     net_pool, data = NetPool(server.net, X[:1]), ClientData(dataset, federation, step.memory_budget)
     draws = Draws(federation, server.seed, batch_size(server.net))
     engine = LoopEngine(net_pool, data, draws, Workers(n_jobs=1))
     state, cohort = get_state(server.net), Cohort.mean(clients)
-    request = make_train_request(server, federation, config, state, cohort)
+    limits = None
+    if server.rate is not None and step.lr_schedule is None:
+        statistics = LocalStatistics(given, encoded, weights, federation)
+        limits = RateLimits(statistics, server.net, for_all=True)
+    request = make_train_request(server, federation, config, state, cohort, limits)
     own = copy(step)
     own.net_ = net_pool.set_up()
     for training in engine.trainings(request):

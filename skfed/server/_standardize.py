@@ -115,11 +115,11 @@ class RateLimits:
     """Learning rates at which the rows of each free client do not make its training diverge.
 
     A client knows its own; nothing is sent. Those of priority clients are not below the rate of
-    all.
+    all; but with ``for_all`` they have a limit too, for rows that are not those of the fit.
     """
 
-    def __init__(self, statistics: LocalStatistics, net: NeuralNet):
-        self.statistics, self.net = statistics, net
+    def __init__(self, statistics: LocalStatistics, net: NeuralNet, *, for_all: bool = False):
+        self.statistics, self.net, self.for_all = statistics, net, for_all
         self._rates: dict[int, float] = {}
 
     def factors(self, clients: np.ndarray, rate: float) -> np.ndarray | None:
@@ -129,7 +129,7 @@ class RateLimits:
 
     def _limit(self, k: int) -> float:
         federation = self.statistics.federation
-        if federation.priority[k]:
+        if federation.priority[k] and not self.for_all:
             return np.inf
         if k not in self._rates:
             norms = self.statistics.norms_of(self.net, k)
