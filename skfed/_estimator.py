@@ -459,7 +459,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _check_X(self, X) -> np.ndarray:
         """Validate samples and return them in the net's dtype."""
-        return cast(self.net_, self._check_rows(X))
+        X = self._check_rows(X)
+        return cast(self.net_, X)
 
     def _check_rows(self, X) -> np.ndarray:
         """Validate samples."""
