@@ -21,6 +21,7 @@ from skfed.metrics import client_scores, personalised_scores
 from skfed.modules import MLP, LinearRegression, Standardize
 from skfed.nets import _inputs
 from skfed.server import _moments
+from skfed.utils import _files
 
 N = 400
 CLIENTS = np.repeat(list("abcd"), [150, 60, 90, 100])
@@ -195,6 +196,22 @@ def test_it_is_read_from_files(far, make, tmp_path):
     ]
     for other in others:
         np.testing.assert_array_equal(other.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    "shift", [np.zeros(2), np.zeros((3, 1)), np.array(["a", "b", "c"]), np.array([np.nan, 0, 0])]
+)
+@pytest.mark.parametrize("with_moments", [True, False])
+def test_a_file_with_another_shift_is_refused(far, shift, with_moments, tmp_path):
+    X, _, labels = far
+    classifier(n_rounds=1).fit(X, labels, clients=CLIENTS).save(tmp_path / "model")
+    fitted = _files.read(tmp_path / "model")
+    fitted["state"]["shift"] = shift
+    if not with_moments:
+        fitted["state"]["columns"] = None
+    _files.write(tmp_path / "model", fitted)
+    with pytest.raises(ValueError, match="it holds no valid state.*the shift of columns"):
+        classifier().load(tmp_path / "model")
 
 
 class Cut(skfed.callbacks.RoundCallback):

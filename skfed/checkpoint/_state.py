@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from skorch import NeuralNet
 from skorch.history import History
 
 from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
-from skfed.nets import State, get_state, set_shift, set_state, shift_of
+from skfed.nets import State, get_state, set_shift, set_state, shift_of, standardize_layers
 from skfed.server._moments import Pooled
 from skfed.server._state import Best, ServerState
 from skfed.utils._files import checksum
@@ -91,7 +92,7 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         pairs = list(zip(groups, rates, strict=True))
         messages, logged = _messages(state["messages"]), set(state["told"])
         variate, variates = state["variates"]
-        best, columns = _best(state), _columns(state["columns"], state["shift"])
+        best, columns = _best(state), _columns(state, server.net)
         set_state(server.net, state["model"])
         for group, one in pairs:
             group.update(one)
@@ -120,14 +121,17 @@ def _best(state: dict[str, Any]) -> Best | None:
     return Best(float(loss), int(t), state["proven"], str(name))
 
 
-def _columns(saved: tuple | None, shift: np.ndarray | None) -> Pooled | None:
-    """Return the moments of X, after a check of their shapes."""
-    if saved is None:
-        return None
-    columns = Pooled(*saved)
-    arrays = [*columns[1:], *([] if shift is None else [shift])]
-    if len({np.shape(array) for array in arrays}) != 1:
-        raise TypeError("columns")
+def _columns(state: dict[str, Any], net: NeuralNet) -> Pooled | None:
+    """Return the moments of X, after a check of them and of what is subtracted from X."""
+    columns, shift = state["columns"], state["shift"]
+    columns = None if columns is None else Pooled(*columns)
+    arrays = [] if columns is None else list(columns[1:])
+    arrays += [] if shift is None else [shift]
+    shape = next((tuple(layer.mean.shape) for layer in standardize_layers(net)), None)
+    for array in arrays:
+        is_float = isinstance(array, np.ndarray) and array.dtype == np.float64
+        if not is_float or array.shape != shape or not np.isfinite(array).all():
+            raise TypeError("columns, or the shift of columns")
     return columns
 
 
