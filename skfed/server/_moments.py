@@ -178,7 +178,7 @@ def _rounded(value: float) -> float:
 
 def _largest_eigenvalue(inputs, n_rows: int, n_columns: int) -> float:
     """Return the largest eigenvalue of the sum of s x x' over rows x and their shares s."""
-    if n_columns <= _EXACT:
+    if n_columns <= min(n_rows, _EXACT):
         return float(np.linalg.eigvalsh(sum((x * s).T @ x for x, s in inputs()))[-1])
     if n_rows <= _EXACT:
         rows = np.concatenate([x * np.sqrt(s) for x, s in inputs()])

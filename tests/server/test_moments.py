@@ -189,7 +189,7 @@ SHAPES = {
     "one column": (9, 1),
     "images": (8, 2, 3),
 }
-BRANCHES = {"columns": (10**9, "wide"), "rows": (20, "wide"), "operator": (3, "tall")}
+BRANCHES = {"columns": (20, "tall"), "rows": (20, "wide"), "operator": (3, "tall")}
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -218,6 +218,15 @@ def test_each_way_to_the_eigenvalue_is_that_of_numpy(branch, weighted, monkeypat
     norms = client_norms(X, np.arange(len(X)), *at, weights)
     np.testing.assert_allclose(norms, expected_norms(X, *at, weights), rtol=1e-3)
     assert bool(used) == (branch == "operator")
+
+
+def test_the_smaller_matrix_is_decomposed(monkeypatch):
+    shapes, eigvalsh = [], np.linalg.eigvalsh
+    monkeypatch.setattr(np.linalg, "eigvalsh", lambda A: shapes.append(A.shape) or eigvalsh(A))
+    for n_rows, n_columns in ((9, 4), (4, 9)):
+        X = np.ones((n_rows, n_columns))
+        client_norms(X, np.arange(n_rows), np.zeros(n_columns), np.ones(n_columns))
+    assert shapes == [(5, 5), (4, 4)]  # a column for the intercept
 
 
 def test_constant_columns_leave_the_eigenvalue_of_the_intercept(monkeypatch):
