@@ -357,7 +357,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         with naming("y"):
             y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
         source = LocalStatistics(data.X, y, data.weights, data.federation)
-        server.first_exchanges = self._problem.first_exchanges(data.federation)
+        # With those of a fit whose first round was interrupted, which clients have sent too.
+        server.first_exchanges += self._problem.first_exchanges(data.federation)
         start_fit(
             *(server, data.federation, source, self._wanted(server)),
             shape=data.X.shape[1:],

@@ -189,8 +189,10 @@ feature_names_in_
         if self.standardize_targets and (is_default or not server.round):
             targets = "scale"
         rate: Literal["safe", "own"] | None = None
-        if is_default and self.lr_schedule is None:
-            rate = "own" if is_private else "safe"
+        if is_default and is_private:
+            rate = "own"
+        elif is_default and self.lr_schedule is None:
+            rate = "safe"
         targets = None if is_private else targets
         return replace(super()._wanted(server), targets=targets, rate=rate)
 

@@ -197,9 +197,13 @@ def _slowest(exchanges: Sequence[Exchange]) -> list[int]:
     return distinct[total == total.max(initial=0.0)].tolist()
 
 
+#: What a row has beside the columns.
+_HIDDEN = "begins", "exchanges", "losses"
+
+
 def to_record(row: Row) -> Row:
     """Return the columns of a row as a new dict."""
-    return {name: value for name, value in row.items() if name not in ("exchanges", "losses")}
+    return {name: value for name, value in row.items() if name not in _HIDDEN}
 
 
 def to_frame(rows: list[Row]) -> pd.DataFrame:

@@ -2,15 +2,18 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from torch import nn
 
 from benchmarks.default_models import CHECKS, ODD, classification, regression
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor
+from skfed.privacy import GaussianMechanism
 
 ENGINES = "stacked", "loop"
 
@@ -176,3 +179,89 @@ def test_a_fit_below_zero_warns_and_keeps_the_mean():
     last = model.history_.iloc[-1]
     assert (last["n_polled"], last["scalars_up"]) == (2, 2)
     assert last["objective"] > y.var() > last["train_loss"]
+
+
+def plane(n_rows=300):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 3))
+    return X, X @ [1, 2, 3] + 0.3 * rng.normal(size=n_rows), np.arange(n_rows) % 5
+
+
+def test_weights_of_rows_weigh_the_targets_that_a_fit_is_compared_with():
+    """A seventh of the rows has most of the weight, and other targets."""
+    X, y, clients = plane()
+    heavy = np.arange(300) % 7 == 0
+    y = np.where(heavy, y + 30, y)
+    weights = np.where(heavy, 20.0, 1.0)
+    shares = weights / np.bincount(clients, weights)[clients] / 5  # in F, of five equal clients
+    model = FederatedRegressor(n_rounds=60, random_state=0)
+    model.fit(X, y, clients=clients, sample_weight=weights)
+    assert model._server.guess_loss == pytest.approx(shares @ np.square(y - shares @ y))
+    assert model.score(X, y, sample_weight=weights) > 0.05
+
+
+def test_new_weights_of_rows_need_another_rate():
+    X, y, clients = with_rare_flag(1, [0])
+    weights = np.where(X[:, -1] == 1, 500.0, 1.0)
+    model = FederatedRegressor(n_rounds=30, warm_start=True, random_state=0)
+    model.fit(X, y, clients=clients).set_params(n_rounds=60)
+    model.fit(X, y, clients=clients, sample_weight=weights)
+    fresh = FederatedRegressor(random_state=0).fit(X, y, clients=clients, sample_weight=weights)
+    assert model._server.rate == fresh._server.rate < 0.01
+    assert model.score(X, y) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("factor", "shift", "standardize"),
+    [(1e3, 0, False), (1e3, 0, True), (1e3, 1e5, False), (1e3, 1e5, True), (1, 1e9, False)],
+)
+def test_later_targets_in_other_units_are_no_divergence(factor, shift, standardize):
+    """The losses of the fit before are not compared with those of this one."""
+    X, y, clients = plane()
+    later = factor * y + shift
+    model = FederatedRegressor(
+        n_rounds=50, standardize_targets=standardize, warm_start=True, random_state=0
+    )
+    model.fit(X, y, clients=clients).set_params(n_rounds=150).fit(X, later, clients=clients)
+    assert model.score(X, later) > 0.9
+
+
+@pytest.mark.parametrize("rate", [None, 0.1])
+def test_with_update_privacy_each_gradient_is_clipped(rate):
+    X, y, clients = plane()
+    privacy = GaussianMechanism(clip=1.0, noise_multiplier=0.0)
+    model = FederatedRegressor(lr_schedule=rate, update_privacy=privacy, random_state=0)
+    model.fit(20 * X, y, clients=clients)
+    assert model.history_["scalars_up"].sum() == 0
+    assert model.history_["train_loss"].iloc[-1] < 10 * model.history_["train_loss"].iloc[0]
+
+
+@pytest.mark.parametrize("kind", [FederatedClassifier, FederatedRegressor])
+def test_a_column_that_float32_cannot_hold_is_constant(kind):
+    X, y, clients = plane()
+    X = X * [1e-47, 1, 1]
+    y = y if kind is FederatedRegressor else (y > 0).astype(int)
+    model = kind(n_rounds=40, random_state=0).fit(X, y, clients=clients)
+    assert model.score(X, y) > 0.85
+    assert model.net_.module_.standardize.scale[0] == 1
+
+
+def test_single_rows_do_not_warn_of_divergence():
+    X, y, clients = plane(60)
+    model = FederatedRegressor(random_state=0)
+    for i in range(60):
+        model.partial_fit(X[i : i + 1], 100 * y[i : i + 1], clients=clients[i : i + 1])
+    assert np.isfinite(model.coef_).all()
+
+
+@pytest.mark.parametrize("rate", [0.97, 0.99])
+def test_a_net_of_ones_own_that_grows_mildly_warns(rate):
+    X, y, clients = plane()
+    torch.manual_seed(0)
+    model = FederatedRegressor(
+        nn.Linear(3, 1), lr_schedule=rate, local_steps=1, n_rounds=20, random_state=0
+    )
+    match = "above that of its first round.*lr_schedule=0.09.*The model before round .* is kept"
+    with pytest.warns(ConvergenceWarning, match=match):
+        model.fit(X, y, clients=clients)
+    assert model.score(X, y) > 0.7

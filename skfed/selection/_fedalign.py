@@ -176,7 +176,7 @@ def _free_polled(row: Mapping[str, Any], free: set) -> list:
 def _poll_answers(rows: list[Mapping[str, Any]], free: set) -> str:
     """Return a sentence on the free clients' answers, all of which were below F - eps."""
     # The first round of a fit is also charged for what clients sent before it.
-    rows = [row for row in rows if row["round"] > 0 and row["scalars_up"] <= row["n_polled"]]
+    rows = [row for row in rows if row["round"] > 0 and not row.get("begins")]
     n_others = sum(canonical(client) not in free for row in rows for client in row["polled"])
     n_polled = sum(len(_free_polled(row, free)) for row in rows)
     # Each of the other clients sends one scalar at most.

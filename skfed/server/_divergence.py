@@ -26,7 +26,7 @@ _LEAST = 0.01  # a first loss below counts as this: nearly 0 is easily multiplie
 _LOSSES = "objective", "train_loss", "val_loss"
 _ENOUGH = 10  # rounds in which a net learns more than the shares of classes
 _MORE = 1.1  # a polled loss that ends above so many times another is not so by chance
-_MUCH_MORE = 10.0  # of trainings: a client that improves its own model reports less
+_MUCH_MORE = 10.0  # where a client that improves its own model reports less, or rounds are few
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -38,33 +38,46 @@ def warn_at_end(
     rounds: range,
     overflows: Mapping[int, Exception],
     reported: np.ndarray,
-) -> None:
+    n_passes: float,
+) -> bool:
     """Warn of what went wrong up to the end of a fit's rounds; keep the best model if it diverged.
 
     With partial_fit each round may be the last: it warns of divergence once, and of all else after
     the last round that is planned. ``overflows`` are the errors of rounds whose aggregate was not
-    finite, ``reported`` the last training loss of each client.
+    finite, ``reported`` the last training loss of each client, and ``n_passes`` how often a client
+    passes over its rows in a round. Return whether the model is not that of the last round.
     """
-    until = rounds.stop
+    until, is_single = rounds.stop, len(rounds) == 1
     is_last = until >= config.n_rounds or server.stopped > 0
-    noisy, kept = config.loss_privacy is not None, ""  # losses with noise are not looked at
-    idle = idle_rounds(server.rows, len(federation), overflows)
-    text = divergence_warning(server.rows, len(federation), overflows, noisy)
-    diverged = (not noisy and _growth(server.rows) is not None) or loses_finiteness(idle)
+    # A single round, as of partial_fit, is compared with all before. Other rows may have other
+    # losses, but the rate of a regressor whose guess is known is safe for them.
+    rows = server.rows[0 if is_single else rounds.start :]
+    noisy = config.loss_privacy is not None  # losses with noise are not looked at
+    ignored = noisy or (is_single and _guess_is_exact(server))
+    idle = idle_rounds(rows, len(federation), overflows)
+    text = divergence_warning(rows, len(federation), overflows, ignored)
+    diverged = (not ignored and _growth(rows) is not None) or loses_finiteness(idle)
     if text is None and not noisy:
-        text = _end_above(server, federation, rounds, reported)
+        text = _end_above(server, federation, rounds, reported, n_passes)
         diverged = text is not None
-    if is_last and diverged:
-        kept = _keep_best(server, bool(idle))
+    kept = _keep_best(server, bool(idle)) if is_last and diverged else ""
     if text is not None and (is_last or (b"", "diverged") not in server.logged):
         server.logged.add((b"", "diverged"))
-        parts = [text, *([_cause_and_way_out(server, rounds), kept] if diverged else [])]
-        warn(" ".join(filter(None, parts)), ConvergenceWarning)
-    if not is_last:
-        return
-    server.best = None  # to free its memory
+        way_out = _cause_and_way_out(server, federation, config, rows) if diverged else ""
+        warn(" ".join(filter(None, [text, way_out, kept])), ConvergenceWarning)
+    if is_last:
+        server.best = None  # to free its memory
+        _warn_of_the_rest(server, federation, config, rounds, text is None)
+    return bool(kept)
+
+
+def _warn_of_the_rest(
+    server: ServerState, federation: Federation, config: RoundConfig, rounds: range, is_well: bool
+) -> None:
+    """Warn of a selector that has chosen nobody, and of clients that were late."""
+    until = rounds.stop
     # Losses that have diverged match no client, whatever the selector's parameters.
-    if text is None and (until == config.n_rounds or server.stopped):
+    if is_well and (until == config.n_rounds or server.stopped):
         free = federation.names(np.flatnonzero(~federation.priority))
         text = config.selector.warning_after(server.rows, free, config.n_rounds)
         if text is not None:
@@ -138,7 +151,11 @@ def divergence_warning(
 
 
 def _end_above(
-    server: ServerState, federation: Federation, rounds: range, reported: np.ndarray
+    server: ServerState,
+    federation: Federation,
+    rounds: range,
+    reported: np.ndarray,
+    n_passes: float,
 ) -> str | None:
     """Return which loss of a fit ends above that of a guess, or else of its first round; or None.
 
@@ -146,7 +163,7 @@ def _end_above(
     of their last trainings.
     """
     rows, of_mean = server.rows[rounds.start :], _guess_is_exact(server)
-    if len(rows) < (_LASTING if of_mean else _ENOUGH):
+    if len(rows) < _LASTING:
         return None
     if math.isnan(rows[-1]["objective"]):
         name, last = "the training loss", _mean_loss(federation, reported)
@@ -157,12 +174,14 @@ def _end_above(
         name, last = "objective", rows[-1]["objective"]
         first, same = rows[0]["objective"], last
     other = "the mean of the targets" if of_mean else "equal probabilities"
-    if server.guess_loss is not None and last > server.guess_loss * (1 if of_mean else _MORE):
+    # Other nets than the default regressor begin anywhere, and need some rounds.
+    times = 1 if of_mean else _MORE if len(rows) >= _ENOUGH else _MUCH_MORE
+    if server.guess_loss is not None and last > server.guess_loss * times:
         return (
-            f"the fit ends with {name} at {last:.4g}, above that of a model that predicts {other}, "
-            f"{server.guess_loss:.4g}."
+            f"the fit ends with {name} at {last:.6g}, above that of a model that predicts {other}, "
+            f"{server.guess_loss:.6g}."
         )
-    times = _MUCH_MORE if name != "objective" else _MORE
+    times = _MORE if name == "objective" or n_passes <= 1 else _MUCH_MORE
     if server.guess_loss is None and same > max(times * first, _LEAST):
         return (
             f"the fit ends with {name} at {same:.4g}, above that of its first round, {first:.4g}."
@@ -218,25 +237,32 @@ def _average(federation: Federation, clients: np.ndarray, losses: np.ndarray) ->
     return float(np.average(np.where(weights, losses, 0.0), weights=weights))
 
 
-def _cause_and_way_out(server: ServerState, rounds: range) -> str:
-    """Say whose loss grew first, what the rate was, and what to try."""
-    rows = server.rows[rounds.start :] if len(rounds) > 1 else server.rows
+def _cause_and_way_out(
+    server: ServerState, federation: Federation, config: RoundConfig, rows: Rows
+) -> str:
+    """Say whose loss grew first, what the rate was, and what to try that is not done already."""
     found, rate = _first_to_grow(rows), float(rows[-1]["lr"])
     client, t = found or (None, 0)
     parts = [] if found is None else [f"The loss of client {client!r} grew first, in round {t}."]
     start = float(rows[0]["lr"])
     falls = "" if rate == start else f", falling to {rate:.2g}"
     parts.append(f"The learning rate was {start:.2g}{falls}: try lr_schedule={start / 10:.2g}.")
-    is_scaled = bool(standardize_layers(server.net))
-    if not is_scaled:
+    if config.server_optimizer is not None:
+        parts.append("Or lower server_optimizer__lr.")
+    standardizes, is_private = bool(standardize_layers(server.net)), bool(config.update_privacy)
+    if not standardizes:
         parts.append(
             "If X is not scaled, begin the net with skfed.modules.Standardize, or put a "
             "FederatedStandardScaler before it."
         )
-    if not (_guess_is_exact(server) or isinstance(server.net, NeuralNetClassifier)):
+    is_scaled_y = _guess_is_exact(server) or server.target_scale is not None
+    may_scale_y = not (is_private or isinstance(server.net, NeuralNetClassifier))
+    if may_scale_y and not is_scaled_y:
         parts.append("standardize_targets=True scales y.")
-    if found is not None and is_scaled and len(rows[0]["cohort"]) > 1:
-        parts.append("If the rows of that client differ from all others, leave it out of priority.")
+    if found is not None and standardizes and not is_private and federation.priority.sum() > 1:
+        (k,) = find_ids(federation.ids, [client])
+        if k >= 0 and federation.priority[k]:
+            parts.append("If its rows differ from all others, leave it out of priority.")
     return " ".join(parts)
 
 

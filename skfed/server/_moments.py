@@ -13,6 +13,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 _CHUNK = 2**24  # bytes of rows that are read at once
 _LEAST_SCALE = 0.1  # of the largest deviation
 _DIGITS = 8 * np.finfo(np.float64).eps  # a deviation below, as a part of the mean, is of rounding
+_TINY = float(np.finfo(np.float32).tiny)
 FAR = 2.0**12  # scales from 0 at which float32 has 12 bits left for a scale
 _EXACT = 1024  # rows or columns up to which all eigenvalues take less time than the largest
 
@@ -80,7 +81,9 @@ class Pooled(NamedTuple):
 
     @property
     def _is_constant(self) -> np.ndarray:
-        return np.sqrt(self.variance) <= _DIGITS * np.abs(self.mean)
+        deviation = np.sqrt(self.variance)
+        # Of a scale below TINY float32 has no digits left.
+        return (deviation <= _DIGITS * np.abs(self.mean)) | (deviation < _TINY)
 
 
 class MomentsPool:
@@ -97,22 +100,23 @@ class MomentsPool:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # values that are too large are refused later
-def client_moments(X: np.ndarray, rows: np.ndarray) -> Moments:
-    """Return the moments of each column over some rows of X."""
+def client_moments(X: np.ndarray, rows: np.ndarray, weights: np.ndarray | None = None) -> Moments:
+    """Return the moments of each column over some rows of X, by the weights of rows if any."""
     # Around a row, so that columns far from 0 lose no digits and constant ones are exact.
     (pivot,) = _flat(X[rows[:1]])
+    shares = _shares(rows, weights)
     sums, squares, largest = np.zeros((3, len(pivot)))
-    for deviations in _chunks(X, rows):
+    for deviations, share in _chunks(X, rows, shares):
         deviations -= pivot
-        sums += deviations.sum(axis=0)
+        sums += np.einsum("i,ij->j", share, deviations)
     del deviations  # before the next are read
-    mean = pivot + sums / len(rows)
-    for deviations in _chunks(X, rows):
+    mean = pivot + sums
+    for deviations, share in _chunks(X, rows, shares):
         deviations -= mean
-        squares += np.einsum("ij,ij->j", deviations, deviations)
+        squares += np.einsum("i,ij,ij->j", share, deviations, deviations)
         np.abs(deviations, out=deviations)
         np.maximum(largest, deviations.max(axis=0), out=largest)
-    return Moments(mean, squares / len(rows), largest)
+    return Moments(mean, squares, largest)
 
 
 @np.errstate(over="ignore")
@@ -136,21 +140,13 @@ def client_norms(
     weights : ndarray of shape (n_samples,), default=None
         Of the rows in the loss.
     """
-    share, unequal = np.full(len(rows), 1 / len(rows)), 1.0
-    if weights is not None:
-        share = weights[rows] / weights[rows].sum()
-        # A batch counts as so many times fewer rows (Kish's effective sample size).
-        unequal = float(len(rows) * np.square(share).sum())
+    shares = _shares(rows, weights)
+    # A batch counts as so many times fewer rows (Kish's effective sample size).
+    unequal = 1.0 if weights is None else float(len(rows) * np.square(shares).sum())
 
     def inputs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        start = 0
-        for chunk in _chunks(X, rows):
-            ones = np.ones((len(chunk), 1))
-            yield (
-                np.hstack([(chunk - mean) / scale, ones]),
-                share[start : start + len(chunk), None],
-            )
-            start += len(chunk)
+        for chunk, share in _chunks(X, rows, shares):
+            yield np.hstack([(chunk - mean) / scale, np.ones((len(chunk), 1))]), share[:, None]
 
     largest = max(float(np.square(x[s[:, 0] > 0]).sum(axis=1).max(initial=0)) for x, s in inputs())
     if not np.isfinite(largest):
@@ -191,14 +187,24 @@ def _largest_eigenvalue(inputs, n_rows: int, n_columns: int) -> float:
     return float(eigsh(operator, k=1, tol=1e-3, v0=np.ones(n_columns))[0][0])
 
 
-def _chunks(X: np.ndarray, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield rows of X, flattened, as float64; in chunks: X may be a map larger than memory.
+def _chunks(
+    X: np.ndarray, rows: np.ndarray, shares: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield rows of X, flattened, as float64, and their shares; the rows may be changed.
 
-    They are copies, and may be changed.
+    In chunks: X may be a map larger than memory.
     """
     size = max(1, _CHUNK // (8 * int(np.prod(X.shape[1:]))))
     for start in range(0, len(rows), size):
-        yield _flat(X[rows[start : start + size]])
+        part = slice(start, start + size)
+        yield _flat(X[rows[part]]), shares[part]
+
+
+def _shares(rows: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Return the weight of each row, which sum to 1."""
+    if weights is None:
+        return np.full(len(rows), 1 / len(rows))
+    return weights[rows] / weights[rows].sum()
 
 
 def _flat(X: np.ndarray) -> np.ndarray:

@@ -65,12 +65,12 @@ def _training(server: ServerState, config: RoundConfig) -> LocalTraining:
     """Return how clients train in this round, learning rates included."""
     n_steps, schedule = config.training.n_iterations, config.lr_schedule
     t, n_rounds, max_norm = server.round, config.n_rounds, None
+    if server.rate is not None and config.update_privacy is not None:
+        max_norm = float(config.update_privacy.clip)  # since no rate is known to be safe
     if server.rate is not None and schedule is None:
         # At a rate that stays as it is, the clients whose rows are longest pull the model.
         start = server.rate / (1 + config.training.proximal_mu * server.rate)
         schedule = LinearDecay(start, start / 10)
-        # Where clients send no moments, no rate is known to be safe.
-        max_norm = config.update_privacy and float(config.update_privacy.clip)
     if schedule is None:
         now = server.rates_now()
         if now == server.rates:

@@ -180,8 +180,13 @@ class Rounds:
             cause.add_note(f"client {name!r}; every client {others} in every round")
             raise cause
         rounds = range(self._first, self.until)
-        reported = self.records.reported
-        warn_at_end(self.server, self.federation, self.config, rounds, self._overflows, reported)
+        has_changed = warn_at_end(
+            *(self.server, self.federation, self.config, rounds, self._overflows),
+            reported=self.records.reported,
+            n_passes=self._n_passes,
+        )
+        if has_changed and self.checkpoint is not None:
+            self.checkpoint(True)  # the model that is kept, from which a later fit goes on
 
     def _poll_and_select(self) -> PendingRound:
         """Let the selector poll clients and choose the cohort, and make the train request."""
@@ -342,6 +347,7 @@ class Rounds:
         )
         if exchanges := pack_exchanges(pending.exchanges, n_bytes, ids, self._elapsed):
             row["exchanges"] = exchanges  # no column of the history: see skfed.metrics
+        row["begins"] = bool(server.first_exchanges)  # likewise: its scalars are not of polls alone
         # No column either: for the warning about losses that grow.
         finite = updates.finite
         row["losses"] = pack_losses(ids[requested.clients[finite]], updates.losses[finite])

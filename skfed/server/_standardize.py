@@ -95,10 +95,13 @@ class LocalStatistics:
 
     def moments(self, names: list[str]) -> tuple[Iterable[ClientMoments], None]:
         """Return the moments of each priority client."""
-        values = {name: self.X if name == "columns" else self.y for name in names}
+        # The losses that targets are to be compared with are weighted; the columns' scale is not.
+        values = {"columns": (self.X, None), "targets": (self.y, self.weights)}
         priority = np.flatnonzero(self.federation.priority)
         clients = (self.federation.rows(int(k)) for k in priority)
-        return ({n: client_moments(v, rows) for n, v in values.items()} for rows in clients), None
+        return (
+            {n: client_moments(values[n][0], rows, values[n][1]) for n in names} for rows in clients
+        ), None
 
     def norms(self, net: NeuralNet) -> tuple[Iterable[Norms], None]:
         """Return the norms of each priority client."""
@@ -169,7 +172,7 @@ def start_fit(
     """
     if wanted.columns:
         _check_first(server.net, shape)
-    server.begun = server.round
+    server.begun, server.best = server.round, None
     before, columns_before, is_same = server.guess_loss, server.columns, False
     server.guess_loss = guess_loss
     if wanted.names:
@@ -182,10 +185,11 @@ def start_fit(
             is_same = server.guess_loss == before and pools["columns"].equals(columns_before)
         if not is_same:
             charge()
-    if wanted.rate != "safe":
-        server.rate = None if wanted.rate is None else server.own_rate
-    elif not is_same or server.rate is None:
-        server.rate = _ask_rate(server, federation, source)
+    rate_before, server.rate = server.rate, None if wanted.rate is None else server.own_rate
+    if wanted.rate == "safe":
+        server.rate, charge = _ask_rate(server, federation, source)
+        if not (is_same and server.rate == rate_before):
+            charge()
 
 
 def warn_of_large_values(X: np.ndarray) -> None:
@@ -272,24 +276,40 @@ def _set_columns(server: ServerState, columns: Pooled, dtype: np.dtype, accumula
     set_columns(server.net, columns, dtype)
     if all(map(torch.equal, before, layer.in_units())):
         return
-    _convert(server.net.module_, before, layer)
-    # Of the weights on columns of another scale.
-    server.optimizer_state, server.best = None, None
-    server.variate, server.variates = {}, {}
+    (old_mean, old_scale), (mean, scale) = before, layer.in_units()
+    shift, ratio = (mean - old_mean) / old_scale, scale / old_scale
+    _convert(server.net.module_, shift, ratio)
+    _convert_variates(server, shift, ratio)
+    if (shift.abs() > 1).any() or ((ratio - 1).abs() > 0.5).any():
+        server.optimizer_state = None  # of steps on columns of quite another scale
 
 
-def _convert(
-    module: LinearModel, before: tuple[torch.Tensor, torch.Tensor], layer: Standardize
-) -> None:
+def _convert_variates(server: ServerState, shift: torch.Tensor, ratio: torch.Tensor) -> None:
+    """Convert SCAFFOLD's variates, which are gradients by the weights of scaled columns."""
+    weight, bias = names_of_linear(server.net)
+
+    def converted(variate: State) -> State:
+        if not {weight, bias} <= variate.keys():
+            return variate
+        of_weight, of_bias = variate[weight].double(), variate[bias].double()
+        new = (of_weight - of_bias[:, None] * shift) / ratio
+        return variate | {weight: new.to(variate[weight].dtype)}
+
+    server.variate = converted(server.variate)
+    server.variates = {key: converted(variate) for key, variate in server.variates.items()}
+
+
+def _convert(module: LinearModel, shift: torch.Tensor, ratio: torch.Tensor) -> None:
     """Let a model predict as before its layer was set anew.
+
+    ``shift`` are the deviations by which the mean of each column has moved, ``ratio`` the times
+    that its scale has grown.
 
     Not where that is without meaning: a column that has moved by thousands of scales, or grown as
     much, is in another unit, and its weight on scaled values is kept. Nor do the logits of the mean
     row move by more than their deviations: the gradient of cross-entropy is bounded, so that a
     classifier that is sure of what is wrong needs too many rounds.
     """
-    (old_mean, old_scale), (mean, scale) = before, layer.in_units()
-    shift, ratio = (mean - old_mean) / old_scale, scale / old_scale
     is_same = (shift.abs() <= FAR) & (ratio <= FAR)
     shift, ratio = torch.where(is_same, shift, 0.0), torch.where(is_same, ratio, 1.0)
     with torch.no_grad():
@@ -307,6 +327,8 @@ def _set_targets(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
     net = server.net
     if not server.round:
         _set_start(server, targets, wanted)
+    elif wanted.targets == "start":
+        _move_start(server, targets)
     scale = 1.0 if server.target_scale is None else np.array(server.target_scale[1])
     if type(net.criterion_) is not torch.nn.MSELoss:
         return
@@ -315,15 +337,40 @@ def _set_targets(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
         server.best = Best(server.guess_loss, server.round, _guess(server, targets.mean), "loss")
 
 
+def _move_start(server: ServerState, targets: Pooled) -> None:
+    """Shift the targets of a later fit, where float32 has too few digits for them as they are.
+
+    The intercept is converted, unless the targets are so far from those before that what the model
+    predicts is without meaning: then it begins at their mean again.
+    """
+    before = np.array(server.target_scale[0]) if server.target_scale else np.zeros(1)
+    bias = server.net.module_.linear.bias
+    distance = targets.mean - before - bias.detach().cpu().double().numpy()
+    is_other = np.abs(distance) > FAR * targets.deviation
+    if not (targets.is_far | is_other).any():
+        return
+    mean = targets.mean if targets.is_far.any() else np.zeros_like(targets.mean)
+    server.target_scale = mean.tolist(), np.ones(len(mean)).tolist()
+    with torch.no_grad():
+        kept = bias.cpu().double() + torch.from_numpy(before - mean)
+        new = torch.from_numpy(np.where(is_other, targets.mean - mean, kept.numpy()))
+        bias.copy_(new)
+
+
 def _guess(server: ServerState, mean: np.ndarray) -> State:
     """Return the model that predicts a mean of the targets."""
-    state, linear = get_state(server.net), server.net.module_.linear
-    own = {id(tensor): name for name, tensor in named_tensors(server.net).items()}
+    state, (weight, bias) = get_state(server.net), names_of_linear(server.net)
     if server.target_scale is not None:
         mean = (mean - server.target_scale[0]) / server.target_scale[1]
-    state[own[id(linear.weight)]].zero_()
-    state[own[id(linear.bias)]].copy_(torch.from_numpy(mean))
+    state[weight].zero_()
+    state[bias].copy_(torch.from_numpy(mean))
     return state
+
+
+def names_of_linear(net: NeuralNet) -> tuple[str, str]:
+    """Return the names of weight and bias in the state of a net that is a LinearModel."""
+    own = {id(tensor): name for name, tensor in named_tensors(net).items()}
+    return own[id(net.module_.linear.weight)], own[id(net.module_.linear.bias)]
 
 
 def _set_start(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
@@ -339,8 +386,13 @@ def _set_start(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
         server.net.module_.linear.bias.copy_(torch.from_numpy(targets.mean))
 
 
-def _ask_rate(server: ServerState, federation: Federation, source: StatisticsSource) -> float:
-    """Return the rate that is safe for each priority client, at most that of the net."""
+def _ask_rate(
+    server: ServerState, federation: Federation, source: StatisticsSource
+) -> tuple[float, Callable[[], None]]:
+    """Return the rate that is safe for each priority client, at most the net's; and what charges.
+
+    It depends on the weights of rows too, so that it is asked for where no moment has changed.
+    """
     sent, times = source.norms(server.net)
     replies, sizes = list(sent), federation.sizes[federation.priority].tolist()
     rates = [
@@ -351,8 +403,9 @@ def _ask_rate(server: ServerState, federation: Federation, source: StatisticsSou
     replied = np.array([norms is not None for norms in replies])
     (layer,) = standardize_layers(server.net)
     # A client needs the scale of each column.
-    _charge(server, federation, replied, times, up=len(Norms._fields), down=2 * len(layer.mean))
-    return min([server.own_rate, *rates])
+    sent_down = 2 * len(layer.mean)
+    charge = partial(_charge, server, federation, replied, times, up=2, down=sent_down)
+    return min([server.own_rate, *rates]), charge
 
 
 def _charge(
