@@ -163,7 +163,8 @@ class Classification(Problem):
         # That of equal probabilities, whatever the weights of rows and classes.
         criterion = getattr(net, "criterion_", None)
         of_classes = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss)
-        return math.log(len(self.classes)) if of_classes else None
+        is_mean = of_classes and criterion.reduction == "mean"
+        return math.log(len(self.classes)) if is_mean else None
 
     def _class_weights(self, y: np.ndarray, federation: Federation) -> np.ndarray:
         """Return the weight of each class."""

@@ -1,11 +1,11 @@
 """A fit that diverges, or whose rounds come to nothing, is told of, and keeps a model of use."""
 
 import re
+import warnings
 
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetRegressor
 from torch import nn
@@ -13,6 +13,7 @@ from torch import nn
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed._problem import Regression
 from skfed.aggregation import ServerOptimizer
+from skfed.callbacks import RoundCallback
 from skfed.server._divergence import divergence_warning
 
 ALL = RandomSelector(clients_per_round=1.0, probability="uniform", replace=False)
@@ -106,18 +107,41 @@ def test_partial_fit_warns_of_divergence_once(unscaled):
     assert len(told) == 1
 
 
-def test_a_diverged_fit_goes_on_from_its_checkpoint_to_the_same_model(unscaled, tmp_path):
+class Interrupt(RoundCallback):
+    """Raises after a round."""
+
+    def __init__(self, t):
+        self.t = t
+
+    def on_round_end(self, estimator, record):
+        if record["round"] == self.t:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("t", [1, 14, 15, 18])  # before and after the last with a finite loss
+def test_a_diverged_fit_goes_on_from_its_checkpoint_to_the_same_model(unscaled, tmp_path, t):
     X, y, clients = unscaled
-    with pytest.warns(ConvergenceWarning):
+    with pytest.warns(ConvergenceWarning) as told:
         whole = regressor(n_rounds=20).fit(X, y, clients=clients)
-    n_moved = int((whole.history_["n_aggregated"] > 0).sum())
-    resumed = regressor(checkpoint=tmp_path, warm_start=True)
-    # Stopped after the last round with updates, in the one that shows their loss, and later.
-    for n_rounds in (n_moved, n_moved + 1, 20):
-        with pytest.warns(ConvergenceWarning):
-            model = clone(resumed).set_params(n_rounds=n_rounds).fit(X, y, clients=clients)
-        assert model.n_rounds_ == n_rounds
+    resumed = regressor(n_rounds=20, checkpoint=tmp_path).set_callbacks(Interrupt(t))
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="interrupted"):
+        resumed.fit(X, y, clients=clients)
+    with pytest.warns(ConvergenceWarning, match="diverged") as told_again:
+        model = regressor(n_rounds=20, checkpoint=tmp_path).fit(X, y, clients=clients)
     np.testing.assert_array_equal(model.predict(X), whole.predict(X))
+    assert str(told[0].message) == str(told_again[0].message)
+
+
+def test_a_fit_that_has_diverged_goes_on_from_the_model_that_is_kept(unscaled, tmp_path):
+    """Also from its checkpoint."""
+    X, y, clients = unscaled
+    params = {"warm_start": True, "checkpoint": tmp_path}
+    with pytest.warns(ConvergenceWarning):
+        model = regressor(n_rounds=20, **params).fit(X, y, clients=clients)
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        again = regressor(n_rounds=20, **params).fit(X, y, clients=clients)
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
 class Worn(nn.Linear):

@@ -1,6 +1,7 @@
 """A round is whole or was not: interrupts and errors at every point of one, and what goes on."""
 
 import signal
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
 from torch import nn
 
-from skfed import FederatedClassifier, RandomSelector
+from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.aggregation import Scaffold, ServerOptimizer
 from skfed.callbacks import RoundCallback
 from skfed.callbacks._progress import Progress
@@ -382,3 +383,22 @@ def test_a_round_that_was_undone_is_reported_once(point, callbacks, data):
         one.fit(**data)
     one.fit(**data)
     assert recorder.rounds == list(range(N_ROUNDS))
+
+
+def test_what_clients_sent_before_an_interrupted_round_is_charged_once():
+    """The round is run again by a later fit, in which they have nothing new to send."""
+    rng = np.random.default_rng(0)
+    X, clients = rng.normal(size=(60, 2)), np.arange(60) % 3
+    y = X.sum(axis=1)
+    costs = []
+    for interrupted in (False, True):
+        model = FederatedRegressor(n_rounds=2, warm_start=True, random_state=0)
+        model.fit(X, y, clients=clients).set_params(n_rounds=4)
+        if interrupted:
+            failing = patch.object(Rounds, "_poll_and_select", side_effect=OSError)
+            with failing, pytest.raises(OSError):
+                model.fit(2 * X, y, clients=clients)
+        model.fit(2 * X, y, clients=clients)
+        costs.append(model.history_[["scalars_up", "scalars_down"]].to_numpy())
+    np.testing.assert_array_equal(*costs)
+    assert costs[0][2].tolist() == [3 * (3 * 2 + 2 + 2), 3 * 2 * 2]

@@ -137,6 +137,7 @@ def test_the_global_model_is_useful_to_clients_with_little_data():
     )
 
 
+@pytest.mark.filterwarnings("ignore:the fit ends with")  # at a rate of 30
 def test_the_local_score_is_that_of_the_best_round(blobs):
     X, y, clients = blobs
     net = NeuralNetClassifier(

@@ -71,7 +71,7 @@ def accuracy(**params):
         random_state=0,
         **params,
     )
-    # A fit that has diverged keeps the best model and warns; this is to show the last one's score.
+    # A fit that diverges warns, and keeps its best model: this is the last.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y, clients=users, X_val=X_test, y_val=y_test)

@@ -168,7 +168,7 @@ def _end_above(
     if math.isnan(rows[-1]["objective"]):
         name, last = "the training loss", _mean_loss(federation, reported)
         first = same = rows[0]["train_loss"]
-        if last > first:  # of other clients, so they are looked up
+        if server.guess_loss is None and last > first:  # of other clients, so they are looked up
             first, same = _first_and_last(rows[0], federation, reported)
     else:
         name, last = "objective", rows[-1]["objective"]
@@ -214,7 +214,7 @@ def _guess_is_exact(server: ServerState) -> bool:
 
 def _mean_loss(federation: Federation, reported: np.ndarray) -> float:
     """Return the mean of the training losses that priority clients last reported, NaN without."""
-    return _average(federation, np.arange(len(federation)), reported)
+    return _average(federation, slice(None), reported)  # without a copy: there may be very many
 
 
 def _first_and_last(
@@ -229,12 +229,13 @@ def _first_and_last(
     return _average(federation, clients, losses), _average(federation, clients, reported[clients])
 
 
-def _average(federation: Federation, clients: np.ndarray, losses: np.ndarray) -> float:
+def _average(federation: Federation, clients: np.ndarray | slice, losses: np.ndarray) -> float:
     """Return the mean of those losses that are finite, as the objective weighs them."""
-    weights = (federation.priority_weights * federation.sizes)[clients] * np.isfinite(losses)
-    if not weights.any():
+    known = np.isfinite(losses) & federation.priority[clients]
+    if not known.any():
         return float("nan")
-    return float(np.average(np.where(weights, losses, 0.0), weights=weights))
+    weights = federation.priority_weights[clients][known] * federation.sizes[clients][known]
+    return float(weights @ losses[known] / weights.sum())
 
 
 def _cause_and_way_out(

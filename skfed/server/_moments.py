@@ -104,19 +104,19 @@ def client_moments(X: np.ndarray, rows: np.ndarray, weights: np.ndarray | None =
     """Return the moments of each column over some rows of X, by the weights of rows if any."""
     # Around a row, so that columns far from 0 lose no digits and constant ones are exact.
     (pivot,) = _flat(X[rows[:1]])
-    shares = _shares(rows, weights)
+    own = np.ones(len(rows)) if weights is None else weights[rows]
     sums, squares, largest = np.zeros((3, len(pivot)))
-    for deviations, share in _chunks(X, rows, shares):
+    for deviations, part in _chunks(X, rows, own):
         deviations -= pivot
-        sums += np.einsum("i,ij->j", share, deviations)
+        sums += np.einsum("i,ij->j", part, deviations)
     del deviations  # before the next are read
-    mean = pivot + sums
-    for deviations, share in _chunks(X, rows, shares):
+    mean = pivot + sums / own.sum()
+    for deviations, part in _chunks(X, rows, own):
         deviations -= mean
-        squares += np.einsum("i,ij,ij->j", share, deviations, deviations)
+        squares += np.einsum("i,ij,ij->j", part, deviations, deviations)
         np.abs(deviations, out=deviations)
         np.maximum(largest, deviations.max(axis=0), out=largest)
-    return Moments(mean, squares, largest)
+    return Moments(mean, squares / own.sum(), largest)
 
 
 @np.errstate(over="ignore")
@@ -140,7 +140,8 @@ def client_norms(
     weights : ndarray of shape (n_samples,), default=None
         Of the rows in the loss.
     """
-    shares = _shares(rows, weights)
+    own = np.ones(len(rows)) if weights is None else weights[rows]
+    shares = own / own.sum()
     # A batch counts as so many times fewer rows (Kish's effective sample size).
     unequal = 1.0 if weights is None else float(len(rows) * np.square(shares).sum())
 
@@ -188,23 +189,16 @@ def _largest_eigenvalue(inputs, n_rows: int, n_columns: int) -> float:
 
 
 def _chunks(
-    X: np.ndarray, rows: np.ndarray, shares: np.ndarray
+    X: np.ndarray, rows: np.ndarray, weights: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield rows of X, flattened, as float64, and their shares; the rows may be changed.
+    """Yield rows of X, flattened, as float64, and their weights; the rows may be changed.
 
     In chunks: X may be a map larger than memory.
     """
     size = max(1, _CHUNK // (8 * int(np.prod(X.shape[1:]))))
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
-        yield _flat(X[rows[part]]), shares[part]
-
-
-def _shares(rows: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Return the weight of each row, which sum to 1."""
-    if weights is None:
-        return np.full(len(rows), 1 / len(rows))
-    return weights[rows] / weights[rows].sum()
+        yield _flat(X[rows[part]]), weights[part]
 
 
 def _flat(X: np.ndarray) -> np.ndarray:

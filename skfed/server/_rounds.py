@@ -122,8 +122,11 @@ class Rounds:
     @cached_property
     def _n_passes(self) -> float:
         """How often a priority client passes over its rows in a round, on average."""
+        training = self.config.training
+        if training.steps is None:
+            return float(training.epochs)
         clients = np.flatnonzero(self.federation.priority)
-        n_trained = self.clock.draws.n_trained(self.config.training, clients).sum()
+        n_trained = self.clock.draws.n_trained(training, clients).sum()
         return float(n_trained / self.federation.sizes[clients].sum())
 
     @property
