@@ -142,7 +142,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     net_ : skorch.NeuralNetClassifier
-        The fitted net with the global model; it predicts positions in ``classes_``.
+        The fitted net with the global model; it predicts positions in ``classes_``, from columns
+        that are shifted as :class:`~skfed.modules.Standardize` says.
     clients_ : ndarray of shape (n_clients,)
         Client ids, sorted by type name and value.
     priority_ : ndarray of shape (n_clients,), dtype=bool

@@ -161,10 +161,10 @@ class Classification(Problem):
 
     def loss_of_guess(self, net):
         # That of equal probabilities, whatever the weights of rows and classes.
-        criterion = getattr(net, "criterion_", None)
-        of_classes = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss)
-        is_mean = of_classes and criterion.reduction == "mean"
-        return math.log(len(self.classes)) if is_mean else None
+        criterion = getattr(net, "criterion_", None)  # a net of one's own may have none
+        if not isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+            return None
+        return math.log(len(self.classes)) if criterion.reduction == "mean" else None
 
     def _class_weights(self, y: np.ndarray, federation: Federation) -> np.ndarray:
         """Return the weight of each class."""

@@ -14,6 +14,7 @@ from skfed.nets import set_state, standardize_layers
 from skfed.server._config import RoundConfig
 from skfed.server._exchange import NO_ANSWER, NOT_FINITE, TOO_LATE
 from skfed.server._exchange_log import reported_losses
+from skfed.server._standardize import is_renewable
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
 
@@ -256,6 +257,8 @@ def _cause_and_way_out(
             "If X is not scaled, begin the net with skfed.modules.Standardize, or put a "
             "FederatedStandardScaler before it."
         )
+    elif server.begun and not is_renewable(server.net):
+        parts.append("X is scaled by the rows of the first fit: fit anew to scale it by these.")
     is_scaled_y = _guess_is_exact(server) or server.target_scale is not None
     may_scale_y = not (is_private or isinstance(server.net, NeuralNetClassifier))
     if may_scale_y and not is_scaled_y:
