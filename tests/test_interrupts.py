@@ -235,7 +235,7 @@ def test_an_interrupted_fit_goes_on_as_if_there_had_been_none(
     assert_same(one.set_params(checkpoint=None).fit(**data), whole)
 
 
-@pytest.mark.parametrize("point", POINTS, indirect=True)
+@pytest.mark.parametrize("point", POINTS[::4], indirect=True)
 def test_after_an_error_a_warm_start_goes_on_from_the_last_whole_round(
     point, callbacks, whole, stopped, data, tmp_path
 ):
