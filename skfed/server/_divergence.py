@@ -169,7 +169,8 @@ def _end_above(
     if math.isnan(rows[-1]["objective"]):
         name, last = "the training loss", _mean_loss(federation, reported)
         first = same = rows[0]["train_loss"]
-        if server.guess_loss is None and last > first:  # of other clients, so they are looked up
+        is_known = server.guess_loss is not None
+        if last > first * (_MUCH_MORE if is_known else 1):  # of other clients: they are looked up
             first, same = _first_and_last(rows[0], federation, reported)
     else:
         name, last = "objective", rows[-1]["objective"]
@@ -182,8 +183,10 @@ def _end_above(
             f"the fit ends with {name} at {last:.6g}, above that of a model that predicts {other}, "
             f"{server.guess_loss:.6g}."
         )
-    times = _MORE if name == "objective" or n_passes <= 1 else _MUCH_MORE
-    if server.guess_loss is None and same > max(times * first, _LEAST):
+    is_close = name == "objective" or (server.guess_loss is None and n_passes <= 1)
+    times = _MORE if is_close else _MUCH_MORE
+    is_long = server.guess_loss is None or len(rows) >= _ENOUGH
+    if is_long and not of_mean and same > max(times * first, _LEAST):
         return (
             f"the fit ends with {name} at {same:.4g}, above that of its first round, {first:.4g}."
         )
