@@ -26,8 +26,8 @@ column                unit    there    what it is
 ``d``                 clients pow-d    d_t, candidates
 ``models_down``       models  always   sent to clients, SCAFFOLD's variates too
 ``models_up``         models  always   sent by clients, SCAFFOLD's variates too
-``scalars_down``      scalars always   bounds sent with a poll
-``scalars_up``        scalars always   answers to polls; in round 0 also what was asked before it
+``scalars_down``      scalars always   bounds of polls; in a fit's first round also columns' scales
+``scalars_up``        scalars always   answers to polls; in a fit's first round also what it asked
 ``bytes_down``        bytes   always   of models and scalars down
 ``bytes_up``          bytes   always   of models and scalars up
 ``samples_evaluated`` rows    always   evaluated in polls
