@@ -28,7 +28,14 @@ from skfed.checkpoint._save import (
 from skfed.checkpoint._state import warn_of_lost_state
 from skfed.devices import BaseDevices
 from skfed.engines import Draws, make_engine
-from skfed.nets import LINEAR_ATTRIBUTES, NetPool, batch_size, cast, standardize_layers
+from skfed.nets import (
+    LINEAR_ATTRIBUTES,
+    NetPool,
+    Samples,
+    batch_size,
+    cast_samples,
+    standardize_layers,
+)
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
@@ -416,7 +423,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         run: Run | None = None,
     ) -> None:
         """Run rounds until ``until`` are finished, and set the fitted attributes."""
-        X = cast(server.net, data.X)
+        X = cast_samples(server.net, data.X)
         y = self._problem.for_criterion(server.net, X, data.y)
         net_pool = NetPool(server.net, X[:1])
         draws = Draws(data.federation, server.seed, batch_size(server.net))
@@ -458,10 +465,10 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
     def _sk_visual_block_(self) -> Any:
         return visual_block(self)
 
-    def _check_X(self, X) -> np.ndarray:
+    def _check_X(self, X) -> Samples:
         """Validate samples and return them in the net's dtype."""
         X = self._check_rows(X)
-        return cast(self.net_, X)
+        return cast_samples(self.net_, X)
 
     def _check_rows(self, X) -> np.ndarray:
         """Validate samples."""

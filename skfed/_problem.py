@@ -19,6 +19,7 @@ from skfed.nets import (
     LINEAR_ATTRIBUTES,
     REGRESSOR,
     NetSpec,
+    Samples,
     linear_attributes,
     make_net,
     output_of,
@@ -66,7 +67,7 @@ class Problem(ABC):
         """Initialise the net for the ``estimator`` parameter."""
         return make_net(self.net_spec, estimator, X, int(np.prod(self.output_shape)), seed)
 
-    def for_criterion(self, net: NeuralNet, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def for_criterion(self, net: NeuralNet, X: Samples, y: np.ndarray) -> np.ndarray:
         """Bring encoded targets to the shape and dtype of the net's criterion."""
         return y
 

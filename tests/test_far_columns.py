@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+from tempfile import mkdtemp
 
 import joblib
 import numpy as np
@@ -367,27 +368,76 @@ def test_values_too_large_for_the_module_are_named(value, make):
         make(n_rounds=1).fit(X, labels, clients=CLIENTS)
 
 
-@pytest.mark.parametrize("engine", ["stacked", "loop"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("make", [classifier, regressor])
-def test_memory_maps_with_offsets_are_not_copied_whole(make, dtype, engine, tmp_path, monkeypatch):
-    """float64 is cast to float32, half of its size."""
+@pytest.fixture
+def mapped(tmp_path, monkeypatch):
+    """Return a function that makes a memory map of 20,000 rows, which have chunks of 0.5 MB."""
     monkeypatch.setattr(_inputs, "_CHUNK", 2**19)
     monkeypatch.setattr(_moments, "_CHUNK", 2**19)
-    rng = np.random.default_rng(0)
-    offset = 1e4 if dtype == "float32" else 1e9
-    np.save(tmp_path / "X.npy", (rng.normal(size=(20_000, 100)) + offset).astype(dtype))
-    X = np.load(tmp_path / "X.npy", mmap_mode="r")
+
+    def make(dtype):
+        offset = {"float64": 1e9, "int64": 2**40}.get(dtype, 100)
+        X = 20 * np.random.default_rng(0).normal(size=(20_000, 100)) + offset
+        np.save(tmp_path / "X.npy", X.astype(dtype))
+        return np.load(tmp_path / "X.npy", mmap_mode="r")
+
+    return make
+
+
+def traced_peak(function):
+    """The most bytes that a call allocates."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_memory_maps_with_offsets_are_not_copied_whole(make, dtype, engine, mapped):
+    X, rng = mapped(dtype), np.random.default_rng(0)
     y, clients = rng.integers(0, 3, len(X)), rng.integers(0, 50, len(X))
     model = make(n_rounds=2, engine=engine, selector=RandomSelector(2))
     model.fit(X[:500], y[:500], clients=clients[:500])  # what is imported at first use
-    tracemalloc.start()
-    try:
-        model.fit(X, y, clients=clients)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    cast = 0 if dtype == "float32" else X.nbytes / 2
-    # A quarter of that are the flags of finite values.
-    assert peak < 1.25 * cast + X.nbytes / 4
+    assert traced_peak(lambda: model.fit(X, y, clients=clients)) < X.nbytes / 4
     assert not X.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint8"])
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_a_memory_map_is_as_the_same_array(make, dtype, mapped):
+    X, rng = mapped(dtype), np.random.default_rng(0)
+    y, clients = rng.integers(0, 3, len(X)), rng.integers(0, 50, len(X))
+    jobs = {"n_jobs": 2, "engine": "loop"}
+
+    def fitted(X, **params):
+        model = make(n_rounds=2, selector=RandomSelector(2), **params)
+        return model.fit(X, y, clients=clients, X_val=X, y_val=y)
+
+    expected = fitted(np.array(X))
+    for model in (fitted(X), fitted(X, checkpoint=mkdtemp())):
+        np.testing.assert_array_equal(model.coef_, expected.coef_)
+        np.testing.assert_array_equal(model.predict(X), expected.predict(np.array(X)))
+        for name in ("val_loss", "val_score"):
+            np.testing.assert_array_equal(model.history_[name], expected.history_[name])
+    expected = fitted(np.array(X), engine="loop")
+    np.testing.assert_array_equal(fitted(X, **jobs).coef_, expected.coef_)
+
+
+def test_callbacks_read_a_memory_map(mapped):
+    X, rng = mapped("float64"), np.random.default_rng(0)
+    y, clients = rng.integers(0, 2, len(X)), rng.integers(0, 50, len(X))
+    scoring = EpochScoring("accuracy", on_train=True, name="own", lower_is_better=False)
+
+    def fitted(X):
+        torch.manual_seed(0)
+        module = nn.Sequential(Standardize(100), nn.Linear(100, 2))
+        net = NeuralNetClassifier(
+            module, criterion=nn.CrossEntropyLoss, batch_size=512, callbacks=[scoring]
+        )
+        return classifier(net, n_rounds=1, selector=RandomSelector(2)).fit(X, y, clients=clients)
+
+    of_map, of_array = (fitted(data).net_.history[:, "own"] for data in (X, np.array(X)))
+    assert of_map == of_array

@@ -23,6 +23,7 @@ from skfed.engines._workers import Workers
 from skfed.nets import (
     STEP_METHODS,
     NetPool,
+    Samples,
     batch_size,
     has_hooks,
     has_plain_steps,
@@ -66,7 +67,7 @@ _SMALL_MODEL, _SHORT_ROW = 2**15, 2**7
 def make_engine(
     wanted: str,
     net_pool: NetPool,
-    X: np.ndarray,
+    X: Samples,
     y: np.ndarray,
     draws: Draws,
     memory_budget: int,
@@ -118,7 +119,7 @@ def make_engine(
     return LoopEngine(net_pool, data, draws, workers, net_cost), f"loop: {reason}"
 
 
-def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, draws: Draws) -> NetCost | None:
+def _net_cost(net_pool: NetPool, X: Samples, y: np.ndarray, draws: Draws) -> NetCost | None:
     """Return what a pass through the net costs; None where a step may be more than its passes."""
     net = net_pool.set_up()
     if (
@@ -136,7 +137,7 @@ def _net_cost(net_pool: NetPool, X: np.ndarray, y: np.ndarray, draws: Draws) -> 
 def _plan(
     wanted: str,
     net_pool: NetPool,
-    X: np.ndarray,
+    X: Samples,
     y: np.ndarray,
     batch: int,
     weights: np.ndarray | None,

@@ -14,7 +14,7 @@ from torch import nn
 
 from skfed._federation import Federation
 from skfed.engines._cuda_graphs import StepGraphs
-from skfed.nets import moved, overridden, weighed
+from skfed.nets import Samples, moved, overridden, weighed
 from skfed.utils._checks import naming
 from skfed.utils._pools import Pool
 from skfed.utils._seeding import torch_seeded
@@ -79,12 +79,12 @@ class MemoryPool(Pool[Memory]):
 class Dataset:
     """X and y of all clients.
 
-    On a GPU X is moved there once if it fills at most half of its free memory; else the rows of
-    each step are moved. Which of the two changes no result.
+    On a GPU X is moved there once if it is an array that fills at most half of its free memory;
+    else the rows of each step are moved. Which of the two changes no result.
 
     Parameters
     ----------
-    X : ndarray of shape (n_samples, ...)
+    X : ndarray or CastRows of shape (n_samples, ...)
         In the dtype of the module.
     y : ndarray of shape (n_samples,)
         Encoded targets.
@@ -96,7 +96,7 @@ class Dataset:
 
     def __init__(
         self,
-        X: np.ndarray,
+        X: Samples,
         y: np.ndarray,
         device: str = "cpu",
         weights: np.ndarray | None = None,
@@ -104,7 +104,7 @@ class Dataset:
         self.X, self.y, self.device = X, y, torch.device(device)
         self.weights = weights
         self._moved: torch.Tensor | None = None
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and isinstance(X, np.ndarray):
             free, _ = torch.cuda.mem_get_info(self.device)
             if 2 * X.nbytes <= free:
                 whole = np.require(X, requirements=("C", "W"))
@@ -146,13 +146,13 @@ class Dataset:
             for numbers in rows.flatten(1):
                 torch.index_select(self._moved, 0, numbers, out=by_row)
                 yield out
-        elif self.X.flags.c_contiguous:
+        elif isinstance(self.X, np.ndarray) and self.X.flags.c_contiguous:
             out = memory.empty("X", shape, _torch_dtype(self.X.dtype))
             flat = out.numpy().reshape(-1, *self.X.shape[1:])
             for numbers in rows.reshape(len(rows), -1):
                 _gather(self.X, numbers, flat)
                 yield self._on_device(out, memory)
-        else:  # np.take would copy X whole
+        else:  # np.take would copy all of X
             for numbers in rows:
                 yield self._on_device(torch.from_numpy(self.X[numbers]), memory)
 
@@ -164,9 +164,10 @@ class Dataset:
 
     def take_into(self, out: torch.Tensor, rows: np.ndarray | torch.Tensor, memory: Memory) -> None:
         """Write what ``take`` returns into a contiguous tensor of as many elements."""
-        if isinstance(rows, np.ndarray) and self.X.flags.c_contiguous:
-            by_row = out.view(-1, *self.X.shape[1:])
-            _gather(self.X, rows.reshape(-1), by_row.numpy())
+        X = self.X
+        if isinstance(rows, np.ndarray) and isinstance(X, np.ndarray) and X.flags.c_contiguous:
+            by_row = out.view(-1, *X.shape[1:])
+            _gather(X, rows.reshape(-1), by_row.numpy())
         else:
             out.copy_(self.take(rows, memory).reshape(out.shape))
 

@@ -32,6 +32,7 @@ from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Load, Work, Workers
 from skfed.nets import (
     NetPool,
+    Samples,
     State,
     add_to_gradients,
     evaluate_net,
@@ -268,7 +269,7 @@ def evaluate_one_by_one(
 
 def evaluate(
     net: NeuralNet,
-    X: np.ndarray,
+    X: Samples,
     y: np.ndarray,
     rng: np.random.Generator,
     n_rows: int | None = None,

@@ -18,7 +18,16 @@ from skfed.engines._layers import Layers, layers_of, row_bytes
 from skfed.engines._linear import LinearStack
 from skfed.engines._targets import Target
 from skfed.engines._vmap import BatchedModule
-from skfed.nets import State, get_state, moved, parameter_names, set_state, to_tensors, whole
+from skfed.nets import (
+    Samples,
+    State,
+    get_state,
+    moved,
+    parameter_names,
+    set_state,
+    to_tensors,
+    whole,
+)
 from skfed.utils._seeding import torch_seeded
 
 _ROWS = 8
@@ -233,14 +242,14 @@ class Probe:
 
 
 def few_rows(
-    net: NeuralNet, X: np.ndarray, y: np.ndarray, batch: int
+    net: NeuralNet, X: Samples, y: np.ndarray, batch: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows to probe a net on: from all the data, at most as many as a batch has."""
     return spread_rows(net, X, y, min(_ROWS, len(X), whole(batch, len(X))))
 
 
 def spread_rows(
-    net: NeuralNet, X: np.ndarray, y: np.ndarray, n_rows: int
+    net: NeuralNet, X: Samples, y: np.ndarray, n_rows: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return some rows, from all the data at equal distances."""
     rows = np.linspace(0, len(X) - 1, n_rows).astype(int)

@@ -24,6 +24,7 @@ import torch
 
 from skfed._federation import Federation
 from skfed.engines._data import Dataset
+from skfed.nets import Samples
 
 Digest = bytes  # of the rows of one client
 Arrays = tuple[np.ndarray, ...]  # X and y, and weights if rows have any
@@ -164,7 +165,7 @@ class ClientData:
         rows = self.federation.rows(k)
         return tuple(array[rows] for array in self._whole())
 
-    def _whole(self) -> Arrays:
+    def _whole(self) -> tuple[Samples, ...]:
         data = self.dataset
         return (data.X, data.y) if data.weights is None else (data.X, data.y, data.weights)
 
@@ -200,7 +201,7 @@ class FileData(ClientData):
         """Remove the files."""
         self._remove()
 
-    def _named(self) -> Iterable[tuple[str, np.ndarray]]:
+    def _named(self) -> Iterable[tuple[str, Samples]]:
         """Return the arrays of all rows, by the names of their files."""
         return zip(("X", "y", "weights"), self._whole(), strict=False)
 

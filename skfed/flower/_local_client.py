@@ -30,7 +30,7 @@ from skfed.nets import (
     NetPool,
     State,
     batch_size,
-    cast,
+    cast_samples,
     parameter_names,
     set_shift,
     set_state,
@@ -68,7 +68,7 @@ class LocalClient:
         if "columns" in content:
             like = torch.zeros(X[0].size, dtype=torch.double)
             set_shift(net, to_state(content["columns"], {"shift": like})["shift"].numpy())
-        raw, X = X, cast(net, X)
+        raw, X = X, cast_samples(net, X)
         net_pool = NetPool(net, X[:1])
         federation = make_federation([request["client"]] * len(X), len(X))
         draws = Draws(federation, seed, batch_size(net))

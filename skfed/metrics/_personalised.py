@@ -23,7 +23,7 @@ from skfed.metrics._scorers import (
     measure_of,
     transform_for_step,
 )
-from skfed.nets import NetPool, State, batch_size, cast, get_state, set_state
+from skfed.nets import NetPool, State, batch_size, cast_samples, get_state, set_state
 from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
 from skfed.server._requests import make_train_request
@@ -160,7 +160,7 @@ def _fine_tuned(
     config = RoundConfig.from_params(params, server.net, simulated=False)
     with naming("X", "y"):
         given, encoded = step._check_rows(X), problem.encode(y)
-        X = cast(server.net, given)
+        X = cast_samples(server.net, given)
     weights = problem.row_weights(None, X, encoded, federation)
     dataset = Dataset(X, problem.for_criterion(server.net, X, encoded), weights=weights)
     net_pool, data = NetPool(server.net, X[:1]), ClientData(dataset, federation, step.memory_budget)

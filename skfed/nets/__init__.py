@@ -3,8 +3,10 @@
 from skfed.nets._convolutions import evaluated_channels_last, pool_before_relu
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
 from skfed.nets._inputs import (
+    Samples,
     batch_size,
     cast,
+    cast_samples,
     float_dtype,
     set_shift,
     shift_of,
@@ -41,6 +43,7 @@ __all__ = [
     "STEP_METHODS",
     "NetPool",
     "NetSpec",
+    "Samples",
     "State",
     "add_to_gradients",
     "batch_size",
@@ -48,6 +51,7 @@ __all__ = [
     "by_member",
     "bytes_of",
     "cast",
+    "cast_samples",
     "evaluate_net",
     "evaluated_channels_last",
     "float_dtype",

@@ -10,7 +10,7 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.nets._inputs import to_tensors
+from skfed.nets._inputs import Samples, to_tensors
 from skfed.nets._own_code import (
     FORWARD_METHODS,
     STEP_METHODS,
@@ -64,7 +64,7 @@ def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
 
 
 @contextmanager
-def evaluated_channels_last(net: NeuralNet, X: np.ndarray) -> Iterator[None]:
+def evaluated_channels_last(net: NeuralNet, X: Samples) -> Iterator[None]:
     """Context manager in which a net evaluates many rows of X faster: with channels-last weights.
 
     Only where a trial gives the same outputs, and where no code of the user's takes part: it could
@@ -93,7 +93,7 @@ def _works_channels_last(net: NeuralNet, X: torch.Tensor) -> bool:
         return False
 
 
-def _may_gain(net: NeuralNet, X: np.ndarray) -> bool:
+def _may_gain(net: NeuralNet, X: Samples) -> bool:
     """Tell whether a trial on X is worth its time, and no code of the user's takes part in it."""
     methods = *STEP_METHODS, *FORWARD_METHODS, "predict_proba"
     modules = list(net.module_.modules())

@@ -13,7 +13,7 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.nets._inputs import batch_size, to_tensors, whole
+from skfed.nets._inputs import Samples, batch_size, to_tensors, whole
 from skfed.nets._own_code import overridden
 from skfed.utils._large_products import with_large_products
 
@@ -22,7 +22,7 @@ _EVALUATION_METHODS = "validation_step", "infer", "_set_training"
 
 def evaluate_net(
     net: NeuralNet,
-    X: np.ndarray,
+    X: Samples,
     y: np.ndarray,
     weights: torch.Tensor | None = None,
     n_rows: int | None = None,

@@ -1,5 +1,10 @@
 """Inputs of nets: rows in the net's dtype, and in batches."""
 
+import mmap
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
 import numpy as np
 import torch
 from skorch import NeuralNet
@@ -34,22 +39,79 @@ def plain(array: np.ndarray) -> np.ndarray:
     return np.require(array, requirements=("C", "W"))
 
 
+class CastRows:
+    """Rows of a memory map, cast to the dtype of a module as they are read.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, ...)
+        Backed by a memory map, which may be larger than memory.
+    dtype : dtype
+        That of the module.
+    shift : ndarray of shape (n_features,), default=None
+        What is subtracted, in float64, before the cast.
+    """
+
+    def __init__(self, X: np.ndarray, dtype: np.dtype, shift: np.ndarray | None = None):
+        self.dtype, self.shape, self.ndim = dtype, X.shape, X.ndim
+        self.nbytes = X.size * dtype.itemsize
+        self._X, self._shift = X, None if shift is None else shift.reshape(X.shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows) -> np.ndarray:
+        """Return the rows at an index, a slice or an array of row numbers."""
+        X = self._X[rows]
+        with np.errstate(over="ignore"):
+            if self._shift is not None:
+                X = X.astype(np.float64) - self._shift
+            result = X.astype(self.dtype, copy=False)
+        if not np.isfinite(result).all():
+            name = self.dtype.name
+            raise ValueError(f"X has values too large for the module's dtype, {name}: scale X.")
+        return result
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        result = np.empty(self.shape, self.dtype)
+        for part in _parts(self):
+            result[part] = self[part]
+        return result if dtype is None else result.astype(dtype, copy=False)
+
+
+#: Samples as a module takes them.
+Samples = np.ndarray | CastRows
+
+
 def cast(net: NeuralNet, X: np.ndarray) -> np.ndarray:
     """Return X in the dtype of the module; integers stay integers if it begins with an embedding.
 
     Columns that the dtype cannot hold are shifted before; see ``Standardize``. X itself is returned
     if it has that dtype, and none is.
     """
-    if X.dtype.kind in "iu" and _begins_with_embedding(net.module_):
-        return X.astype(np.int64, copy=False)
-    name, shift = float_dtype(net), shift_of(net)
-    if X.dtype == name and shift is None:
+    rows = _lazily(net, X)
+    return X if rows is None else np.asarray(rows)
+
+
+def cast_samples(net: NeuralNet, X: np.ndarray) -> Samples:
+    """Return X as ``cast`` does, but cast the rows of a large memory map when they are read."""
+    if X.nbytes <= _CHUNK or not _is_mapped(X):
+        return cast(net, X)
+    rows = _lazily(net, X)
+    if rows is None:
         return X
-    with np.errstate(over="ignore"):
-        result = X.astype(name) if shift is None else _shifted(X, shift, name)
-    if not np.isfinite(result).all():
-        raise ValueError(f"X has values too large for the module's dtype, {name}: scale X.")
-    return result
+    for part in _parts(X):
+        rows[part]
+    return rows
+
+
+def _lazily(net: NeuralNet, X: np.ndarray) -> CastRows | None:
+    """Return X cast when its rows are read; None if it may stay as it is."""
+    if X.dtype.kind in "iu" and _begins_with_embedding(net.module_):
+        dtype, shift = np.dtype(np.int64), None
+    else:
+        dtype, shift = np.dtype(float_dtype(net)), shift_of(net)
+    return None if X.dtype == dtype and shift is None else CastRows(X, dtype, shift)
 
 
 def float_dtype(net: NeuralNet) -> str:
@@ -76,14 +138,19 @@ def set_shift(net: NeuralNet, shift: np.ndarray | None) -> None:
         layer.shift = shift
 
 
-def _shifted(X: np.ndarray, shift: np.ndarray, dtype: str) -> np.ndarray:
-    """Return X - shift in a dtype, computed in float64; in chunks, as X may be a memory map."""
-    result = np.empty(X.shape, dtype)
-    size = max(1, _CHUNK // (8 * shift.size))
+def _parts(X: Samples) -> Iterator[slice]:
+    """Yield slices of rows that fill a chunk as float64."""
+    size = max(1, _CHUNK // max(1, 8 * prod(X.shape[1:])))
     for start in range(0, len(X), size):
-        rows = slice(start, start + size)
-        result[rows] = X[rows].astype(np.float64) - shift.reshape(X.shape[1:])
-    return result
+        yield slice(start, start + size)
+
+
+def _is_mapped(X: np.ndarray) -> bool:
+    """Tell whether the memory of an array is a file's."""
+    base: Any = X
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return isinstance(base, mmap.mmap)
 
 
 def _begins_with_embedding(module: nn.Module) -> bool:

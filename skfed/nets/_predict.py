@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
 from skfed.nets._convolutions import evaluated_channels_last
-from skfed.nets._inputs import batch_size, plain, to_tensors, whole
+from skfed.nets._inputs import Samples, batch_size, plain, to_tensors, whole
 from skfed.nets._own_code import FORWARD_METHODS, has_hooks, overridden
 from skfed.utils._large_products import with_large_products
 from skfed.utils._seeding import torch_seeded
@@ -37,7 +37,7 @@ def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
-def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
+def predict(net: NeuralNet, X: Samples) -> np.ndarray:
     """Return the net's predict_proba; that of skorch's regressors returns predictions."""
     if overridden(net, ("predict_proba", "_get_predict_nonlinearity")):
         return _in_chunks(net, X, net.predict_proba)
@@ -52,7 +52,7 @@ def predict(net: NeuralNet, X: np.ndarray) -> np.ndarray:
     return _in_chunks(net, X, probabilities)
 
 
-def predict_log(net: NeuralNet, X: np.ndarray) -> np.ndarray:
+def predict_log(net: NeuralNet, X: Samples) -> np.ndarray:
     """Return the logarithms of predict_proba, computed from logits if it is their softmax."""
     if not _predicts_softmax(net):
         with np.errstate(divide="ignore"):  # log(0) is -inf
@@ -125,7 +125,7 @@ def _predicts_softmax(net: NeuralNet) -> bool:
 
 
 def _in_chunks(
-    net: NeuralNet, X: np.ndarray, function: Callable[[np.ndarray], np.ndarray]
+    net: NeuralNet, X: Samples, function: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
     """Apply a function to all rows, some at a time: X is not copied as a whole."""
     starts = range(0, len(X), _PREDICT_ROWS)

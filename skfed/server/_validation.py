@@ -11,7 +11,7 @@ from skorch import NeuralNet
 from skfed._federation import owners_of
 from skfed._problem import Problem, TrainingData
 from skfed.engines import evaluate
-from skfed.nets import cast
+from skfed.nets import Samples, cast, cast_samples
 from skfed.server._state import ServerState
 from skfed.utils._checks import naming
 from skfed.utils._seeding import Purpose, stream
@@ -58,7 +58,7 @@ class Validation:
     """Loss and score of a net on validation data."""
 
     server: ServerState  # with the seed of random layers
-    rows: tuple[np.ndarray, np.ndarray]  # X and y, as the net and its criterion take them
+    rows: tuple[Samples, np.ndarray]  # X and y, as the net and its criterion take them
     problem: Problem
     owners: np.ndarray | None  # the index of each row's client; None: rows are of nobody
     names: Callable[[Iterable[int]], tuple]  # returns the ids of client indices
@@ -121,11 +121,11 @@ def make_validation(
         rows, owners = priority_rows(clients_val, len(X_val), ids, priority, "clients_val")
         X_val, y_val = X_val[rows], y_val[rows]
     with naming("X_val", "y_val"):
-        X_val = cast(server.net, X_val)
-        y_val = problem.for_criterion(server.net, X_val, y_val)
+        samples = cast_samples(server.net, X_val)
+        y_val = problem.for_criterion(server.net, samples, y_val)
     every, n_rounds = params["validate_every"], params["n_rounds"]
     ids_of = data.federation.names
-    return Validation(server, (X_val, y_val), problem, owners, ids_of, every, n_rounds)
+    return Validation(server, (samples, y_val), problem, owners, ids_of, every, n_rounds)
 
 
 def warn_of_far_columns(X: np.ndarray, X_val: np.ndarray, names: np.ndarray | None) -> None:
