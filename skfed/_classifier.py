@@ -1,5 +1,7 @@
 """The federated classifier."""
 
+from dataclasses import replace
+
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -7,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skfed._estimator import BaseFederated
 from skfed._problem import Classification
-from skfed.nets import predict, predict_log
+from skfed.nets import is_cross_entropy, predict, predict_log
 from skfed.server._validation import rows_to_score
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
@@ -39,9 +41,9 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         hospitals with raw columns, 36 phone users and 1,000 clients with 60 images each, its
         accuracy is within 5 points of pooled logistic regression (``tests/test_standardize.py``).
         Each priority client sends three moments of its columns before round 0 (see
-        :class:`~skfed.modules.Standardize`), and again in a later fit of the same model, if they
-        have changed: the columns are scaled anew, and the weights converted. ``partial_fit`` scales
-        by all rows so far.
+        :class:`~skfed.modules.Standardize`) and its share of each class, and again in a later fit
+        of the same model, if they have changed: the columns are scaled anew, and the weights
+        converted. ``partial_fit`` scales by all rows so far.
     class_weight : dict, "balanced" or None, default=None
         Weights of the rows of each class in the loss of the default net, by label, 1 for a class
         that is not named; they multiply ``sample_weight``. "balanced": n_rows / (n_classes *
@@ -262,6 +264,14 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             verbose=verbose,
         )
         self.class_weight = class_weight
+
+    def _wanted(self, server):
+        wanted = super()._wanted(server)
+        # With noise on losses none is compared with that of the shares.
+        is_compared = self.loss_privacy is None and is_cross_entropy(
+            getattr(server.net, "criterion_", None)
+        )
+        return replace(wanted, n_classes=len(self.classes_) * (wanted.columns and is_compared))
 
     def _check_training_data(self, X, y, *, reset, classes=None):
         X, y = validate_data(self, X, y, reset=reset, dtype="numeric", allow_nd=True)

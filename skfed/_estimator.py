@@ -47,15 +47,9 @@ from skfed.server._fitting import (
     reset_on_failure,
     snapshot_attributes,
 )
-from skfed.server._standardize import (
-    LocalStatistics,
-    RateLimits,
-    Wanted,
-    is_renewable,
-    start_fit,
-    warn_of_large_values,
-)
+from skfed.server._standardize import Wanted, is_renewable, start_fit, warn_of_large_values
 from skfed.server._state import ServerState
+from skfed.server._statistics import LocalStatistics, RateLimits
 from skfed.server._validation import Validation, make_validation
 from skfed.server._warm_start import has_more_rounds, new_state, resumed_state
 from skfed.utils._checks import naming
@@ -205,9 +199,10 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         -----
         ConvergenceWarning
             If a loss in ``history_`` has grown a thousandfold; if the loss of the priority clients
-            ends above that of a model that predicts the mean of the targets, or equal probabilities
-            of the classes, or, where neither is known, above that of the first round; if from some
-            round on every client in the cohorts failed.
+            ends above that of a model that predicts the mean of the targets, the shares of the
+            classes, or, where clients do not send them, equal probabilities; if after ten rounds or
+            more it ends above that of the first; if from some round on every client in the cohorts
+            failed.
         UserWarning
             If ``clients`` was not given; if ``priority`` is ignored; if no free client has matched.
 
@@ -363,14 +358,15 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         """Ask clients for what the fit begins with, which its first round is charged for."""
         with naming("y"):
             y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
-        source = LocalStatistics(data.X, y, data.weights, data.federation)
+        wanted = self._wanted(server)
+        source = LocalStatistics(data.X, y, data.weights, data.federation, wanted.n_classes)
         # With those of a fit whose first round was interrupted, which clients have sent too.
         server.first_exchanges += self._problem.first_exchanges(data.federation)
         start_fit(
-            *(server, data.federation, source, self._wanted(server)),
+            *(server, data.federation, source, wanted),
             shape=data.X.shape[1:],
             dtype=data.X.dtype,
-            guess_loss=self._problem.loss_of_guess(server.net),
+            guess=self._problem.guess(server.net),
             accumulate=accumulate,
         )
         is_private = self.update_privacy is not None

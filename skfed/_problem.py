@@ -25,6 +25,7 @@ from skfed.nets import (
     output_of,
 )
 from skfed.server._exchange import Exchange, statistics_exchange
+from skfed.server._state import Guess
 from skfed.utils._checks import naming, numbers
 
 
@@ -81,8 +82,8 @@ class Problem(ABC):
         """Return the exchanges before a fit's first round that the row weights need."""
         return []
 
-    def loss_of_guess(self, net: NeuralNet) -> float | None:
-        """Return a loss that a model without columns does not exceed, where it is known."""
+    def guess(self, net: NeuralNet) -> Guess | None:
+        """Return a prediction for all rows whose loss is known without clients."""
         return None
 
 
@@ -160,12 +161,14 @@ class Classification(Problem):
         replied = np.ones(len(clients), dtype=bool)
         return [statistics_exchange(clients, replied, len(self.classes))]
 
-    def loss_of_guess(self, net):
+    def guess(self, net):
         # That of equal probabilities, whatever the weights of rows and classes.
         criterion = getattr(net, "criterion_", None)  # a net of one's own may have none
         if not isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss):
             return None
-        return math.log(len(self.classes)) if criterion.reduction == "mean" else None
+        if criterion.reduction != "mean":
+            return None
+        return Guess(math.log(len(self.classes)), "equal probabilities", is_best=False)
 
     def _class_weights(self, y: np.ndarray, federation: Federation) -> np.ndarray:
         """Return the weight of each class."""

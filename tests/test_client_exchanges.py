@@ -76,8 +76,8 @@ def test_statistics_are_records_of_round_0():
     records = check_sums(model)
     first = records[records["kind"] == "statistics"]
     assert (first["client"].tolist(), set(first["round"])) == (list("abcd"), {0})
-    assert first["bytes_up"].tolist() == [24] * 4
-    assert first["seconds"].tolist() == [1.0] * 4
+    assert first["bytes_up"].tolist() == [8 * (3 + 2)] * 4
+    assert first["seconds"].tolist() == [1.5] * 4
 
 
 @pytest.mark.filterwarnings("ignore:.*never replied to a training in time")

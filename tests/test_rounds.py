@@ -370,8 +370,8 @@ def test_an_empty_cohort_keeps_the_model_and_is_recorded(blobs):
     model = FederatedClassifier(selector=Nobody(), n_rounds=2).fit(X, y, clients=clients)
     assert not any(parameter.any() for parameter in model.net_.module_.parameters())
     assert model.history_["cohort"].tolist() == [(), ()]
-    # Before round 0 each of 6 clients has sent three moments of 5 columns.
-    assert model.history_["bytes_up"].tolist() == [6 * 3 * 5 * 8, 0]
+    # Before round 0 each of 6 clients has sent three moments of 5 columns, and 3 shares.
+    assert model.history_["bytes_up"].tolist() == [6 * (3 * 5 + 3) * 8, 0]
 
 
 def test_the_objective_is_the_weighted_loss_of_the_priority_clients(blobs):

@@ -57,9 +57,9 @@ def test_moments_by_hand_and_what_they_cost():
     # Over all rows 0, 2, 10: the mean is 4, the variance (16 + 4 + 36) / 3.
     np.testing.assert_allclose(layer.mean, [4.0, 5.0])
     np.testing.assert_allclose(layer.scale, [np.sqrt(56 / 3), 1.0], rtol=1e-6)
-    # Three numbers a column from each of two clients, before round 0.
-    assert model.history_["scalars_up"].tolist() == [2 * 3 * 2, 0]
-    assert model.history_["bytes_up"][0] - model.history_["bytes_up"][1] == 12 * 8
+    # Three numbers a column and one a class from each of two clients, before round 0.
+    assert model.history_["scalars_up"].tolist() == [2 * (3 * 2 + 2), 0]
+    assert model.history_["bytes_up"][0] - model.history_["bytes_up"][1] == 16 * 8
 
 
 def test_moments_are_taken_in_chunks(table, monkeypatch):
@@ -170,7 +170,7 @@ def test_a_later_fit_sets_the_layer_anew_and_partial_fit_adds_its_rows(table, tm
     np.testing.assert_allclose(layer.mean, 2 * X.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(layer.scale[:3], 2 * X.std(axis=0)[:3], rtol=1e-5)
     model.set_params(n_rounds=6).fit(2 * X, y, clients=clients)  # clients have nothing new to send
-    asked = 6 * 3 * 4
+    asked = 6 * (3 * 4 + len(model.classes_))
     assert model.history_["scalars_up"].tolist() == [asked, 0, asked, asked, 0, 0]
     model.save(tmp_path / "model")
     loaded = FederatedClassifier(n_rounds=8, warm_start=True).load(tmp_path / "model")

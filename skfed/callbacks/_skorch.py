@@ -23,12 +23,11 @@ from skfed.callbacks._monitors import (
     monitor_of,
 )
 from skfed.callbacks._stops import stops_rounds
-from skfed.nets import Samples
 from skfed.utils._files import to_json
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._warnings import warn
 
-Rows = tuple[Samples, np.ndarray]  # X and y as the net takes them
+Rows = tuple[Any, np.ndarray]  # X and y as the net takes them
 CallbackState = dict[str, dict[str, Any]]
 
 _BATCH_HOOKS = "on_batch_begin", "on_batch_end", "on_grad_computed"

@@ -11,7 +11,7 @@ from skorch.history import History
 from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
 from skfed.nets import State, get_state, set_shift, set_state, shift_of, standardize_layers
 from skfed.server._moments import Pooled
-from skfed.server._state import Best, ServerState
+from skfed.server._state import Best, Guess, ServerState
 from skfed.utils._files import checksum
 
 
@@ -40,7 +40,7 @@ _FIELDS = {
     "columns": _Field(tuple | None, lambda: None),  # the moments of X
     "shift": _Field(np.ndarray | None, lambda: None),
     "rate": _Field(float | None, lambda: None),
-    "guess_loss": _Field(float | None, lambda: None),
+    "guess": _Field(tuple | None, lambda: None),
     "net_history": _Field(list, list),
     "net_rates": _Field(list | None, lambda: None),  # None: those of the new net
     "callbacks": _Field(dict | None, lambda: None),
@@ -72,7 +72,7 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
         "columns": server.columns and tuple(server.columns),
         "shift": shift_of(server.net),
         "rate": server.rate,
-        "guess_loss": server.guess_loss,
+        "guess": server.guess and tuple(server.guess),
         "net_history": server.net.history.to_list(),
         "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
         "callbacks": server.current_callback_state(),
@@ -106,7 +106,7 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         server.callback_state = state["callbacks"]
         server.best, server.columns = best, columns
         server.target_scale, server.rate = state["target_scale"], state["rate"]
-        server.guess_loss = state["guess_loss"]
+        server.guess = state["guess"] and Guess(*state["guess"])
         set_shift(server.net, state["shift"])
         server.succeeded = True  # only such a state is written
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:

@@ -43,7 +43,7 @@ from skfed.flower._waiting import Replies
 from skfed.nets import State
 from skfed.server._limits import Limits
 from skfed.server._moments import Norms
-from skfed.server._standardize import ClientMoments, mean_and_scale
+from skfed.server._statistics import ClientMoments, mean_and_scale
 
 logger = logging.getLogger(__name__)
 
@@ -70,16 +70,17 @@ class MessageEngine:
     limits_rates: bool = field(default=False, init=False)  # to what is safe for each client
     validation_rows: int | None = field(default=None, init=False)
     _round: int = field(default=-1, init=False)
-    _holders: set[str] = field(default_factory=set, init=False)  # clients with the round's state
+    _arrays: tuple[State, ArrayRecord] = field(default=({}, ArrayRecord()), init=False)
+    # The last state of the round that was sent to each client.
+    _held: dict[str, State] = field(default_factory=dict, init=False)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Poll clients; a client above the bound sends no value."""
         names = self._names(request.clients)
-        arrays = to_arrays(request.state)
         bound = None if request.at_most is None else float(request.at_most)
         options = {"metric": request.metric, "max_samples": request.max_samples, "at_most": bound}
         contents = {
-            name: self._content(name, request.round, arrays, **options)
+            name: self._content(name, request.round, request.state, **options)
             for name in dict.fromkeys(names)
         }
         replies = self.nodes.exchange(contents, POLL, partial(self.limits.end, "poll"))
@@ -152,7 +153,7 @@ class MessageEngine:
     def _train_contents(self, request: TrainRequest) -> dict[str, RecordDict]:
         """Return the content of the message to each client of a cohort."""
         names = self._names(request.cohort.clients)
-        training, arrays = request.training, to_arrays(request.state)
+        training = request.training
         options: dict[str, Any] = {
             "epochs": training.epochs,
             "steps": training.steps,
@@ -162,7 +163,7 @@ class MessageEngine:
             "limits_rate": self.limits_rates or None,
         }
         contents = {
-            name: self._content(name, request.round, arrays, **options, n_copies=n_copies)
+            name: self._content(name, request.round, request.state, **options, n_copies=n_copies)
             for name, n_copies in Counter(names).items()
         }
         if request.corrections is not None:
@@ -170,10 +171,8 @@ class MessageEngine:
                 content["correction"] = to_arrays(request.corrections[names.index(name)])
         return contents
 
-    def _content(
-        self, name: str, t: int, arrays: ArrayRecord | None = None, **options: Any
-    ) -> RecordDict:
-        """Return the content of a message; a client gets the state once in a round."""
+    def _content(self, name: str, t: int, state: State | None = None, **options: Any) -> RecordDict:
+        """Return the content of a message; a client gets the same state once in a round."""
         shared = {"fit_id": self.fit_id, "seed": self.draws.seed, "classes": self.classes}
         shared["target_scale"] = self.target_scale
         records: dict[str, ConfigRecord | ArrayRecord]
@@ -181,10 +180,12 @@ class MessageEngine:
         if self.shift is not None:
             records["columns"] = to_arrays({"shift": torch.from_numpy(self.shift)})
         if self._round != t:
-            self._round, self._holders = t, set()
-        if arrays is not None and name not in self._holders:
-            self._holders.add(name)
-            records["state"] = arrays
+            self._round, self._held = t, {}
+        if state is not None and self._held.get(name) is not state:
+            self._held[name] = state
+            if self._arrays[0] is not state:
+                self._arrays = state, to_arrays(state)
+            records["state"] = self._arrays[1]
         return RecordDict(records)
 
     def _read_updates(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Self
 
 import numpy as np
@@ -38,8 +39,15 @@ from skfed.nets import (
 )
 from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
-from skfed.server._moments import Moments, Norms, client_moments, client_norms, safe_rate
-from skfed.server._standardize import mean_and_scale, rows_a_step
+from skfed.server._moments import (
+    Moments,
+    Norms,
+    class_shares,
+    client_moments,
+    client_norms,
+    safe_rate,
+)
+from skfed.server._statistics import mean_and_scale, rows_a_step
 
 
 @dataclass(frozen=True)
@@ -83,23 +91,30 @@ class LocalClient:
 
     @property
     def needed(self) -> list[str]:
-        """The statistics that the server may ask for: "columns", "targets", "norms"."""
+        """The statistics that the server may ask for: "columns", "targets", "classes", "norms"."""
         if self.estimator.update_privacy is not None:
             return []
+        is_told = self.estimator.loss_privacy is None
         is_regressor = isinstance(self.estimator, FederatedRegressor)
         is_default = is_regressor and self.estimator.estimator is None
         answers = {
             "columns": bool(standardize_layers(self.net)),
             "targets": is_default or getattr(self.estimator, "standardize_targets", False),
+            "classes": not is_regressor and bool(standardize_layers(self.net)) and is_told,
             "norms": is_default,
         }
         return [name for name, needed in answers.items() if needed]
 
     def moments(self, names: Sequence[str]) -> dict[str, Moments]:
-        """Return the moments of "columns" and "targets"."""
-        values = {"columns": self.raw, "targets": self.y}
-        everything = np.arange(len(self.y))
-        return {name: client_moments(values[name], everything) for name in names}
+        """Return the moments of "columns", "targets" and "classes"."""
+        everything, weights = np.arange(len(self.y)), self.engine.data.dataset.weights
+        n_classes = prod(self.estimator._problem.output_shape)
+        find = {
+            "columns": lambda: client_moments(self.raw, everything),
+            "targets": lambda: client_moments(self.y, everything),
+            "classes": lambda: class_shares(self.y, n_classes, everything, weights),
+        }
+        return {name: find[name]() for name in names}
 
     def norms(self, mean: np.ndarray, scale: np.ndarray) -> Norms:
         """Return the norms of the rows after these are subtracted, and divided by."""

@@ -9,9 +9,10 @@ message type              contents of the request, and of the reply
 ``query.skfed_steps``     ``asked``: the columns of all clients, the transformers that are
                           fitted so far, and what the next one asks for. ``statistics``:
                           what it sends. Before the first round, for a Pipeline
-``query.skfed_moments``   ``of`` what, "columns" and "targets". ``moments-columns``: mean,
-                          variance and largest distance from the mean of each;
-                          ``moments-targets``: mean and variance. Before the first round, if
+``query.skfed_moments``   ``of`` what, "columns", "targets" and "classes".
+                          ``moments-columns``: mean, variance and largest distance from the
+                          mean of each; ``moments-targets``: mean and variance;
+                          ``moments-classes``: the share of each. Before the first round, if
                           the net standardises X, or of a regressor with the default net or
                           ``standardize_targets``
 ``query.skfed_norms``     ``scaling``: mean and scale of each column. ``norms``: the largest
@@ -43,7 +44,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from skfed.nets import State
-from skfed.server._moments import Moments, Norms
+from skfed.server._moments import SENT, Moments, Norms
 from skfed.utils import _files
 
 PROTOCOL = 2  # raised when the records of a message change
@@ -181,11 +182,11 @@ def get_number(record: MetricRecord | ConfigRecord, name: str, kind: type = floa
 
 
 def to_moments(moments: Mapping[str, Moments]) -> RecordDict:
-    """Return the reply with moments by name; of targets without the largest distances."""
+    """Return the reply with moments by name; see ``SENT``."""
     return RecordDict(
         {
             f"moments-{name}": to_arrays(
-                {field: torch.from_numpy(getattr(one, field)) for field in _fields_sent(name)}
+                {field: torch.from_numpy(getattr(one, field)) for field in SENT[name]}
             )
             for name, one in moments.items()
         }
@@ -200,17 +201,15 @@ def get_moments(content: RecordDict, n_values: Mapping[str, int]) -> dict[str, M
 def _get_moments(content: RecordDict, name: str, n_values: int) -> Moments:
     like = torch.zeros(n_values, dtype=torch.double)
     record = get_record(content, f"moments-{name}", ArrayRecord)
-    sent = to_state(record, dict.fromkeys(_fields_sent(name), like))
+    sent = to_state(record, dict.fromkeys(SENT[name], like))
     arrays = {field: tensor.numpy() for field, tensor in sent.items()}
-    variance, largest = arrays["variance"], arrays.setdefault("largest", np.zeros(n_values))
-    finite = all(np.isfinite(array).all() for array in arrays.values())
-    if not (finite and (variance >= 0).all() and (largest >= 0).all()):
+    moments = Moments(**(dict.fromkeys(Moments._fields, np.zeros(n_values)) | arrays))
+    finite = all(np.isfinite(array).all() for array in moments)
+    if not (finite and (moments.variance >= 0).all() and (moments.largest >= 0).all()):
         raise ValueError("its moments are not finite, or a variance or distance is negative.")
-    return Moments(**arrays)
-
-
-def _fields_sent(name: str) -> tuple[str, ...]:
-    return Moments._fields if name == "columns" else ("mean", "variance")
+    if name == "classes" and not ((moments.mean >= 0).all() and abs(moments.mean.sum() - 1) < 1e-6):
+        raise ValueError("its shares of classes are negative, or their sum is not 1.")
+    return moments
 
 
 def get_norms(content: RecordDict) -> Norms:

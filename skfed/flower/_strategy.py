@@ -321,7 +321,8 @@ class FederatedStrategy(Strategy):
         # A continued fit has another id, since clients may have stored a poll of the round it
         # repeats.
         fit_id = uuid4().hex
-        shapes = {"columns": X.shape[1:], "targets": estimator._problem.output_shape}
+        outputs = estimator._problem.output_shape
+        shapes = {"columns": X.shape[1:], "targets": outputs, "classes": outputs}
         return MessageEngine(
             self._nodes,
             federation,
@@ -343,7 +344,7 @@ class FederatedStrategy(Strategy):
                 *(server, federation, self._engine, estimator._wanted(server)),
                 shape=X.shape[1:],
                 dtype=np.asarray(X).dtype,
-                guess_loss=estimator._problem.loss_of_guess(server.net),
+                guess=estimator._problem.guess(server.net),
             )
         estimator._set_target_scale(server)
         if server.target_scale is not None:

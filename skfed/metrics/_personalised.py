@@ -27,7 +27,7 @@ from skfed.nets import NetPool, State, batch_size, cast_samples, get_state, set_
 from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
 from skfed.server._requests import make_train_request
-from skfed.server._standardize import LocalStatistics, RateLimits
+from skfed.server._statistics import LocalStatistics, RateLimits
 from skfed.utils._checks import Count, naming, validated
 from skfed.utils._sklearn import safe_indexing
 

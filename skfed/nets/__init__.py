@@ -17,7 +17,7 @@ from skfed.nets._inputs import (
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
 from skfed.nets._own_code import HOOKS, STEP_METHODS, has_hooks, has_plain_steps, overridden
 from skfed.nets._pool import NetPool
-from skfed.nets._predict import output_of, predict, predict_log
+from skfed.nets._predict import is_cross_entropy, output_of, predict, predict_log
 from skfed.nets._state import (
     LINEAR_ATTRIBUTES,
     State,
@@ -59,6 +59,7 @@ __all__ = [
     "group_of_parameters",
     "has_hooks",
     "has_plain_steps",
+    "is_cross_entropy",
     "linear_attributes",
     "make_net",
     "model_bytes",

@@ -1,6 +1,7 @@
 """Outputs and predictions of nets."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,6 +113,13 @@ def _iterates_as_skorch(net: NeuralNet) -> bool:
         and net.iterator_valid is DataLoader
         and net.get_params_for("iterator_valid").keys() <= {"batch_size"}
     )
+
+
+def is_cross_entropy(criterion: Any) -> bool:
+    """Tell whether a criterion is the mean of -log p of the labels, all classes alike."""
+    is_known = type(criterion) in (nn.CrossEntropyLoss, nn.NLLLoss)
+    is_plain = is_known and criterion.weight is None and criterion.reduction == "mean"
+    return is_plain and getattr(criterion, "label_smoothing", 0.0) == 0.0
 
 
 def _predicts_softmax(net: NeuralNet) -> bool:

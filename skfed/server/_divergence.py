@@ -10,12 +10,13 @@ from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation, find_ids
+from skfed.modules import LinearModel
 from skfed.nets import set_state, standardize_layers
 from skfed.server._config import RoundConfig
 from skfed.server._exchange import NO_ANSWER, NOT_FINITE, TOO_LATE
 from skfed.server._exchange_log import reported_losses
 from skfed.server._standardize import is_renewable
-from skfed.server._state import ServerState
+from skfed.server._state import Guess, ServerState
 from skfed.utils._warnings import warn
 
 # Losses of one model differ from cohort to cohort, and a rule that looks for the worst clients
@@ -54,17 +55,22 @@ def warn_at_end(
     # losses, but the rate of a regressor whose guess is known is safe for them.
     rows = server.rows[0 if is_single else rounds.start :]
     noisy = config.loss_privacy is not None  # losses with noise are not looked at
-    ignored = noisy or (is_single and _guess_is_exact(server))
+    ignored = noisy or (is_single and _guesses_mean(server))
     idle = idle_rounds(rows, len(federation), overflows)
     text = divergence_warning(rows, len(federation), overflows, ignored)
     diverged = (not ignored and _growth(rows) is not None) or loses_finiteness(idle)
+    falls = False
     if text is None and not noisy:
         text = _end_above(server, federation, rounds, reported, n_passes)
-        diverged = text is not None
+        diverged, falls = text is not None, _still_falls(server, rows)
     kept = _keep_best(server, bool(idle)) if is_last and diverged else ""
     if text is not None and (is_last or (b"", "diverged") not in server.logged):
         server.logged.add((b"", "diverged"))
-        way_out = _cause_and_way_out(server, federation, config, rows) if diverged else ""
+        way_out = ""
+        if falls:
+            way_out = "It still falls: train for more rounds, n_rounds, or at a higher rate."
+        elif diverged:
+            way_out = _cause_and_way_out(server, federation, config, rows)
         warn(" ".join(filter(None, [text, way_out, kept])), ConvergenceWarning)
     if is_last:
         server.best = None  # to free its memory
@@ -158,39 +164,49 @@ def _end_above(
     reported: np.ndarray,
     n_passes: float,
 ) -> str | None:
-    """Return which loss of a fit ends above that of a guess, or else of its first round; or None.
+    """Return which loss of a fit ends above that of a guess, or of an earlier model; or None.
 
     Losses of the same clients are compared, those with priority: of the last poll, or without one
     of their last trainings.
     """
-    rows, of_mean = server.rows[rounds.start :], _guess_is_exact(server)
+    rows, guess, best = server.rows[rounds.start :], server.guess, server.best
     if len(rows) < _LASTING:
         return None
-    if math.isnan(rows[-1]["objective"]):
-        name, last = "the training loss", _mean_loss(federation, reported)
-        first = same = rows[0]["train_loss"]
-        is_known = server.guess_loss is not None
-        if last > first * (_MUCH_MORE if is_known else 1):  # of other clients: they are looked up
-            first, same = _first_and_last(rows[0], federation, reported)
+    is_long, name = len(rows) >= _ENOUGH, "objective"
+    last = same = rows[-1][name]
+    if math.isnan(last):
+        name, t = "the training loss", rows[0]["round"]
+        times = _MORE if guess is None and n_passes <= 1 else _MUCH_MORE
+        first, same = _first_and_last(rows[0], federation, reported) if is_long else (0.0, 0.0)
+        last = _mean_loss(federation, reported)
     else:
-        name, last = "objective", rows[-1]["objective"]
-        first, same = rows[0]["objective"], last
-    other = "the mean of the targets" if of_mean else "equal probabilities"
-    # Other nets than the default regressor begin anywhere, and need some rounds.
-    times = 1 if of_mean else _MORE if len(rows) >= _ENOUGH else _MUCH_MORE
-    if server.guess_loss is not None and last > server.guess_loss * times:
+        times, t, first = _MORE, rows[0]["round"], rows[0][name]
+        if best is not None and all(math.isnan(row[name]) for row in rows[:-1]):  # it was in doubt
+            t, first = best.round, best.loss
+    is_short = not is_long and _still_falls(server, rows)
+    if guess is not None and not is_short and last > guess.loss * _margin(server, guess, is_long):
         return (
-            f"the fit ends with {name} at {last:.6g}, above that of a model that predicts {other}, "
-            f"{server.guess_loss:.6g}."
+            f"the fit ends with {name} at {last:.6g}, above that of a model that predicts "
+            f"{guess.prediction}, {guess.loss:.6g}."
         )
-    is_close = name == "objective" or (server.guess_loss is None and n_passes <= 1)
-    times = _MORE if is_close else _MUCH_MORE
-    is_long = server.guess_loss is None or len(rows) >= _ENOUGH
-    if is_long and not of_mean and same > max(times * first, _LEAST):
-        return (
-            f"the fit ends with {name} at {same:.4g}, above that of its first round, {first:.4g}."
-        )
+    if is_long and not _guesses_mean(server) and same > max(times * first, _LEAST):
+        return f"the fit ends with {name} at {same:.4g}, above that of round {t}, {first:.4g}."
     return None
+
+
+def _still_falls(server: ServerState, rows: Rows) -> bool:
+    """Tell whether the model of the last round is the best, and better than that of the first."""
+    last = rows[-1]["round"]
+    return server.best is not None and server.best.round == last > rows[0]["round"]
+
+
+def _margin(server: ServerState, guess: Guess, is_long: bool) -> float:
+    """Return by what the loss of a guess is multiplied, for that of a fit to be above it."""
+    if _guesses_mean(server):
+        return 1.0  # the model begins there
+    # Other nets than the default begin anywhere, and need some rounds.
+    is_near = guess.is_best and isinstance(server.net.module_, LinearModel)
+    return _MORE if is_long or is_near else _MUCH_MORE
 
 
 def in_doubt(
@@ -200,20 +216,23 @@ def in_doubt(
     n_passes: float,
     n_rounds: int,
 ) -> bool:
-    """Tell whether the loss may be above that of the mean of the targets, though none tells so.
+    """Tell whether the loss may end above that of a guess or the first model, though none tells so.
 
     ``n_passes`` are those of a client over its rows in a round: the more of them, the less does its
     training loss say of the model that it was sent. ``n_rounds`` are those of the fit.
     """
-    if n_rounds < _LASTING or not _guess_is_exact(server) or server.guess_loss is None:
+    if server.guess is not None and _guesses_mean(server):
+        bound = server.guess.loss / (2 * max(1.0, n_passes))
+        return n_rounds >= _LASTING and _mean_loss(federation, reported) > bound
+    if n_rounds < _ENOUGH:
         return False
-    bound = server.guess_loss / (2 * max(1.0, n_passes))
-    return _mean_loss(federation, reported) > bound
+    first, last = _first_and_last(server.rows[server.begun], federation, reported)
+    return last > max(_MORE * first, _LEAST)
 
 
-def _guess_is_exact(server: ServerState) -> bool:
-    """Tell whether the loss of a guess is that of the targets' mean, and not an upper bound."""
-    return server.guess_loss is not None and not isinstance(server.net, NeuralNetClassifier)
+def _guesses_mean(server: ServerState) -> bool:
+    """Tell whether the guess is the mean of the targets."""
+    return server.guess is not None and not isinstance(server.net, NeuralNetClassifier)
 
 
 def _mean_loss(federation: Federation, reported: np.ndarray) -> float:
@@ -224,7 +243,13 @@ def _mean_loss(federation: Federation, reported: np.ndarray) -> float:
 def _first_and_last(
     row: Mapping[str, Any], federation: Federation, reported: np.ndarray
 ) -> tuple[float, float]:
-    """Return the mean training losses of a round's priority clients, then and last."""
+    """Return the mean training losses of a round's priority clients, then and last.
+
+    Of all clients, if that does not grow: to look up clients takes memory for each of all.
+    """
+    last = _mean_loss(federation, reported)
+    if not last > row["train_loss"]:
+        return row["train_loss"], last
     first = reported_losses(row)
     clients = find_ids(federation.ids, first)
     own = clients >= 0
@@ -262,7 +287,7 @@ def _cause_and_way_out(
         )
     elif server.begun and not is_renewable(server.net):
         parts.append("X is scaled by the rows of the first fit: fit anew to scale it by these.")
-    is_scaled_y = _guess_is_exact(server) or server.target_scale is not None
+    is_scaled_y = _guesses_mean(server) or server.target_scale is not None
     may_scale_y = not (is_private or isinstance(server.net, NeuralNetClassifier))
     if may_scale_y and not is_scaled_y:
         parts.append("standardize_targets=True scales y.")

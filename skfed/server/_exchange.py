@@ -52,7 +52,7 @@ class Exchange:
     duration: float | None = None  # seconds until its end; None: not measured
     speeds: Speeds | None = None  # of the distinct clients, in index order
     causes: dict[int, Exception] = field(default_factory=dict)  # of failures, by position
-    metric: str | None = None  # of a poll
+    metric: str | None = None  # of a poll of w_t
     on_all_rows: bool = False  # whether a poll is on all rows of each client
 
     def n_bytes(self, model_bytes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -183,6 +183,10 @@ class ModelHolders:
         sent = self.lacking(clients)
         self._holds[clients] = True
         return sent
+
+    def forget(self, clients: np.ndarray) -> None:
+        """Note that some clients no longer have the model."""
+        self._holds[clients] = False
 
     def lacking(self, clients: np.ndarray) -> np.ndarray:
         """Return how many models would be sent to each of ``clients``."""

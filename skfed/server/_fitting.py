@@ -21,8 +21,8 @@ from skfed.nets import NetPool, cast, get_state, set_state
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
 from skfed.server._last_round import LastRound
 from skfed.server._rounds import Rounds
-from skfed.server._standardize import RateLimits
 from skfed.server._state import ServerState
+from skfed.server._statistics import RateLimits
 from skfed.server._validation import Validation
 from skfed.utils._torch_context import without_autocast
 from skfed.utils._warnings import warn

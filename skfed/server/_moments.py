@@ -19,11 +19,18 @@ _EXACT = 1024  # rows or columns up to which all eigenvalues take less time than
 
 
 class Moments(NamedTuple):
-    """A client's mean and variance of each column or target, and the largest distance from it."""
+    """A client's mean and variance of each column or target, and the largest distance from it.
+
+    Of classes the mean is their share of the rows.
+    """
 
     mean: np.ndarray
     variance: np.ndarray
     largest: np.ndarray
+
+
+#: What a client sends of each.
+SENT = {"columns": Moments._fields, "targets": ("mean", "variance"), "classes": ("mean",)}
 
 
 class Norms(NamedTuple):
@@ -117,6 +124,16 @@ def client_moments(X: np.ndarray, rows: np.ndarray, weights: np.ndarray | None =
         np.abs(deviations, out=deviations)
         np.maximum(largest, deviations.max(axis=0), out=largest)
     return Moments(mean, squares / own.sum(), largest)
+
+
+def class_shares(
+    y: np.ndarray, n_classes: int, rows: np.ndarray, weights: np.ndarray | None = None
+) -> Moments:
+    """Return the share of each class in some rows of y, positions of classes."""
+    own = None if weights is None else weights[rows]
+    counts = np.bincount(y[rows], own, minlength=n_classes)
+    nothing = np.zeros(n_classes)
+    return Moments(counts / counts.sum(), nothing, nothing)
 
 
 @np.errstate(over="ignore")

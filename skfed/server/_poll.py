@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -120,6 +120,20 @@ class Poll:
         self.clock.measure(exchange, self.round)
         self.exchanges.append(exchange)
         return exchange.answers.copy()
+
+    def objective_of(self, state: State, view: Round, clients: np.ndarray) -> float:
+        """Poll clients for the loss of another model; return its objective, NaN if it is not known.
+
+        A client holds one model, so that w_t is sent to these again.
+        """
+        other = replace(self, state=state, holders=ModelHolders(len(view.sizes)), exchanges=[])
+        other(clients, "loss", None, None)
+        loss = objective(view, other.exchanges)
+        for exchange in other.exchanges:
+            exchange.metric = None  # it is not that of w_t
+        self.exchanges += other.exchanges
+        self.holders.forget(clients)
+        return loss
 
     def _evaluate(self, request: EvaluateRequest, exchange: Exchange, asked: np.ndarray) -> None:
         """Record the replies of the clients at some positions of an exchange."""

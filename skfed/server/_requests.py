@@ -11,8 +11,8 @@ from skfed.nets import State, parameter_names
 from skfed.schedules import LinearDecay, value_at
 from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
-from skfed.server._standardize import RateLimits
 from skfed.server._state import ServerState
+from skfed.server._statistics import RateLimits
 from skfed.utils._seeding import Purpose, stream
 
 _LARGEST_RATE = float(np.finfo(np.float32).max)

@@ -34,8 +34,8 @@ from skfed.server._last_round import LastRound
 from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
 from skfed.server._records import ClientRecords
 from skfed.server._requests import make_train_request, noise_stream
-from skfed.server._standardize import RateLimits
 from skfed.server._state import TRAINING_LOSS, Best, ServerState
+from skfed.server._statistics import RateLimits
 from skfed.server._updates import RoundUpdates
 from skfed.server._validation import Validation
 from skfed.utils._seeding import Purpose, stream
@@ -200,8 +200,7 @@ class Rounds:
         view = self._view(poll)
         chosen = config.selector.select(view)
         if self._is_last and np.isnan(chosen.objective) and self._is_in_doubt():
-            # Trainings tell too little of the loss, as each client improves its own model.
-            view.poll(np.flatnonzero(view.priority & view.available))
+            self._poll_in_doubt(poll, view)
         lost = [*failed_clients(poll.exchanges), *late_clients(poll.exchanges)]
         if lost:
             chosen = chosen.keep(~np.isin(chosen.clients, lost))
@@ -214,6 +213,18 @@ class Rounds:
         updates = RoundUpdates(request, poll.failures, poll.privatizer)
         exchanges = [*self._first_exchanges(), *poll.exchanges, training]
         return PendingRound(view, chosen, request, updates, exchanges, scheduled, started, selected)
+
+    def _poll_in_doubt(self, poll: Poll, view: Round) -> None:
+        """Poll priority clients for the loss, and for that of the best model where it is not known.
+
+        Trainings tell too little of it, as each client improves its own model.
+        """
+        clients, best = np.flatnonzero(view.priority & view.available), self.server.best
+        if best is not None and not best.is_exact:
+            loss = poll.objective_of(best.state, view, clients)
+            if np.isfinite(loss):
+                self.server.best = Best(loss, best.round, best.state, "objective")
+        view.poll(clients)
 
     def _poll(self, state: State) -> Poll:
         """Return what sends the polls of the round."""

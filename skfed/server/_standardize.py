@@ -5,10 +5,10 @@ charged for: moments of columns and targets; then, of the default regressor, how
 once they are scaled. All of it is decided by the priority clients alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from skfed.engines import ReplyTimes
 from skfed.modules import LinearModel, LinearRegression, Standardize
 from skfed.nets import (
     State,
-    batch_size,
     cast,
     float_dtype,
     get_state,
@@ -27,26 +26,23 @@ from skfed.nets import (
     set_shift,
     standardize_layers,
     to_tensors,
-    whole,
 )
 from skfed.server._exchange import statistics_exchange
 from skfed.server._moments import (
     FAR,
+    SENT,
     Moments,
     MomentsPool,
-    Norms,
     Pooled,
-    client_moments,
-    client_norms,
     safe_rate,
 )
-from skfed.server._state import Best, ServerState
+from skfed.server._state import Best, Guess, ServerState
+from skfed.server._statistics import StatisticsSource, rows_a_step
 from skfed.utils._warnings import warn
 
 _LARGE = 100.0  # values of X for which its columns should be scaled
+_LEAST_ENTROPY = 0.01
 _MOST_MOVED = 3.0  # deviations of logits by which those of the mean row may move
-
-ClientMoments = Mapping[str, Moments]  # of "columns", "targets" or both
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,8 @@ class Wanted:
         Whether the net standardises X.
     targets : {"scale", "start"} or None
         Whether targets are standardised, or the intercept begins at their mean.
+    n_classes : int
+        The number of classes whose shares of the rows are asked for; 0: none are.
     rate : {"safe", "own"} or None
         Where the learning rate falls from: a rate that is safe for all priority clients, or that of
         the net. None: it does not fall by itself.
@@ -66,90 +64,14 @@ class Wanted:
 
     columns: bool = False
     targets: Literal["scale", "start"] | None = None
+    n_classes: int = 0
     rate: Literal["safe", "own"] | None = None
 
     @property
     def names(self) -> list[str]:
         """What moments are asked of."""
-        return [name for name in ("columns", "targets") if getattr(self, name)]
-
-
-class StatisticsSource(Protocol):
-    """Asks priority clients for statistics; None is of a client that failed."""
-
-    def moments(self, names: list[str]) -> tuple[Iterable[ClientMoments | None], ReplyTimes | None]:
-        """Ask for the moments of "columns" and "targets"."""
-
-    def norms(self, net: NeuralNet) -> tuple[Iterable[Norms | None], ReplyTimes | None]:
-        """Ask for the norms of rows as the net's linear layer takes them."""
-
-
-@dataclass(frozen=True)
-class LocalStatistics:
-    """The statistics of clients in this process (a ``StatisticsSource``)."""
-
-    X: np.ndarray  # as it was given to fit
-    y: np.ndarray  # encoded
-    weights: np.ndarray | None
-    federation: Federation
-
-    def moments(self, names: list[str]) -> tuple[Iterable[ClientMoments], None]:
-        """Return the moments of each priority client."""
-        # The losses that targets are to be compared with are weighted; the columns' scale is not.
-        values = {"columns": (self.X, None), "targets": (self.y, self.weights)}
-        priority = np.flatnonzero(self.federation.priority)
-        clients = (self.federation.rows(int(k)) for k in priority)
-        return (
-            {n: client_moments(values[n][0], rows, values[n][1]) for n in names} for rows in clients
-        ), None
-
-    def norms(self, net: NeuralNet) -> tuple[Iterable[Norms], None]:
-        """Return the norms of each priority client."""
-        clients = np.flatnonzero(self.federation.priority)
-        return (self.norms_of(net, int(k)) for k in clients), None
-
-    def norms_of(self, net: NeuralNet, k: int) -> Norms:
-        """Return the norms of a client's rows."""
-        rows = self.federation.rows(k)
-        return client_norms(self.X, rows, *mean_and_scale(net), self.weights)
-
-
-class RateLimits:
-    """Learning rates at which the rows of each free client do not make its training diverge.
-
-    A client knows its own; nothing is sent. Those of priority clients are not below the rate of
-    all; but with ``for_all`` they have a limit too, for rows that are not those of the fit.
-    """
-
-    def __init__(self, statistics: LocalStatistics, net: NeuralNet, *, for_all: bool = False):
-        self.statistics, self.net, self.for_all = statistics, net, for_all
-        self._rates: dict[int, float] = {}
-
-    def factors(self, clients: np.ndarray, rate: float) -> np.ndarray | None:
-        """Return by what the rate of each client is multiplied, at most 1; None: all by 1."""
-        limits = np.array([self._limit(k) for k in clients.tolist()])
-        return np.minimum(1.0, limits / rate) if rate and (limits < rate).any() else None
-
-    def _limit(self, k: int) -> float:
-        federation = self.statistics.federation
-        if federation.priority[k] and not self.for_all:
-            return np.inf
-        if k not in self._rates:
-            norms = self.statistics.norms_of(self.net, k)
-            self._rates[k] = safe_rate(norms, rows_a_step(self.net, federation.size(k)))
-        return self._rates[k]
-
-
-def mean_and_scale(net: NeuralNet) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a net's layer subtracts from columns of X, and by what it divides them."""
-    (layer,) = standardize_layers(net)
-    mean, scale = layer.in_units()
-    return mean.cpu().numpy(), scale.cpu().numpy()
-
-
-def rows_a_step(net: NeuralNet, n_samples: int) -> int:
-    """Return the rows of a local step of a client with so many."""
-    return min(whole(batch_size(net), n_samples), n_samples)
+        asked = {"columns": self.columns, "targets": self.targets, "classes": self.n_classes}
+        return [name for name, is_asked in asked.items() if is_asked]
 
 
 def start_fit(
@@ -160,29 +82,33 @@ def start_fit(
     shape: tuple[int, ...],
     dtype: np.dtype,
     *,
-    guess_loss: float | None = None,
+    guess: Guess | None = None,
     accumulate: bool = False,
 ) -> None:
     """Ask clients for what is wanted, and set the net, the scale of targets and the rate.
 
-    ``shape`` is that of a row of X, ``dtype`` that of X, and ``guess_loss`` what a model without
-    columns does not exceed, if that is known without clients. In a later fit of the same net, its
+    ``shape`` is that of a row of X, ``dtype`` that of X, and ``guess`` is known without
+    clients. In a later fit of the same net, its
     layer is set anew, and its weights are converted; with ``accumulate``, by the moments of all
     rows so far. Where the moments are those of the last fit, clients have nothing to send.
     """
     if wanted.columns:
         _check_first(server.net, shape)
     server.begun, server.best = server.round, None
-    before, columns_before, is_same = server.guess_loss, server.columns, False
-    server.guess_loss = guess_loss
+    before, columns_before, is_same = server.guess, server.columns, False
+    server.guess = guess
     if wanted.names:
         pools, charge = _ask_moments(server, federation, source, wanted)
         if "columns" in pools:
             _set_columns(server, pools["columns"], dtype, accumulate)
         if "targets" in pools:
             _set_targets(server, pools["targets"], wanted)
+        if "classes" in pools:
+            loss = _entropy(pools["classes"].mean)
+            # Of one class alone no net ever learns as much.
+            server.guess = Guess(loss, "the class shares") if loss > _LEAST_ENTROPY else guess
         if "columns" in pools:
-            is_same = server.guess_loss == before and pools["columns"].equals(columns_before)
+            is_same = server.guess == before and pools["columns"].equals(columns_before)
         if not is_same:
             charge()
     rate_before, server.rate = server.rate, None if wanted.rate is None else server.own_rate
@@ -241,9 +167,9 @@ def _ask_moments(
 
 
 def _n_scalars(item: tuple[str, Moments]) -> int:
-    """Return how many numbers a client sends: of targets not the largest distance."""
+    """Return how many numbers a client sends; see ``SENT``."""
     name, moments = item
-    return (3 if name == "columns" else 2) * len(moments.mean)
+    return len(SENT[name]) * len(moments.mean)
 
 
 def _refuse_silence(wanted: Wanted) -> None:
@@ -332,9 +258,10 @@ def _set_targets(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
     scale = 1.0 if server.target_scale is None else np.array(server.target_scale[1])
     if type(net.criterion_) is not torch.nn.MSELoss:
         return
-    server.guess_loss = float(np.mean(targets.variance / np.square(scale)))
+    loss = float(np.mean(targets.variance / np.square(scale)))
+    server.guess = Guess(loss, "the mean of the targets")
     if isinstance(net.module_, LinearModel):
-        server.best = Best(server.guess_loss, server.round, _guess(server, targets.mean), "loss")
+        server.best = Best(loss, server.round, _guess(server, targets.mean), "loss")
 
 
 def _move_start(server: ServerState, targets: Pooled) -> None:
@@ -365,6 +292,12 @@ def _guess(server: ServerState, mean: np.ndarray) -> State:
     state[weight].zero_()
     state[bias].copy_(torch.from_numpy(mean))
     return state
+
+
+def _entropy(shares: np.ndarray) -> float:
+    """Return the loss, cross-entropy, of a model that predicts the shares of classes."""
+    known = shares[shares > 0]
+    return float(-known @ np.log(known))
 
 
 def names_of_linear(net: NeuralNet) -> tuple[str, str]:

@@ -16,6 +16,14 @@ from skfed.utils._seeding import Purpose, stream
 TRAINING_LOSS = "training loss"
 
 
+class Guess(NamedTuple):
+    """The loss of a model that predicts the same for all rows."""
+
+    loss: float
+    prediction: str
+    is_best: bool = True  # of all such models; else none of them needs to have a higher loss
+
+
 class Best(NamedTuple):
     """The model of which the lowest loss was reported."""
 
@@ -55,7 +63,7 @@ class ServerState:
     first_exchanges: list[Exchange] = field(default_factory=list)  # charged to the next round
     columns: Pooled | None = None  # moments of X, by which the net standardises it
     rate: float | None = None  # from which the default regressor's falls; None: another schedule
-    guess_loss: float | None = None  # of a model that predicts the mean, or equal probabilities
+    guess: Guess | None = None  # None: no such loss is known
     # What is subtracted from targets, and by what they are divided.
     target_scale: tuple[list[float], list[float]] | None = None
     best: Best | None = None  # of the models from which clients have trained

@@ -7,6 +7,7 @@ import torch
 from flwr.app import Error, Message, MetricRecord
 from local_grid import contents, is_kind, requests
 from mishaps import node_of
+from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
 from torch import nn
@@ -152,6 +153,31 @@ def test_the_ledger_is_what_was_sent(name, federate):
     n_values += 2 * n_records(grid.received, "norms")
     assert n_records(grid.received, "metrics") + n_values == history["scalars_up"].sum()
     assert len(requests(grid.sent, "poll")) == history["n_polled"].sum()
+
+
+def test_in_doubt_two_models_are_polled(blobs, federate, same_model):
+    """A client that was polled for the best model gets that of the round again, to train it."""
+    X, y, clients = blobs
+    torch.manual_seed(0)
+    module = nn.Linear(X.shape[1], 1)
+    estimator = FederatedRegressor(
+        module, selector=POWD, local_steps=1, lr_schedule=0.3, n_rounds=12, random_state=3
+    ).set_params(engine="loop")
+    with pytest.warns(ConvergenceWarning, match="the fit ends with objective") as found:
+        simulated = estimator.fit(X, y, clients=clients)
+    strategy, grid = federate(estimator)
+    with pytest.warns(ConvergenceWarning) as again:
+        strategy.start(grid)
+    history = strategy.model_.history_
+    assert [str(w.message) for w in found] == [str(w.message) for w in again]
+    timeless = [c for c in simulated.history_ if not c.endswith("_seconds")]
+    pd.testing.assert_frame_equal(history[timeless], simulated.history_[timeless])
+    assert same_model(strategy.model_, simulated)
+    # 4 candidates; all 6 for the best model, and again for that of the round; 2 train it.
+    last = history.iloc[-1]
+    assert (last["n_polled"], last["models_down"], last["models_up"]) == (16, 16, 2)
+    n_sent = sum("state" in message.content for message in grid.sent)
+    assert n_sent == history["models_down"].sum()
 
 
 def test_the_server_may_be_given_the_labels(blobs, federate):

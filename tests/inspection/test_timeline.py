@@ -94,8 +94,8 @@ def test_statistics_before_round_0_and_a_pipeline():
     pipeline = make_pipeline(FunctionTransformer(), step)
     pipeline.fit(X, Y, federatedclassifier__clients=CLIENTS)
     shown = bars(TimelineDisplay.from_estimator(pipeline))
-    assert set(shown["sent statistics"].values()) == {(0, 1.0)}
-    assert all(start == 1.0 for start, _ in shown["trained"].values())
+    assert set(shown["sent statistics"].values()) == {(0, 1.5)}
+    assert all(start == 1.5 for start, _ in shown["trained"].values())
 
 
 def test_rounds_that_cannot_be_drawn():
