@@ -24,12 +24,14 @@ from skfed.nets import (
     STEP_METHODS,
     NetPool,
     Samples,
+    averages_rows,
     batch_size,
     has_hooks,
     has_plain_steps,
     model_bytes,
     overridden,
     parameter_names,
+    weighs_rows,
 )
 from skfed.selection._poll_metrics import is_rowwise
 from skfed.utils._seeding import TORCH_GENERATOR, torch_seeded
@@ -239,7 +241,8 @@ def _make_plan(net: NeuralNet, probe: Probe, speed: _Speed | None) -> tuple[Plan
         random=probe.random,
         plain_sgd=is_plain_sgd(net.optimizer_),
         rowwise=is_rowwise(net.criterion_),
-        evaluation_batch=batch_size(net, "iterator_valid"),
+        evaluation_batch=batch_size(net, "iterator_valid") if averages_rows(net) else -1,
+        weighing=net.criterion_ if weighs_rows(net.criterion_) else None,
         model_bytes=model_bytes(net),
         state_bytes=probe.state_bytes(),
         row_bytes=row_bytes,

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from skfed.engines._small_products import SmallProduct
 from skfed.engines._targets import Target, one_hot_targets, plain_targets
-from skfed.nets import State, weighed
+from skfed.nets import State, clear_idle, weighed
 from skfed.utils._large_products import fewest_rows, large_linear, large_products
 
 # Overloads, since it takes time to choose one by a name that has several.
@@ -358,6 +358,13 @@ class CriterionLoss:
         self, net: NeuralNet, logits: torch.Tensor, target: Target
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return losses and slopes (a ``LogitLoss``)."""
+        losses, slopes = self._of_target(net, logits, target)
+        clear_idle(net.criterion_, [slopes], target.y, target.sizes)
+        return losses, slopes
+
+    def _of_target(
+        self, net: NeuralNet, logits: torch.Tensor, target: Target
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         y, sizes, weights = target
 
         def loss(

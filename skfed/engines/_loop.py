@@ -34,6 +34,7 @@ from skfed.nets import (
     NetPool,
     Samples,
     State,
+    StepMeans,
     add_to_gradients,
     evaluate_net,
     evaluated_channels_last,
@@ -45,6 +46,7 @@ from skfed.nets import (
     set_state,
     to_tensors,
     weighed,
+    without_idle_steps,
 )
 from skfed.selection._poll_metrics import POLL_METRICS, PollMetric
 from skfed.utils._seeding import Purpose, StreamKey, stream, torch_seeded
@@ -174,18 +176,19 @@ class ClientTraining:
             with (
                 _corrected(net, request.state, training.proximal_mu, correction),
                 _clipped(net, training.max_norm),
+                without_idle_steps(getattr(net, "criterion_", None)),
             ):
-                losses, rates, n_samples = self._take_steps(net, load)
+                loss, rates, n_samples = self._take_steps(net, load)
             trained = get_state(net)
             variate = None
             if correction is not None:
                 own = {name: trained[name] for name in request.parameters}
                 variate = new_variate(request.state, own, correction, _distances(net, rates))
             stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
-            return Trained(stack, np.array([np.mean(losses)]), np.array([n_samples]), variate)
+            return Trained(stack, np.array([loss]), np.array([n_samples]), variate)
 
-    def _take_steps(self, net: NeuralNet, load: Load) -> tuple[list[float], list[Rates], int]:
-        """Take the local steps; return the loss and learning rates of each, and the rows seen."""
+    def _take_steps(self, net: NeuralNet, load: Load) -> tuple[float, list[Rates], int]:
+        """Take the local steps; return the training loss, the rates of each, and the rows seen."""
         dataset, (own,) = load(self.clients)
         rates_of_steps, factors = self.request.training.rates, self.request.rate_factors
         factor = 1.0 if factors is None else float(factors[0])
@@ -196,13 +199,18 @@ class ClientTraining:
         net.notify("on_train_begin", X=X, y=y)
         net.notify("on_epoch_begin", dataset_train=None, dataset_valid=None)
         losses, rates, n_samples = [], [], 0
+        means = StepMeans(net, [len(own)])
         for iteration, positions in self.draw():
             rates.append(_set_rates(net, rates_of_steps, iteration, factor))
             rows = torch.from_numpy(positions).to(y.device)
             with weighed(net, None if weights is None else weights[rows]):
-                losses.append(_train_step(net, (X.index_select(0, rows), y.index_select(0, rows))))
+                batch = X.index_select(0, rows), y.index_select(0, rows)
+                losses.append(_train_step(net, batch))
+            if not means.alike:
+                means.add(torch.tensor([losses[-1:]], dtype=torch.double), batch[1][None, None])
             n_samples += len(rows)
-        return losses, rates, n_samples
+        loss = float(np.mean(losses)) if means.alike else means.result().item()
+        return loss, rates, n_samples
 
 
 @dataclass(frozen=True, kw_only=True)

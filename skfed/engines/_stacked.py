@@ -11,6 +11,8 @@ from functools import partial
 from operator import add
 
 import numpy as np
+import torch
+from torch import nn
 
 from skfed.engines._data import Dataset, MemoryPool
 from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
@@ -28,8 +30,8 @@ from skfed.engines._sampling import (
 from skfed.engines._stacked_steps import ChunkTraining, Method
 from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
 from skfed.engines._workers import Workers
-from skfed.nets import NetPool
-from skfed.selection._poll_metrics import POLL_METRICS, Batches
+from skfed.nets import NetPool, batch_weight
+from skfed.selection._poll_metrics import POLL_METRICS, Batches, PollMetric
 from skfed.utils._seeding import Purpose
 
 
@@ -51,6 +53,8 @@ class Plan:
         Whether the criterion is the plain mean of cross-entropies.
     evaluation_batch : int
         Rows of a batch of evaluation; -1 means all.
+    weighing : Module or None
+        The criterion, if its mean has weights by class.
     model_bytes, state_bytes, row_bytes : int
         Memory of a model, of the optimizer's state for it, and of a row with its activations.
     """
@@ -61,6 +65,7 @@ class Plan:
     plain_sgd: bool
     rowwise: bool
     evaluation_batch: int
+    weighing: nn.Module | None
     model_bytes: int
     state_bytes: int
     row_bytes: int
@@ -132,7 +137,7 @@ class StackedEngine:
         for i, error in raised.items():
             error.add_note(f"while polling {self.draws.name(clients[i], t)}")
         n_samples = np.array([len(rows) for rows in polled])
-        return Evaluation(sums / self._totals(clients, polled, n_samples), n_samples, raised)
+        return Evaluation(sums / self._totals(metric, clients, polled), n_samples, raised)
 
     def _evaluations(
         self,
@@ -158,15 +163,20 @@ class StackedEngine:
             )
 
     def _totals(
-        self, clients: np.ndarray, polled: Sequence[Positions], n_samples: np.ndarray
+        self, metric: PollMetric, clients: np.ndarray, polled: Sequence[Positions]
     ) -> np.ndarray:
-        """Return the sum of the weights of each client's polled rows; 1 where it is 0."""
-        weights = self.dataset.weights
+        """Return the sum of the weights of each client's polled rows."""
+        weights, criterion = self.dataset.weights, self.plan.weighing
+        by_criterion = metric.by_criterion and criterion is not None
+        if weights is None and not by_criterion:
+            return np.array([len(rows) for rows in polled])
+        rows = map(take_positions, map(self.draws.federation.rows, clients), polled)
         if weights is None:
-            return n_samples
-        rows = map(self.draws.federation.rows, clients)
-        totals = np.array([weights[own].sum() for own in map(take_positions, rows, polled)])
-        return np.where(totals > 0, totals, 1.0)
+            y = self.dataset.y
+            totals = [batch_weight(criterion, torch.from_numpy(y[own])) for own in rows]
+            return np.where(totals, totals, np.nan)  # there is no loss where no row counts
+        totals = [weights[own].sum() for own in rows]
+        return np.where(totals, totals, 1.0)
 
     def _evaluation_limit(self) -> int:
         """Return the rows of a work of evaluation."""

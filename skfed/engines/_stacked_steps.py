@@ -22,7 +22,7 @@ from skfed.engines._requests import TrainRequest
 from skfed.engines._sampling import MinibatchDraws
 from skfed.engines._vmap import BatchedModule, BoundModule
 from skfed.engines._workers import Load, Work
-from skfed.nets import NetPool, State, by_member, moved
+from skfed.nets import NetPool, State, StepMeans, by_member, moved
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
@@ -104,18 +104,18 @@ class ChunkTraining:
                 self._graphs(memory),
             )
             rates = stack.rates(request, chunk.iterations)
-            sums = torch.zeros(len(self.members), dtype=torch.double, device=device)
+            means = StepMeans(net, [len(own) for own in rows])
             with torch.no_grad():
                 for steps, block in chunk.blocks():
                     losses = stack.take_steps(block, rates[steps].tolist(), memory)
-                    sums[: losses.shape[1]] += losses.double().sum(0)
+                    means.add(losses, block.targets.y, block.targets.sizes)
             taken = chunk.sizes > 0
             variates = stack.variates(request, taken, rates)
             return collect(
                 replace(request, state=stack.state),
                 self.members,
                 stack.states(),
-                sums.cpu().numpy() / taken.sum(0),
+                means.result(),
                 chunk.sizes.sum(axis=0),
                 variates,
             )

@@ -9,7 +9,7 @@ from skorch import NeuralNet
 
 from skfed.engines._recurrent import StackedRecurrence
 from skfed.engines._targets import Target, plain_targets
-from skfed.nets import State, weighed
+from skfed.nets import State, clear_idle, weighed
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ class BoundModule:
 
         See ``BoundLinearStack.gradients``.
         """
+        losses, grads = self._of_target(X, target)
+        clear_idle(self.net.criterion_, grads.values(), target.y, target.sizes)
+        return losses, grads
+
+    def _of_target(self, X: torch.Tensor, target: Target) -> tuple[torch.Tensor, State]:
         y, sizes, weights = target
         if sizes is None:
             return self._of_equal_sizes(self.params, self.buffers, X, y, weights)

@@ -1,6 +1,14 @@
 """The skorch net of an estimator: made, copied, read and written."""
 
 from skfed.nets._convolutions import evaluated_channels_last, pool_before_relu
+from skfed.nets._criteria import (
+    StepMeans,
+    averages_rows,
+    batch_weight,
+    clear_idle,
+    weighs_rows,
+    without_idle_steps,
+)
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
 from skfed.nets._inputs import (
     Samples,
@@ -45,13 +53,17 @@ __all__ = [
     "NetSpec",
     "Samples",
     "State",
+    "StepMeans",
     "add_to_gradients",
+    "averages_rows",
     "batch_size",
+    "batch_weight",
     "buffer_names",
     "by_member",
     "bytes_of",
     "cast",
     "cast_samples",
+    "clear_idle",
     "evaluate_net",
     "evaluated_channels_last",
     "float_dtype",
@@ -78,6 +90,8 @@ __all__ = [
     "standardize_layers",
     "to_tensors",
     "weighed",
+    "weighs_rows",
     "weighted_mean",
     "whole",
+    "without_idle_steps",
 ]

@@ -13,6 +13,7 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
+from skfed.nets._criteria import averages_rows, batch_weight
 from skfed.nets._inputs import Samples, batch_size, to_tensors, whole
 from skfed.nets._own_code import overridden
 from skfed.utils._large_products import with_large_products
@@ -27,11 +28,14 @@ def evaluate_net(
     weights: torch.Tensor | None = None,
     n_rows: int | None = None,
 ) -> tuple[float, torch.Tensor]:
-    """Return the mean loss over rows, by their weights if they have any, and the net's outputs.
+    """Return the loss of all rows, by their weights if they have any, and the net's outputs.
 
-    Batches have ``n_rows``; None: as many as those of the net's iterator for validation.
+    Batches have ``n_rows``; None: as many as those of the net's iterator for validation. Where the
+    loss is not known to be a mean over rows, the criterion gets the outputs of all at once.
     """
     size = n_rows or whole(batch_size(net, "iterator_valid"), len(y))
+    if weights is None and not averages_rows(net):
+        return _evaluate_at_once(net, X, y, size)
     step = net.validation_step if overridden(net, _EVALUATION_METHODS) else _plain_step(net, size)
     loss, total, outputs = 0.0, 0.0, []
     for start in range(0, len(y), size):
@@ -40,11 +44,39 @@ def evaluate_net(
         own = None if weights is None else weights[rows]
         with weighed(net, own):
             found = step(batch)
-        share = len(batch[1]) if own is None else own.sum().item()
-        loss, total = loss + found["loss"].item() * share, total + share
+        share = batch_weight(net.criterion_, batch[1]) if own is None else own.sum().item()
+        if share:  # of a batch in which no row counts the loss is NaN
+            loss, total = loss + found["loss"].item() * share, total + share
         output = found["y_pred"]
         outputs.append(output[0] if isinstance(output, tuple) else output)
-    return loss / (total or 1.0), torch.cat(outputs)
+    mean = loss / total if total else (np.nan if weights is None else 0.0)
+    return mean, torch.cat(outputs)
+
+
+def _evaluate_at_once(
+    net: NeuralNet, X: Samples, y: np.ndarray, n_rows: int
+) -> tuple[float, torch.Tensor]:
+    """Return the loss of all rows at once, and the outputs, of which batches have ``n_rows``."""
+    if overridden(net, _EVALUATION_METHODS):
+        found = net.validation_step(to_tensors(net, X[:], y))
+        loss, output = found["loss"], found["y_pred"]
+    else:
+        net._set_training(False)
+        (target,) = to_tensors(net, y)
+        parts = (slice(start, start + n_rows) for start in range(0, len(y), n_rows))
+        with torch.no_grad(), with_large_products(net.module_, n_rows):
+            output = _joined([net.module_(*to_tensors(net, X[part])) for part in parts])
+            # Only code of the user's looks at X.
+            rows = to_tensors(net, X[:])[0] if overridden(net, ["get_loss"]) else None
+            loss = net.get_loss(output, target, X=rows, training=False)
+    return loss.item(), output[0] if isinstance(output, tuple) else output
+
+
+def _joined(outputs: list[Any]) -> Any:
+    """Return the outputs of batches as those of all rows."""
+    if isinstance(outputs[0], tuple):
+        return tuple(map(torch.cat, zip(*outputs, strict=True)))
+    return torch.cat(outputs)
 
 
 def _plain_step(net: NeuralNet, n_rows: int) -> Callable[[Sequence[torch.Tensor]], dict[str, Any]]:

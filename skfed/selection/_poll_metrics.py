@@ -8,7 +8,7 @@ import torch
 from skorch import NeuralNet, NeuralNetClassifier
 from torch import nn
 
-from skfed.nets import evaluate_net, weighed, weighted_mean
+from skfed.nets import batch_weight, evaluate_net, weighed, weighted_mean
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class PollMetric:
     # For a mean over rows: returns the sum of the rows' values, by weight, of each batch. The
     # stacked engine evaluates clients one by one where there is none.
     batch_sums: Callable[[Batches], np.ndarray] | None = None
+    # Whether the rows of a client have the weights that the criterion gives their classes.
+    by_criterion: bool = False
     not_for_regressors: str = ""  # for a metric of classifiers: what a regressor is to do instead
 
 
@@ -52,7 +54,7 @@ def error(net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | 
 
 
 def loss_sums(batches: Batches) -> np.ndarray:
-    """Return the sum of the losses of each batch."""
+    """Return the sum of the losses of each batch, by the weights that its rows have in a mean."""
     net, weights = batches.net, batches.weights
     if is_rowwise(net.criterion_):
         # With rows as the last axis it takes a fraction of the time.
@@ -67,7 +69,8 @@ def loss_sums(batches: Batches) -> np.ndarray:
         own = None if weights is None else weights[a:b]
         with weighed(net, own):
             mean = net.get_loss(output, y, X=None, training=False).item()
-        sums.append(mean * (b - a if own is None else own.sum().item()))
+        share = batch_weight(net.criterion_, y) if own is None else own.sum().item()
+        sums.append(mean * share if share else 0.0)  # where no row counts the mean is NaN
     return np.array(sums)
 
 
@@ -98,7 +101,7 @@ def _wrong(net: NeuralNet, output: torch.Tensor, y: torch.Tensor) -> torch.Tenso
 
 
 POLL_METRICS = {
-    "loss": PollMetric(loss, loss_sums),
+    "loss": PollMetric(loss, loss_sums, by_criterion=True),
     "error": PollMetric(
         error,
         error_sums,
