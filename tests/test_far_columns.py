@@ -21,7 +21,7 @@ from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.metrics import client_scores, personalised_scores
 from skfed.modules import MLP, LinearRegression, Standardize
 from skfed.nets import _inputs
-from skfed.server import _moments
+from skfed.server import _moments, _validation
 from skfed.utils import _files
 
 N = 400
@@ -441,3 +441,40 @@ def test_callbacks_read_a_memory_map(mapped):
 
     of_map, of_array = (fitted(data).net_.history[:, "own"] for data in (X, np.array(X)))
     assert of_map == of_array
+
+
+@pytest.mark.parametrize("shift", [None, np.array([1e9, 0.0, 5.0])])
+def test_rows_of_a_map_are_indexed_as_an_array(shift):
+    X = np.arange(60.0).reshape(20, 3) + np.array([1e9, 0, 5])
+    whole = (X - (0 if shift is None else shift)).astype("float32")
+    chosen = np.array([7, 3, 3, 11])
+    for rows, expected in (
+        (_inputs.CastRows(X, whole.dtype, shift), whole),
+        (_inputs.CastRows(X, whole.dtype, shift, chosen), whole[chosen]),
+    ):
+        for index in (2, slice(1, 3), [0, 2], (slice(None), 0), (slice(1, 4), [0, 2]), (1, 2)):
+            np.testing.assert_array_equal(rows[index], expected[index])
+        np.testing.assert_array_equal(np.asarray(rows), expected)
+        assert (len(rows), rows.shape, rows.nbytes) == (
+            len(expected),
+            expected.shape,
+            12 * len(rows),
+        )
+
+
+def test_validation_by_client_does_not_copy_a_map(mapped, monkeypatch):
+    monkeypatch.setattr(_validation, "_SAMPLE_SIZE", 2**14)  # values that are looked at
+    X, rng = mapped("float64"), np.random.default_rng(0)
+    y, clients = rng.integers(0, 3, len(X)), rng.integers(0, 50, len(X))
+    model = classifier(n_rounds=2, selector=RandomSelector(2))
+    held_out = {"X_val": X, "y_val": y, "clients_val": clients}
+    model.fit(X[:500], y[:500], clients=clients[:500], **{k: v[:500] for k, v in held_out.items()})
+
+    def fit():
+        model.fit(X, y, clients=clients, **held_out)
+
+    # In float32, and validated at once, as it is far below memory_budget.
+    assert traced_peak(fit) < 0.75 * X.nbytes
+    expected = model.history_["val_score"].iloc[-1]
+    assert traced_peak(lambda: model.score(X, y, clients=clients)) < 0.75 * X.nbytes
+    assert model.score(X, y, clients=clients) == expected

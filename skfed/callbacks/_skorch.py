@@ -113,7 +113,11 @@ class RoundCallbacks:
         )
         self.called: dict[str, bool] = {}  # whether any round had what a callback monitors
         if self.callbacks:
-            datasets = [None if rows is None else net.get_dataset(*rows) for rows in (train, valid)]
+            # Callbacks may compute with X, which is read whole where it is a memory map.
+            datasets = [
+                None if rows is None else net.get_dataset(np.asarray(rows[0]), rows[1])
+                for rows in (train, valid)
+            ]
             self.data = {"dataset_train": datasets[0], "dataset_valid": datasets[1]}
 
     def begin(

@@ -68,7 +68,7 @@ def optima(
         If a minimum of a regularised loss was not reached to ``tol``.
     """
     check_is_fitted(model)
-    X = model._check_X(X)
+    X = np.asarray(model._check_X(X))
     with naming("y"):
         y = model._problem.encode(model._problem.check_targets(y, "y"))
     with naming("X", "y"):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from skorch import NeuralNet
-from torch import nn
 
 from skfed.modules import Standardize
 
@@ -50,33 +49,46 @@ class CastRows:
         That of the module.
     shift : ndarray of shape (n_features,), default=None
         What is subtracted, in float64, before the cast.
+    rows : ndarray of int, default=None
+        Which rows of X these are; None: all.
     """
 
-    def __init__(self, X: np.ndarray, dtype: np.dtype, shift: np.ndarray | None = None):
-        self.dtype, self.shape, self.ndim = dtype, X.shape, X.ndim
-        self.nbytes = X.size * dtype.itemsize
-        self._X, self._shift = X, None if shift is None else shift.reshape(X.shape[1:])
+    def __init__(
+        self,
+        X: np.ndarray,
+        dtype: np.dtype,
+        shift: np.ndarray | None = None,
+        rows: np.ndarray | None = None,
+    ):
+        self.dtype, self.ndim = dtype, X.ndim
+        self.shape = X.shape if rows is None else (len(rows), *X.shape[1:])
+        self.nbytes = prod(self.shape) * dtype.itemsize
+        self._X, self._rows = X, rows
+        self._shift = None if shift is None else shift.reshape(X.shape[1:])
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows) -> np.ndarray:
-        """Return the rows at an index, a slice or an array of row numbers."""
-        X = self._X[rows]
-        with np.errstate(over="ignore"):
-            if self._shift is not None:
-                X = X.astype(np.float64) - self._shift
-            result = X.astype(self.dtype, copy=False)
-        if not np.isfinite(result).all():
-            name = self.dtype.name
-            raise ValueError(f"X has values too large for the module's dtype, {name}: scale X.")
-        return result
+    def __getitem__(self, index) -> np.ndarray:
+        """Return what a NumPy array would, of whole rows: an index, a slice or row numbers."""
+        index, *others = index if isinstance(index, tuple) else (index,)
+        numbers = np.arange(len(self))[index]
+        X = np.empty((*numbers.shape, *self.shape[1:]), self.dtype)
+        by_row = X.reshape(-1, *self.shape[1:])
+        for part in _parts(by_row):
+            by_row[part] = self.cast(numbers.reshape(-1)[part])
+        return X[(slice(None),) * numbers.ndim + tuple(others)] if others else X
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        result = np.empty(self.shape, self.dtype)
-        for part in _parts(self):
-            result[part] = self[part]
-        return result if dtype is None else result.astype(dtype, copy=False)
+        return self[:] if dtype is None else self[:].astype(dtype, copy=False)
+
+    def cast(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Return some rows, with all that is computed for them at once."""
+        X = self._X[rows if self._rows is None else self._rows[rows]]
+        if self._shift is not None:
+            X = X.astype(np.float64) - self._shift
+        with np.errstate(over="ignore"):
+            return X.astype(self.dtype, copy=False)
 
 
 #: Samples as a module takes them.
@@ -84,34 +96,46 @@ Samples = np.ndarray | CastRows
 
 
 def cast(net: NeuralNet, X: np.ndarray) -> np.ndarray:
-    """Return X in the dtype of the module; integers stay integers if it begins with an embedding.
+    """Return X in the dtype of the module; integers stay integers if it does not take others.
 
     Columns that the dtype cannot hold are shifted before; see ``Standardize``. X itself is returned
     if it has that dtype, and none is.
     """
     rows = _lazily(net, X)
-    return X if rows is None else np.asarray(rows)
-
-
-def cast_samples(net: NeuralNet, X: np.ndarray) -> Samples:
-    """Return X as ``cast`` does, but cast the rows of a large memory map when they are read."""
-    if X.nbytes <= _CHUNK or not _is_mapped(X):
-        return cast(net, X)
-    rows = _lazily(net, X)
     if rows is None:
         return X
+    result = np.empty(rows.shape, rows.dtype)
     for part in _parts(X):
-        rows[part]
-    return rows
+        result[part] = rows.cast(part)
+    _check_finite(result)
+    return result
 
 
-def _lazily(net: NeuralNet, X: np.ndarray) -> CastRows | None:
+def cast_samples(net: NeuralNet, X: np.ndarray, rows: np.ndarray | None = None) -> Samples:
+    """Return X, or some rows of it, as ``cast`` does; of a large memory map, when they are read."""
+    if X.nbytes <= _CHUNK or not _is_mapped(X):
+        return cast(net, X if rows is None else X[rows])
+    found = _lazily(net, X, rows)
+    if found is None:
+        return X if rows is None else CastRows(X, X.dtype, rows=rows)
+    for part in _parts(found):
+        _check_finite(found[part])
+    return found
+
+
+def _check_finite(X: np.ndarray) -> None:
+    if not np.isfinite(X).all():
+        name = X.dtype.name
+        raise ValueError(f"X has values too large for the module's dtype, {name}: scale X.")
+
+
+def _lazily(net: NeuralNet, X: np.ndarray, rows: np.ndarray | None = None) -> CastRows | None:
     """Return X cast when its rows are read; None if it may stay as it is."""
-    if X.dtype.kind in "iu" and _begins_with_embedding(net.module_):
+    if X.dtype.kind in "iu" and _stay_integers(net, X):
         dtype, shift = np.dtype(np.int64), None
     else:
         dtype, shift = np.dtype(float_dtype(net)), shift_of(net)
-    return None if X.dtype == dtype and shift is None else CastRows(X, dtype, shift)
+    return None if X.dtype == dtype and shift is None else CastRows(X, dtype, shift, rows)
 
 
 def float_dtype(net: NeuralNet) -> str:
@@ -153,6 +177,30 @@ def _is_mapped(X: np.ndarray) -> bool:
     return isinstance(base, mmap.mmap)
 
 
-def _begins_with_embedding(module: nn.Module) -> bool:
-    leaves = (m for m in module.modules() if not list(m.children()))
-    return isinstance(next(leaves, None), nn.Embedding | nn.EmbeddingBag)
+def _stay_integers(net: NeuralNet, X: np.ndarray) -> bool:
+    """Tell whether a module gets integers as they are, found by trying a row.
+
+    So it does if it takes nothing else, as embeddings and ``F.one_hot`` do, or if it takes both,
+    and its dtype cannot hold the values. Columns that it standardises are shifted instead.
+    """
+    if not hasattr(net, "takes_"):
+        row = X[:1]
+        dtypes = np.dtype(float_dtype(net)), np.dtype(np.int64)
+        net.takes_ = [kind for kind in dtypes if _takes(net, row.astype(kind))]
+    if np.dtype(np.int64) not in net.takes_ or standardize_layers(net):
+        return False
+    if len(net.takes_) == 1:
+        return True
+    exact = 2 ** (np.finfo(float_dtype(net)).nmant + 1)
+    return bool(X.size) and max(int(X.max()), -int(X.min())) > exact
+
+
+def _takes(net: NeuralNet, row: np.ndarray) -> bool:
+    """Tell whether a module, in evaluation mode, takes a row."""
+    try:
+        # A lazy module draws its weights here, from the generator as it is.
+        with torch.random.fork_rng(devices=[]):
+            net.evaluation_step((*to_tensors(net, row), None))
+    except Exception:  # whatever its layers raise
+        return False
+    return True

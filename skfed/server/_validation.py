@@ -43,6 +43,8 @@ def rows_to_score(X, y, sample_weight, clients, ids, priority) -> tuple:
     if clients is None:
         return X, y, sample_weight
     rows, _ = priority_rows(clients, len(y), ids, priority)
+    if len(rows) == len(y):
+        return X, y, sample_weight  # X may be a memory map
     with naming("X", "y", "sample_weight"):
         weights = None if sample_weight is None else safe_indexing(sample_weight, rows)
         return safe_indexing(X, rows), safe_indexing(y, rows), weights
@@ -113,15 +115,15 @@ def make_validation(
     of priority clients count. A warning names columns that are far from those of the training data.
     """
     X_val, y_val, clients_val = held_out
-    owners = None
+    owners = rows = None
     if cast(server.net, X_val[:1]).dtype.kind == "f":  # the integers of an embedding have no scale
         warn_of_far_columns(data.X, X_val, names)
     if clients_val is not None:
         ids, priority = data.federation.ids, data.federation.priority
         rows, owners = priority_rows(clients_val, len(X_val), ids, priority, "clients_val")
-        X_val, y_val = X_val[rows], y_val[rows]
+        y_val = y_val[rows]
     with naming("X_val", "y_val"):
-        samples = cast_samples(server.net, X_val)
+        samples = cast_samples(server.net, X_val, rows)
         y_val = problem.for_criterion(server.net, samples, y_val)
     every, n_rounds = params["validate_every"], params["n_rounds"]
     ids_of = data.federation.names
