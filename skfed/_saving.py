@@ -62,8 +62,9 @@ def load(like: Estimator, path: str | PathLike) -> Estimator:
     """Read a fitted estimator or Pipeline from a file that :func:`skfed.save` has written.
 
     The file has no code, and nothing in it is executed. Parameters come from ``like``: those of its
-    transformers that are numbers, strings, types or sequences of them are compared with the saved
-    ones, unless they matter in fit only (``priority``, ``min_count``, ``random_state``, ...).
+    transformers that are numbers, strings, types, or sequences or dicts of them, are compared with
+    the saved ones, unless they matter in fit only (``priority``, ``min_count``, ``random_state``,
+    ...).
 
     Parameters
     ----------
@@ -161,6 +162,8 @@ def _check_parameters(estimator: BaseEstimator, saved: Any) -> None:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple | np.ndarray):
         return all(map(_is_plain, np.ravel(value) if isinstance(value, np.ndarray) else value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, [*value.keys(), *value.values()]))
     return isinstance(value, (*_PLAIN, np.bool_, np.number, np.str_, type))
 
 
@@ -170,6 +173,8 @@ def _plain(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return sorted(([_plain(name), _plain(one)] for name, one in value.items()), key=repr)
     return value.__name__ if isinstance(value, type) else value
 
 

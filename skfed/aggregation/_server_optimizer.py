@@ -81,15 +81,20 @@ class ServerOptimizer(BaseEstimator):
         """
         check_params(self)
         trained = {name: model[name].clone().requires_grad_() for name in parameters}
-        optimizer = self._build(list(trained.values()))
+        # A group for each: what no client has trained has no weight decay.
+        optimizer = self._build([{"params": [tensor]} for tensor in trained.values()])
         kind = self.optimizer.__qualname__
         if state is not None and state["optimizer"] == kind and self._fits(state["state"], trained):
             # Without its parameter groups: lr and options may have changed. A copy, since torch
             # steps in place, and the round may be dropped.
             kept = deepcopy(state["state"])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
-        for name, tensor in trained.items():
-            tensor.grad = step_from(aggregate[name], model[name])
+        for (name, tensor), group in zip(trained.items(), optimizer.param_groups, strict=True):
+            is_trained = not torch.equal(aggregate[name], model[name])
+            if is_trained or tensor in optimizer.state:  # it may have momentum
+                tensor.grad = step_from(aggregate[name], model[name])
+            if not is_trained and "weight_decay" in group:
+                group["weight_decay"] = 0.0
         optimizer.step()
         result = aggregate | {name: tensor.detach() for name, tensor in trained.items()}
         return result, {"optimizer": kind, "state": optimizer.state_dict()["state"]}
@@ -106,7 +111,7 @@ class ServerOptimizer(BaseEstimator):
         needed = optimizer.state[tensor].keys()
         return all(needed <= entries.keys() for entries in state.values())
 
-    def _build(self, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    def _build(self, parameters: list) -> torch.optim.Optimizer:
         if not issubclass(self.optimizer, torch.optim.Optimizer):
             raise ValueError(
                 f"optimizer must be a subclass of torch.optim.Optimizer, got {self.optimizer!r}."

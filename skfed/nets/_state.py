@@ -1,6 +1,7 @@
 """The state of a net, a dict of its parameters and buffers; linear nets as coefficients."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,8 +53,14 @@ def add_to_gradients(net: NeuralNet, extra: Callable[[str, torch.Tensor], torch.
 
     By hooks, which also act in a train step that the user has overridden.
     """
+
+    def add(grad: torch.Tensor, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        total = extra(name, parameter.detach()) + grad
+        # A hook may not change the layout, though the terms are of all rows of an embedding.
+        return total.to_sparse(grad.sparse_dim()) if grad.is_sparse else total
+
     handles = [
-        parameter.register_hook(lambda grad, n=name, p=parameter: grad + extra(n, p.detach()))
+        parameter.register_hook(partial(add, name=name, parameter=parameter))
         for name, parameter in named_tensors(net).items()
         if parameter.requires_grad
     ]

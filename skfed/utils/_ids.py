@@ -4,7 +4,8 @@ Ids differ if their types or values differ: 1, "1" and 1.0 are three clients. A 
 the Python object of its value.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -20,15 +21,24 @@ def native(client: Any) -> Any:
         return pd.Timedelta(client)
     if isinstance(client, np.generic):
         return client.item()
-    return tuple(map(native, client)) if type(client) is tuple else client
+    if type(client) is tuple:
+        return tuple(map(native, client))
+    return type(client)(*map(native, client)) if _is_namedtuple(client) else client
+
+
+def _is_namedtuple(client: Any) -> bool:
+    return isinstance(client, tuple) and hasattr(client, "_fields")
 
 
 def canonical(client: Any) -> tuple[str, Any]:
-    """Return type name and value, also of members of tuples and frozensets."""
+    """Return type name and value, also of members of tuples, frozensets and dataclasses."""
     client = native(client)
-    if type(client) is tuple:
-        return "tuple", tuple(map(canonical, client))
-    if type(client) is frozenset:
+    if type(client) is tuple or _is_namedtuple(client):
+        return type(client).__name__, tuple(map(canonical, client))
+    if is_dataclass(client) and not isinstance(client, type):
+        values = (getattr(client, field.name) for field in fields(client))
+        return type(client).__name__, tuple(map(canonical, values))
+    if isinstance(client, frozenset):
         return "frozenset", tuple(in_order([canonical(member) for member in client]))
     return type(client).__name__, client
 
@@ -53,7 +63,27 @@ def digest(client: Hashable) -> bytes:
             f"clients has an id of type {type(client).__name__}, whose text shows a memory address "
             "and so changes from run to run: use strings, numbers or tuples of them as ids."
         )
+    for leaf in _leaves(client):
+        if not isinstance(leaf, str | bytes) and "{" in repr(leaf):
+            raise ValueError(
+                f"clients has an id of type {type(leaf).__name__}, whose text shows a set or dict, "
+                "the order of which changes from run to run: use strings, numbers, tuples or "
+                "frozensets as ids."
+            )
     return blake2b(repr(canonical(client)).encode(), digest_size=16).digest()
+
+
+def _leaves(client: Any) -> Iterator[Any]:
+    """Yield the members of an id that ``canonical`` leaves as they are."""
+    if isinstance(client, tuple | frozenset):
+        members: Iterable[Any] = client
+    elif is_dataclass(client) and not isinstance(client, type):
+        members = (getattr(client, field.name) for field in fields(client))
+    else:
+        yield client
+        return
+    for member in members:
+        yield from _leaves(member)
 
 
 def missing_clients(missing: Sequence[Hashable], given: Iterable[Hashable]) -> str:
