@@ -9,7 +9,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skfed._estimator import BaseFederated
 from skfed._problem import Classification
-from skfed.nets import is_cross_entropy, predict, predict_log
+from skfed.nets import (
+    is_cross_entropy,
+    predict_log,
+    predictions,
+    probabilities,
+    standardize_layers,
+)
 from skfed.server._validation import rows_to_score
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
@@ -267,11 +273,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
     def _wanted(self, server):
         wanted = super()._wanted(server)
-        # With noise on losses none is compared with that of the shares.
-        is_compared = self.loss_privacy is None and is_cross_entropy(
-            getattr(server.net, "criterion_", None)
-        )
-        return replace(wanted, n_classes=len(self.classes_) * (wanted.columns and is_compared))
+        is_told = self.update_privacy is None and self.loss_privacy is None
+        is_asked = is_told and is_cross_entropy(server.net)
+        n_classes = len(self.classes_) if standardize_layers(server.net) and is_asked else 0
+        return replace(wanted, n_classes=n_classes)
 
     def _check_training_data(self, X, y, *, reset, classes=None):
         X, y = validate_data(self, X, y, reset=reset, dtype="numeric", allow_nd=True)
@@ -349,9 +354,15 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         -------
         ndarray of shape (n_samples, n_classes)
             Probabilities, in the order of ``classes_``.
+
+        Raises
+        ------
+        ValueError
+            If rows are no probabilities, as skorch does not know the net's criterion; a net with
+            ``predict_nonlinearity`` or a predict_proba of its own says what makes them.
         """
         X = self._check_X(X)
-        return predict(self.net_, X)
+        return probabilities(self.net_, X)
 
     def predict_log_proba(self, X):
         """Return the logarithms of the class probabilities of each sample.
@@ -368,6 +379,11 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         -------
         ndarray of shape (n_samples, n_classes)
             Logarithms of probabilities, in the order of ``classes_``.
+
+        Raises
+        ------
+        ValueError
+            As ``predict_proba``.
         """
         X = self._check_X(X)
         return predict_log(self.net_, X)
@@ -385,8 +401,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ndarray of shape (n_samples,)
             Labels out of ``classes_``.
         """
-        probabilities = self.predict_proba(X)
-        return self.classes_[probabilities.argmax(axis=1)]
+        X = self._check_X(X)
+        return self.classes_[predictions(self.net_, X)]
 
     def score(self, X, y, sample_weight=None, clients=None):
         """Return the accuracy, over the rows of the priority clients if ``clients`` is given.

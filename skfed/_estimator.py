@@ -27,7 +27,7 @@ from skfed.checkpoint._save import (
 )
 from skfed.checkpoint._state import warn_of_lost_state
 from skfed.devices import BaseDevices
-from skfed.engines import Draws, make_engine
+from skfed.engines import Draws, clients_with_weight, make_engine
 from skfed.nets import (
     LINEAR_ATTRIBUTES,
     NetPool,
@@ -183,9 +183,10 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         sample_weight : array-like of shape (n_samples,), default=None
             Weight w_i of each row: the loss of a minibatch is the sum of w_i l_i over the sum of
             w_i, and 0 without gradient if all w_i are 0; likewise the losses F_k and errors of
-            polls. D_k, p_k, all draws and the validation do not use weights. The net's criterion
-            must be the mean over its rows. With metadata routing on, a search passes weights after
-            ``set_fit_request(sample_weight=True)``.
+            polls. D_k, p_k, all draws and the validation do not use weights. A client whose
+            weights are all 0 takes no part, as with the draws of a BaggingClassifier. The net's
+            criterion must be the mean over its rows. With metadata routing on, a search passes
+            weights after ``set_fit_request(sample_weight=True)``.
 
         Returns
         -------
@@ -200,9 +201,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         ConvergenceWarning
             If a loss in ``history_`` has grown a thousandfold; if the loss of the priority clients
             ends above that of a model that predicts the mean of the targets, the shares of the
-            classes, or, where clients do not send them, equal probabilities; if after ten rounds or
-            more it ends above that of the first; if from some round on every client in the cohorts
-            failed.
+            classes, or, where clients do not send them, equal probabilities; if it ends above that
+            of the first round; if from some round on every client in the cohorts failed.
         UserWarning
             If ``clients`` was not given; if ``priority`` is ignored; if no free client has matched.
 
@@ -331,6 +331,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         if clients is None:
             clients = one_client(len(X), self.priority)
         federation = make_federation(clients, len(X), self.priority)
+        if sample_weight is not None:
+            federation = clients_with_weight(sample_weight, X, federation)
         weights = self._problem.row_weights(sample_weight, X, y, federation)
         return TrainingData(X, y, weights, federation)
 

@@ -1,7 +1,7 @@
 """The clients of a data set: their ids, rows, sizes and priority."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -62,6 +62,16 @@ class Federation:
         """Return the rows of X that client ``k`` holds."""
         return self.order[self.offsets[k] : self.offsets[k + 1]]
 
+    def without(self, left_out: np.ndarray) -> "Federation":
+        """Return the federation of the other clients, given a mask of those that are left out."""
+        kept = np.flatnonzero(~left_out)
+        return Federation(
+            ids=self.ids[kept],
+            priority_weights=self.priority_weights[kept],
+            order=np.concatenate([self.rows(int(k)) for k in kept]),
+            offsets=np.concatenate([[0], np.cumsum(self.sizes[kept])]),
+        )
+
     @cached_property
     def digest(self) -> Callable[[int], bytes]:
         """The function that returns a client's key in random streams and in the server's state."""
@@ -70,10 +80,23 @@ class Federation:
         return lru_cache(maxsize=2**12)(lambda k: digest(native(ids[k])))
 
     def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
-        """Return ids as plain Python objects, given indices."""
-        ids = self.ids[np.fromiter(clients, dtype=int)]
-        # Of numbers and strings numpy makes what ``native`` does, all at once.
-        return tuple(map(native, ids) if ids.dtype == object else ids.tolist())
+        """Return ids as plain Python objects, the same ones in each call, given indices."""
+        index = np.fromiter(clients, dtype=int)
+        objects, is_known = self._named
+        new = index[~is_known[index]]
+        if len(new):
+            ids = self.ids[new]
+            # Of numbers and strings numpy makes what ``native`` does, all at once.
+            made = map(native, ids) if ids.dtype == object else ids.tolist()
+            objects[new] = np.fromiter(made, dtype=object, count=len(new))
+            is_known[new] = True
+        return tuple(objects[index].tolist())
+
+    @cached_property
+    def _named(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids as Python objects, so far as they are made, and which are."""
+        # The history refers to them in each round: other objects would take most of its memory.
+        return np.empty(len(self), dtype=object), np.zeros(len(self), dtype=bool)
 
 
 def distinct_names(federation: Federation, parameter: str) -> list:
@@ -151,13 +174,22 @@ def _check_ids(clients: Any, n_samples: int, name: str) -> np.ndarray:
             f"{name} has {len(values)} entries, but X has {n_samples} rows: "
             f"pass one client id a row, in the order of X."
         )
-    missing = np.flatnonzero(pd.isna(values))
+    missing = np.flatnonzero(_is_missing(values))
     if len(missing):
         raise ValueError(
             f"{name} has {len(missing)} missing value(s), the first at row {missing[0]}: "
             "give these rows a client id or leave them out."
         )
     return values
+
+
+def _is_missing(values: np.ndarray) -> np.ndarray:
+    """Return a mask of ids that are missing, or have a member that is."""
+    missing = pd.isna(values)
+    if values.dtype == object:
+        nested = [k for k, one in enumerate(values) if isinstance(one, tuple | frozenset)]
+        missing[nested] = [_is_missing(array_of_ids(values[k])).any() for k in nested]
+    return missing
 
 
 def owners_of(clients: Any, n_samples: int, ids: np.ndarray, name: str = "clients") -> np.ndarray:
@@ -202,16 +234,16 @@ def _encode_objects(values: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarr
         raise TypeError(f"{name} holds an id that is not hashable: {error}.") from error
     position = {key: k for k, key in enumerate(in_order(list(ids)))}
     codes = np.fromiter((position[key] for key in keys), dtype=np.intp, count=len(keys))
-    return _array_of([ids[key] for key in position]), codes
+    return array_of_ids([ids[key] for key in position]), codes
 
 
-def _array_of(ids: list) -> np.ndarray:
+def array_of_ids(ids: Collection) -> np.ndarray:
     """Return an array of a plain dtype if all ids have the type of one, else of objects."""
     types = {type(client) for client in ids}
     dtype = _PLAIN_DTYPES.get(*types) if len(types) == 1 else None
     if dtype is not None:
         with suppress(OverflowError):  # integers beyond 64 bits stay objects
-            return np.array(ids, dtype=dtype)
+            return np.array(list(ids), dtype=dtype)
     return np.fromiter(ids, dtype=object, count=len(ids))
 
 
@@ -243,6 +275,11 @@ def parse_priority(priority: Any) -> tuple[list, list]:
         raise ValueError(
             "priority must be a collection of client ids, or a mapping of them to weights; got "
             f"{priority!r}."
+        )
+    if isinstance(priority, Iterator):
+        raise ValueError(
+            f"priority is a {type(priority).__name__}, which can be read only once, and each fit "
+            "reads it: pass a list of its ids."
         )
     clients = [native(client) for client in priority]
     weights = list(priority.values()) if isinstance(priority, Mapping) else [1.0] * len(clients)

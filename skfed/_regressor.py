@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skfed._estimator import BaseFederated
 from skfed._problem import Regression
-from skfed.nets import predict
+from skfed.nets import predictions
 from skfed.server._validation import rows_to_score
 from skfed.utils._checks import naming
 
@@ -240,7 +240,7 @@ feature_names_in_
             Predictions, in the shape of the targets of fit.
         """
         X = self._check_X(X)
-        predicted = predict(self.net_, X).astype(float)  # as scikit-learn's regressors do
+        predicted = predictions(self.net_, X).astype(float)  # as scikit-learn's regressors do
         predicted = predicted.reshape(len(X), -1)
         return self._problem.in_units(predicted).reshape(len(X), *self._target_shape)
 

@@ -207,10 +207,21 @@ def test_bad_weights_are_refused(blobs, make, match):
         fit(blobs, sample_weight=make(blobs[1]))
 
 
-def test_a_client_whose_weights_are_all_0_is_named(blobs):
-    weights = np.where(blobs[2] == "c", 0.0, 1.0)
-    with pytest.raises(ValueError, match="zero in all rows of client 'c'.*leave its rows out"):
-        fit(blobs, sample_weight=weights)
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_a_client_whose_weights_are_all_0_takes_no_part(blobs, engine):
+    """The fit is that of the other clients' rows, with the weights that are left."""
+    X, y, clients = blobs
+    rng = np.random.default_rng(0)
+    weights = np.where(clients == "c", 0.0, rng.uniform(1, 2, len(y)))
+    params = {"engine": engine, "priority": ["a", "c"], "n_rounds": 3, "random_state": 0}
+    model = FederatedClassifier(**params).fit(X, y, clients=clients, sample_weight=weights)
+    assert model.clients_.tolist() == ["a", "b", "d", "e", "f"]
+    own, params["priority"] = clients != "c", ["a"]
+    alone = FederatedClassifier(**params)
+    alone.fit(X[own], y[own], clients=clients[own], sample_weight=weights[own])
+    np.testing.assert_array_equal(model.predict_proba(X), alone.predict_proba(X))
+    with pytest.raises(ValueError, match="zero in all rows of the priority clients"):
+        FederatedClassifier(priority=["c"]).fit(X, y, clients=clients, sample_weight=weights)
 
 
 class OwnLoss(NeuralNetClassifier):

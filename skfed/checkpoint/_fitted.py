@@ -4,21 +4,38 @@ A state has the class's name and the fitted attributes, not the parameters: it i
 estimator with the parameters of the fitted one, which makes all objects that the state needs.
 """
 
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import sklearn
 from sklearn.base import BaseEstimator, clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.isotonic import IsotonicRegression
+from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skfed.preprocessing import PooledTransformer
 from skfed.utils import _files
+from skfed.utils._sklearn import (
+    CalibratedClassifier,
+    SigmoidCalibration,
+    TemperatureScaling,
+    set_curve_scorer,
+)
 
 # Attributes that begin so are configuration, or of scikit-learn's callbacks.
-_NOT_FITTED = "_metadata_request", "_skl_", "_callback_", "_parent_callback_"
+_NOT_FITTED = "_metadata_request", "_skl_", "_callback_", "_parent_callback_", "_curve_scorer"
+_CALIBRATORS = {
+    "sigmoid": SigmoidCalibration,
+    "isotonic": partial(IsotonicRegression, out_of_bounds="clip"),
+    "temperature": TemperatureScaling,
+}
 _NAMES = {Pipeline: "steps", FeatureUnion: "transformer_list"}
 
 State = dict[str, Any] | str | None  # a string or None stands for itself, as in a ColumnTransformer
@@ -105,6 +122,8 @@ def _attributes_of(estimator: BaseEstimator) -> dict[str, Any]:
         for name, value in vars(estimator).items()
         if name not in parameters and not name.startswith(_NOT_FITTED)
     }
+    if isinstance(estimator, IsotonicRegression):
+        attributes.pop("f_")  # made of the others, as when it is unpickled
     for name, value in attributes.items():
         attributes[name] = value = _plain(estimator, name, value)
         try:
@@ -125,6 +144,8 @@ def _plain(estimator: BaseEstimator, name: str, value: Any) -> Any:
         return [(part_name, state_of(part), columns) for part_name, part, columns in value]
     if isinstance(estimator, ColumnTransformer) and name == "_remainder":
         return value[0], None, value[2]
+    if isinstance(estimator, CalibratedClassifierCV) and name == "calibrated_classifiers_":
+        return [[state_of(one.estimator), list(map(state_of, one.calibrators))] for one in value]
     return value if _prototype(estimator, name) is None else state_of(value)
 
 
@@ -134,6 +155,8 @@ def _prototype(estimator: BaseEstimator, name: str) -> BaseEstimator | None:
         return MissingIndicator(missing_values=estimator.missing_values, error_on_new=False)
     if isinstance(estimator, PooledTransformer) and name == "transformer_":
         return clone(estimator.transformer)
+    if isinstance(estimator, FixedThresholdClassifier | TunedThresholdClassifierCV):
+        return clone(estimator.estimator) if name == "estimator_" else None
     return None
 
 
@@ -144,6 +167,10 @@ def _restore_attributes(estimator: BaseEstimator, fitted: dict[str, Any]) -> Non
         if name in parameters or hasattr(type(estimator), name) or name.startswith(_NOT_FITTED):
             raise ValueError(f"{type(estimator).__name__} has no fitted attribute {name!r}.")
         setattr(estimator, name, _unplain(estimator, name, fitted))
+    if isinstance(estimator, TunedThresholdClassifierCV):
+        set_curve_scorer(estimator)
+    if isinstance(estimator, IsotonicRegression):
+        estimator.__setstate__(vars(estimator) | {"_sklearn_version": sklearn.__version__})
 
 
 def _unplain(estimator: BaseEstimator, name: str, fitted: dict[str, Any]) -> Any:
@@ -155,8 +182,24 @@ def _unplain(estimator: BaseEstimator, name: str, fitted: dict[str, Any]) -> Any
         return [_restored_part(estimator, *part) for part in value]
     if isinstance(estimator, ColumnTransformer) and name == "_remainder":
         return value[0], estimator.remainder, value[2]
+    if isinstance(estimator, CalibratedClassifierCV) and name == "calibrated_classifiers_":
+        return [_calibrated(estimator, fitted["classes_"], *parts) for parts in value]
+    if isinstance(estimator, SigmoidCalibration):
+        return np.float64(value)  # with a float results would have the dtype of the scores
     prototype = _prototype(estimator, name)
     return value if prototype is None else restore(prototype, value)
+
+
+def _calibrated(
+    estimator: CalibratedClassifierCV, classes: np.ndarray, state: Any, calibrators: Any
+) -> CalibratedClassifier:
+    """Return one of the calibrated classifiers of an estimator."""
+    return CalibratedClassifier(
+        restore(clone(estimator.estimator), state),
+        [restore(_CALIBRATORS[estimator.method](), one) for one in calibrators],
+        classes=classes,
+        method=estimator.method,
+    )
 
 
 def _restored_part(columns: ColumnTransformer, name: str, state: Any, selected: Any) -> tuple:

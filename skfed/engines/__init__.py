@@ -1,7 +1,7 @@
 """How clients are trained and polled."""
 
 from skfed.engines._choose import make_engine
-from skfed.engines._data import row_weights
+from skfed.engines._data import clients_with_weight, row_weights
 from skfed.engines._loop import LoopEngine, evaluate
 from skfed.engines._replies import Engine, Evaluation, Evaluator, Late, ReplyTimes, Report, Updates
 from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
@@ -22,6 +22,7 @@ __all__ = [
     "StackedEngine",
     "TrainRequest",
     "Updates",
+    "clients_with_weight",
     "enumerate_copies",
     "evaluate",
     "make_engine",

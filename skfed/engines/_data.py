@@ -172,37 +172,63 @@ class Dataset:
             out.copy_(self.take(rows, memory).reshape(out.shape))
 
 
+def clients_with_weight(sample_weight, X: np.ndarray, federation: Federation) -> Federation:
+    """Return the federation of the clients that have a row with weight: the others have no loss.
+
+    Raises
+    ------
+    ValueError
+        If there is not one a row, one is negative or not finite, or no priority client has any.
+    """
+    weights = _checked_weights(sample_weight, X, "sample_weight")
+    left_out = _largest_weights(weights, federation) == 0
+    if not left_out.any():
+        return federation
+    if not (federation.priority & ~left_out).any():
+        raise ValueError("sample_weight is zero in all rows of the priority clients.")
+    return federation.without(left_out)
+
+
 def row_weights(
     sample_weight, X: np.ndarray, federation: Federation, name: str = "sample_weight"
 ) -> np.ndarray:
     """Check the weights of rows; return them as fractions of their client's largest.
 
-    A batch is of one client, so that its loss does not depend on their scale.
+    A batch is of one client, so that its loss does not depend on their scale. Those of rows of no
+    client are 0.
 
     Raises
     ------
     ValueError
         If there is not one a row, one is negative or not finite, or all of a client's are 0.
     """
-    with naming(name):
-        weights = check_sample_weight(
-            sample_weight,
-            X,
-            dtype=np.float64,
-            ensure_non_negative=True,
-            allow_all_zero_weights=True,
-        )
-    grouped = weights[federation.order]
-    largest = np.maximum.reduceat(grouped, federation.offsets[:-1])
+    weights = _checked_weights(sample_weight, X, name)
+    largest = _largest_weights(weights, federation)
     if not largest.all():
         (client,) = federation.names(np.flatnonzero(largest == 0)[:1])
         raise ValueError(
             f"{name} is zero in all rows of client {client!r}, so it has no loss: leave its "
             "rows out of fit, or give one of them a weight."
         )
-    scaled = np.empty_like(weights)
-    scaled[federation.order] = grouped / np.repeat(largest, federation.sizes)
+    scaled = np.zeros_like(weights)
+    scaled[federation.order] = weights[federation.order] / np.repeat(largest, federation.sizes)
     return scaled
+
+
+def _checked_weights(sample_weight, X: np.ndarray, name: str) -> np.ndarray:
+    with naming(name):
+        return check_sample_weight(
+            sample_weight,
+            X,
+            dtype=np.float64,
+            ensure_non_negative=True,
+            allow_all_zero_weights=True,
+        )
+
+
+def _largest_weights(weights: np.ndarray, federation: Federation) -> np.ndarray:
+    """Return the largest weight of a row of each client."""
+    return np.maximum.reduceat(weights[federation.order], federation.offsets[:-1])
 
 
 def check_gives_row_losses(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> None:

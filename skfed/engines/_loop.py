@@ -38,6 +38,7 @@ from skfed.nets import (
     add_to_gradients,
     evaluate_net,
     evaluated_channels_last,
+    final_outputs,
     get_state,
     group_of_parameters,
     moved,
@@ -282,7 +283,7 @@ def evaluate(
     rng: np.random.Generator,
     n_rows: int | None = None,
 ) -> tuple[float, np.ndarray]:
-    """Return the mean loss and the outputs of a net as it stands; ``rng`` is for its layers.
+    """Return the loss and the final outputs of a net as it stands; ``rng`` is for its layers.
 
     Batches have ``n_rows``; see ``Evaluator.validation_rows``.
     """
@@ -293,7 +294,7 @@ def evaluate(
         evaluated_channels_last(net, X),
     ):
         loss, outputs = evaluate_net(net, X, y, n_rows=n_rows)
-        return loss, outputs.cpu().numpy()
+        return loss, final_outputs(net, outputs.cpu(), X)
 
 
 def _train_step(net: NeuralNet, batch: tuple[torch.Tensor, torch.Tensor]) -> float:

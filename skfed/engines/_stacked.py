@@ -53,6 +53,8 @@ class Plan:
         Whether the criterion is the plain mean of cross-entropies.
     evaluation_batch : int
         Rows of a batch of evaluation; -1 means all.
+    predicts_largest : bool
+        Whether the largest output is predicted, of a classifier.
     weighing : Module or None
         The criterion, if its mean has weights by class.
     model_bytes, state_bytes, row_bytes : int
@@ -65,6 +67,7 @@ class Plan:
     plain_sgd: bool
     rowwise: bool
     evaluation_batch: int
+    predicts_largest: bool
     weighing: nn.Module | None
     model_bytes: int
     state_bytes: int
@@ -122,7 +125,8 @@ class StackedEngine:
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
         metric = POLL_METRICS[request.metric]
-        if metric.batch_sums is None:
+        by_outputs = self.plan.predicts_largest or not metric.by_prediction
+        if metric.batch_sums is None or not by_outputs:
             return evaluate_one_by_one(self.net_pool, self.data, self.draws, self.workers, request)
         t, clients = request.round, request.clients
         if not len(clients):

@@ -67,7 +67,9 @@ def client_app(
       Pipeline suppresses. For medians and quantiles it sends counts of any size;
     - the mean, the variance and the largest distance from the mean of each column, if it has
       priority and the net has a layer :class:`~skfed.modules.Standardize`, as the default net has.
-      It refuses this and the next two if this ``estimator`` has ``update_privacy``;
+      It refuses this and the next three if this ``estimator`` has ``update_privacy``;
+    - its share of each class, if it has priority, and this ``estimator`` is a classifier with such
+      a net. It refuses if this ``estimator`` has ``loss_privacy``;
     - the mean and variance of its targets, if it has priority, and this ``estimator`` is a
       regressor with the default net or ``standardize_targets``;
     - the largest norm of its scaled rows, and the largest eigenvalue of their second moment, if it
@@ -202,7 +204,10 @@ class _Client:
         local = self._set_up(content, context)
         names = list(content["request"].get("of", []))
         if not set(names) <= set(local.needed):
-            raise Refusal("its estimator does not standardise them, or it has update_privacy.")
+            raise Refusal(
+                "its estimator does not standardise them, or has update_privacy, or, of classes, "
+                "loss_privacy."
+            )
         return to_moments(local.moments(names))
 
     def norms(self, content: RecordDict, context: Context) -> RecordDict:

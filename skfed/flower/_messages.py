@@ -12,8 +12,9 @@ message type              contents of the request, and of the reply
 ``query.skfed_moments``   ``of`` what, "columns", "targets" and "classes".
                           ``moments-columns``: mean, variance and largest distance from the
                           mean of each; ``moments-targets``: mean and variance;
-                          ``moments-classes``: the share of each. Before the first round, if
-                          the net standardises X, or of a regressor with the default net or
+                          ``moments-classes``: the share of each. Before the first round:
+                          columns, and classes of a classifier, if the net standardises X;
+                          targets of a regressor with the default net or
                           ``standardize_targets``
 ``query.skfed_norms``     ``scaling``: mean and scale of each column. ``norms``: the largest
                           norm of a scaled row, and the largest eigenvalue. Before the first

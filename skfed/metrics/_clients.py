@@ -14,7 +14,8 @@ from skorch.callbacks import LRScheduler
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from skfed._estimator import BaseFederated
-from skfed._federation import find_ids, make_federation, rows_of
+from skfed._federation import find_ids, make_federation
+from skfed._problem import Classification
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.metrics._scorers import (
     check_targets,
@@ -22,13 +23,16 @@ from skfed.metrics._scorers import (
     measure_of,
     measured,
     predict_rows,
+    priority_rows_of,
     transform_for_step,
 )
+from skfed.nets import NotProbabilities, check_probabilities
 from skfed.schedules import BaseSchedule
 from skfed.selection import RandomSelector
 from skfed.utils._checks import check_columns, naming, validated
 from skfed.utils._ids import client_index
 from skfed.utils._sklearn import safe_indexing
+from skfed.utils._warnings import warn
 
 # The parameters of local training; the others are the federation's.
 _LOCAL_PARAMS = (
@@ -43,8 +47,9 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
 
     Parameters
     ----------
-    model : FederatedClassifier, FederatedRegressor, or a Pipeline or a search that ends in one
-        A fitted model.
+    model : FederatedClassifier, FederatedRegressor, or a meta-estimator of one
+        A fitted model: also a Pipeline, a search, a threshold, calibration, bagging or voting. Its
+        own predictions are scored.
     X : array-like of shape (n_samples, n_features, ...)
         Samples, held out ones for an honest score.
     y : array-like of shape (n_samples,) or (n_samples, n_targets)
@@ -56,9 +61,9 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     -------
     DataFrame of shape (n_clients, 4)
         ``n_samples``, ``priority`` (False for clients that the model has not seen) and, of a
-        classifier, ``loss`` (the mean cross-entropy of the predicted probabilities) and
-        ``accuracy``; of a regressor, ``loss`` (the mean squared error) and ``r2``: NaN for a client
-        of fewer than two rows, or whose targets are all equal.
+        classifier, ``loss`` (the mean cross-entropy of the predicted probabilities, NaN without
+        any) and ``accuracy``; of a regressor, ``loss`` (the mean squared error) and ``r2``: NaN for
+        a client of fewer than two rows, or whose targets are all equal.
 
     Raises
     ------
@@ -68,14 +73,21 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
         If ``clients`` or y does not fit X, or y has labels that the model does not know.
     """
     step = federated_step(model)
-    losses, true, predicted = _row_results(model, step, X, y, clients)
+    true, predicted = check_targets(step, y), predict_rows(model, X, clients)
+    if len(true) != len(predicted):
+        raise ValueError(
+            f"y has {len(true)} entries, but X has {len(predicted)} rows: pass one label or target "
+            "a row."
+        )
+    losses = _row_losses(model, X, clients, true, predicted)
     federation = make_federation(clients, len(predicted))
     measure = measure_of(step)
     rows = [federation.rows(k) for k in range(len(federation))]
+    firsts = federation.order[federation.offsets[:-1]]
     return pd.DataFrame(
         {
             "n_samples": federation.sizes,
-            "priority": rows_of(federation.ids, len(federation), step.clients_, step.priority_),
+            "priority": priority_rows_of(model, clients, len(predicted))[firsts],
             "loss": [losses[own].mean() for own in rows],
             measure: [measured(true[own], predicted[own], measure) for own in rows],
         },
@@ -83,25 +95,23 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     )
 
 
-def _row_results(
-    model: Any, step: BaseFederated, X: Any, y: Any, clients: Any
-) -> tuple[np.ndarray, ...]:
-    """Return each row's loss, target and prediction; labels as positions in ``classes_``."""
-    targets = check_targets(step, y)
-    method = "predict_proba" if is_classifier(step) else "predict"
-    output = predict_rows(model, X, clients, method)
-    if len(targets) != len(output):
-        raise ValueError(
-            f"y has {len(targets)} entries, but X has {len(output)} rows: pass one label or target "
-            "a row."
-        )
-    if not is_classifier(step):
-        return ((output - targets) ** 2).reshape(len(output), -1).mean(axis=1), targets, output
+def _row_losses(
+    model: Any, X: Any, clients: Any, true: np.ndarray, predicted: np.ndarray
+) -> np.ndarray:
+    """Return each row's loss; NaN where a classifier has no probabilities."""
+    if not is_classifier(model):
+        return ((predicted - true) ** 2).reshape(len(true), -1).mean(axis=1)
     with naming("y"):
-        encoded = step._problem.encode(targets)
-    likelihoods = output[np.arange(len(encoded)), encoded]
-    losses = -np.log(likelihoods.clip(min=np.finfo(output.dtype).tiny))
-    return losses, encoded, output.argmax(axis=1)
+        encoded = Classification(model.classes_).encode(true)
+    if not hasattr(model, "predict_proba"):
+        return np.full(len(true), np.nan)
+    try:
+        found = check_probabilities(predict_rows(model, X, clients, "predict_proba"))
+    except NotProbabilities as error:
+        warn(f"loss is NaN: {error}")
+        return np.full(len(true), np.nan)
+    likelihoods = found[np.arange(len(encoded)), encoded]
+    return -np.log(likelihoods.clip(min=np.finfo(found.dtype).tiny))
 
 
 @validated(scores=[pd.DataFrame])

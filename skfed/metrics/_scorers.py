@@ -1,6 +1,7 @@
 """Scorers by client; public in :mod:`skfed.metrics`."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from skfed.pipeline import transform_by_clients
 from skfed.utils._checks import labels_of, naming, numbers
 from skfed.utils._routing import takes_clients_in
 from skfed.utils._sklearn import safe_indexing
+
+_OVER_CLIENTS = "mean_client", "worst_client"
 
 Score = Callable[["ClientScorer", Any, BaseFederated, Any, Any, Any], float]
 
@@ -76,6 +79,19 @@ class ClientScorer:
             )
         return self._score(self, estimator, step, X, y, clients)
 
+    # What TunedThresholdClassifierCV reads of a scorer, to call it for each threshold.
+    _sign = 1
+    _kwargs: dict[str, Any] = {}
+
+    @property
+    def _score_func(self) -> Callable[..., float]:
+        if self.measure != "accuracy" or self.group not in _OVER_CLIENTS:
+            raise TypeError(
+                f"{self.name} needs the fitted model, but TunedThresholdClassifierCV passes labels "
+                "alone: use mean_client_accuracy or worst_client_accuracy there."
+            )
+        return partial(_client_accuracy, self)
+
     def get_metadata_routing(self) -> MetadataRequest:
         """Return the request for ``clients``, for scikit-learn's metadata routing."""
         request = MetadataRequest(owner=self)
@@ -90,10 +106,20 @@ class ClientScorer:
 
 
 def federated_step(model: Any) -> BaseFederated:
-    """Return the fitted federated estimator in a Pipeline, a search, or nested ones."""
+    """Return the fitted federated estimator in a Pipeline, a search, or another meta-estimator.
+
+    Where there are several, as in a CalibratedClassifierCV, it is the first.
+    """
     *_, step = _nested(model)
     check_is_fitted(step)
     return step
+
+
+def priority_rows_of(model: Any, clients: Any, n_samples: int) -> np.ndarray:
+    """Return a mask of rows, those of clients with priority in any federated step of a model."""
+    steps = [path[-1] for path in _paths(model)]
+    masks = [rows_of(clients, n_samples, one.clients_, one.priority_) for one in steps]
+    return np.logical_or.reduce(masks)
 
 
 def transform_for_step(model: Any, X: Any, clients: Any) -> Any:
@@ -106,29 +132,46 @@ def transform_for_step(model: Any, X: Any, clients: Any) -> Any:
 
 def predict_rows(model: Any, X: Any, clients: Any, method: str = "predict") -> np.ndarray:
     """Predict, with clients where a Pipeline's transformers take them."""
-    before = [one[:-1] for one in _nested(model) if len(getattr(one, "steps", ())) > 1]
-    if any(takes_clients_in("transform", steps) for steps in before):
-        return getattr(federated_step(model), method)(transform_for_step(model, X, clients))
+    if hasattr(model, "best_estimator_"):
+        return predict_rows(model.best_estimator_, X, clients, method)
+    if len(getattr(model, "steps", ())) > 1 and takes_clients_in("transform", model[:-1]):
+        X = transform_by_clients(model[:-1], X, clients)
+        return predict_rows(model.steps[-1][1], X, clients, method)
     return getattr(model, method)(X)
 
 
-def _nested(model: Any) -> Iterator[Any]:
-    """Yield a model and the estimators nested in it, down to the federated step."""
-    step = model
-    yield step
-    while not isinstance(step, BaseFederated):
-        if hasattr(step, "steps"):
-            step = step.steps[-1][1]
-        elif hasattr(step, "best_estimator_"):
-            step = step.best_estimator_
-        elif hasattr(step, "estimator_"):
-            step = step.estimator_
-        else:
-            raise TypeError(
-                f"{model!r} has no federated step: pass a fitted FederatedClassifier or "
-                "FederatedRegressor, or a fitted Pipeline or search that ends in one."
-            )
-        yield step
+def _nested(model: Any) -> list[Any]:
+    """Return a model and the estimators nested in it, down to the first federated step."""
+    path = next(_paths(model), None)
+    if path is None:
+        raise TypeError(
+            f"{model!r} has no federated step: pass a fitted FederatedClassifier or "
+            "FederatedRegressor, or a fitted Pipeline, search or other meta-estimator of one."
+        )
+    return path
+
+
+def _paths(model: Any) -> Iterator[list[Any]]:
+    """Yield the estimators from a model down to each federated step in it."""
+    if isinstance(model, BaseFederated):
+        yield [model]
+        return
+    for one in _inner(model):
+        yield from ([model, *path] for path in _paths(one))
+
+
+def _inner(model: Any) -> Iterator[Any]:
+    """Yield the fitted estimators directly in a meta-estimator."""
+    if hasattr(model, "steps"):
+        yield model.steps[-1][1]
+    elif hasattr(model, "best_estimator_"):
+        yield model.best_estimator_
+    elif hasattr(model, "estimators_"):  # beside which estimator_ is not fitted
+        yield from model.estimators_
+    elif hasattr(model, "estimator_"):
+        yield model.estimator_
+    for calibrated in getattr(model, "calibrated_classifiers_", ()):
+        yield calibrated.estimator
 
 
 def measure_of(step: BaseFederated) -> str:
@@ -154,13 +197,13 @@ def check_targets(step: BaseFederated, y: Any) -> np.ndarray:
 
 
 def _rows_of_group(
-    scorer: ClientScorer, step: BaseFederated, X: Any, y: Any, clients: Any
+    scorer: ClientScorer, model: Any, step: BaseFederated, X: Any, y: Any, clients: Any
 ) -> tuple[Any, np.ndarray, Any]:
     """Return the rows, targets and ids of the clients with or without priority."""
     y = check_targets(step, y)
     with naming("X", "y"):
         check_consistent_length(X, y)
-    mask = rows_of(clients, len(y), step.clients_, step.priority_)
+    mask = priority_rows_of(model, clients, len(y))
     priority = scorer.group == "priority"
     rows = np.flatnonzero(mask if priority else ~mask)
     if not len(rows):
@@ -175,7 +218,7 @@ def _rows_of_group(
 
 
 def _score_rows(scorer, model, step, X, y, clients):
-    X, y, clients = _rows_of_group(scorer, step, X, y, clients)
+    X, y, clients = _rows_of_group(scorer, model, step, X, y, clients)
     score = measured(y, predict_rows(model, X, clients), scorer.measure)
     return float(_defined(scorer, [score])[0])
 
@@ -184,6 +227,24 @@ def _score_clients(scorer, model, step, X, y, clients):
     y, predicted = check_targets(step, y), predict_rows(model, X, clients)
     with naming("X", "y"):
         check_consistent_length(predicted, y)
+    return _over_clients(scorer, y, predicted, clients)
+
+
+def _client_accuracy(
+    scorer: ClientScorer, y: np.ndarray, predicted: np.ndarray, clients: Any = None
+) -> float:
+    """Return the score of labels."""
+    if clients is None:
+        raise ValueError(
+            f"{scorer.name} needs the client of each row: call "
+            "sklearn.set_config(enable_metadata_routing=True) and pass clients= to fit."
+        )
+    return _over_clients(scorer, labels_of(y, "y"), predicted, clients)
+
+
+def _over_clients(
+    scorer: ClientScorer, y: np.ndarray, predicted: np.ndarray, clients: Any
+) -> float:
     federation = make_federation(clients, len(y))
     rows = [federation.rows(k) for k in range(len(federation))]
     scores = _defined(scorer, [measured(y[own], predicted[own], scorer.measure) for own in rows])
@@ -202,10 +263,11 @@ def _defined(scorer: ClientScorer, scores: list[float]) -> np.ndarray:
 
 
 def _neg_log_loss(scorer, model, step, X, y, clients):
-    X, y, clients = _rows_of_group(scorer, step, X, y, clients)
-    probabilities = predict_rows(model, X, clients, "predict_proba")
+    X, y, clients = _rows_of_group(scorer, model, step, X, y, clients)
+    probabilities = predict_rows(model, X, clients, "predict_proba").astype(float)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)  # which float32 has rounded
     with naming("y"):
-        return -float(log_loss(y, probabilities, labels=step.classes_))
+        return -float(log_loss(y, probabilities, labels=model.classes_))
 
 
 _PRIORITY = "over the rows of the priority clients"

@@ -6,6 +6,7 @@ from skfed.nets._criteria import (
     averages_rows,
     batch_weight,
     clear_idle,
+    is_cross_entropy,
     weighs_rows,
     without_idle_steps,
 )
@@ -25,7 +26,16 @@ from skfed.nets._inputs import (
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
 from skfed.nets._own_code import HOOKS, STEP_METHODS, has_hooks, has_plain_steps, overridden
 from skfed.nets._pool import NetPool
-from skfed.nets._predict import is_cross_entropy, output_of, predict, predict_log
+from skfed.nets._predict import (
+    NotProbabilities,
+    check_probabilities,
+    final_outputs,
+    output_of,
+    predict_log,
+    predictions,
+    predicts_largest,
+    probabilities,
+)
 from skfed.nets._state import (
     LINEAR_ATTRIBUTES,
     State,
@@ -51,6 +61,7 @@ __all__ = [
     "STEP_METHODS",
     "NetPool",
     "NetSpec",
+    "NotProbabilities",
     "Samples",
     "State",
     "StepMeans",
@@ -63,9 +74,11 @@ __all__ = [
     "bytes_of",
     "cast",
     "cast_samples",
+    "check_probabilities",
     "clear_idle",
     "evaluate_net",
     "evaluated_channels_last",
+    "final_outputs",
     "float_dtype",
     "get_state",
     "group_of_parameters",
@@ -82,8 +95,10 @@ __all__ = [
     "overridden",
     "parameter_names",
     "pool_before_relu",
-    "predict",
     "predict_log",
+    "predictions",
+    "predicts_largest",
+    "probabilities",
     "set_shift",
     "set_state",
     "shift_of",

@@ -9,7 +9,7 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.nets._own_code import overridden
+from skfed.nets._own_code import STEP_METHODS, overridden
 
 #: Whose mean is over rows alike, whatever their targets.
 _ROW_MEANS = (
@@ -72,7 +72,7 @@ class StepMeans:
         totals = torch.ones_like(losses)
         if self.is_sum:
             rows = torch.full(losses.shape, y.shape[2]) if sizes is None else sizes.cpu()
-            totals = rows / self.n_rows[:n_clients]
+            totals = rows.double() / self.n_rows[:n_clients]
         elif not self.alike:
             totals = batch_weights(self.criterion, y, 2, sizes).cpu()
             losses = torch.where(totals > 0, losses * totals, 0.0)
@@ -90,6 +90,14 @@ def averages_rows(net: NeuralNet) -> bool:
     Of criteria that are not torch's, and of nets with a get_loss of their own, it is not.
     """
     return _has_torch_loss(net) and net.criterion_.reduction in ("mean", "batchmean")
+
+
+def is_cross_entropy(net: NeuralNet) -> bool:
+    """Tell whether a net's loss is the mean of -log p of the labels, all rows alike."""
+    is_plain = averages_rows(net) and not overridden(net, STEP_METHODS)
+    criterion = net.criterion_ if is_plain else None
+    smoothing = getattr(criterion, "label_smoothing", 0.0)
+    return type(criterion) in _BY_CLASS and not weighs_rows(criterion) and smoothing == 0.0
 
 
 def _has_torch_loss(net: NeuralNet) -> bool:

@@ -1,7 +1,6 @@
 """Outputs and predictions of nets."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,9 @@ from skfed.utils._seeding import torch_seeded
 
 _PREDICT_ROWS = 4096
 _BATCH_OF_ROWWISE = 512
+_ROUNDING = 1e-3  # by which the sum of probabilities may differ from 1, in half precision too
+#: Methods of skorch that make predictions of outputs.
+_PREDICTIONS = "predict", "predict_proba", "_get_predict_nonlinearity"
 #: Modules that map each row by itself when they are evaluated.
 _ROWWISE = {
     MLP, LinearRegression, SoftmaxRegression, Standardize, nn.Dropout, nn.ELU, nn.Flatten, nn.GELU,
@@ -36,6 +38,63 @@ def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
             f"estimator cannot take rows of X of shape {X.shape[1:]} and dtype {X.dtype}: {error}"
         ) from error
     return output[0] if isinstance(output, tuple) else output
+
+
+class NotProbabilities(ValueError):
+    """The outputs of a classifier's net are no probabilities."""
+
+
+def predictions(net: NeuralNet, X: Samples) -> np.ndarray:
+    """Return what a net predicts: positions of classes, or values of targets."""
+    if overridden(net, ["predict"]):
+        return _in_chunks(net, X, net.predict)
+    found = predict(net, X)
+    return found.argmax(1) if isinstance(net, NeuralNetClassifier) else found
+
+
+def final_outputs(net: NeuralNet, outputs: torch.Tensor, X: Samples) -> np.ndarray:
+    """Return a regressor's predictions; of a classifier a row's largest value is the prediction.
+
+    ``outputs`` are the module's for X.
+    """
+    if overridden(net, ["predict"]):
+        found = predictions(net, X)
+        is_classifier = isinstance(net, NeuralNetClassifier)
+        return np.eye(outputs.shape[1])[found] if is_classifier else found
+    if overridden(net, _PREDICTIONS):
+        return predict(net, X)
+    return to_numpy(outputs if predicts_largest(net) else net._get_predict_nonlinearity()(outputs))
+
+
+def predicts_largest(net: NeuralNet) -> bool:
+    """Tell whether a classifier's net predicts the class of the largest output."""
+    as_usual = not overridden(net, _PREDICTIONS) and net.predict_nonlinearity in ("auto", None)
+    # With these two skorch makes columns of the outputs.
+    is_binary = isinstance(getattr(net, "criterion_", None), nn.BCELoss | nn.BCEWithLogitsLoss)
+    return as_usual and not is_binary
+
+
+def probabilities(net: NeuralNet, X: Samples) -> np.ndarray:
+    """Return a classifier's predict_proba.
+
+    Raise NotProbabilities where its rows are none, unless the net says what makes them.
+    """
+    found = predict(net, X)
+    is_own = net.predict_nonlinearity != "auto" or overridden(net, _PREDICTIONS)
+    return found if is_own or _predicts_softmax(net) else check_probabilities(found)
+
+
+def check_probabilities(found: np.ndarray) -> np.ndarray:
+    """Check that rows are probabilities, or NaN as of a net that has diverged."""
+    wrong = (found < 0).any(axis=1) | (np.abs(found.sum(axis=1, dtype=float) - 1) > _ROUNDING)
+    if wrong.any():
+        raise NotProbabilities(
+            "the net's predict_proba returns rows that are no probabilities, such as "
+            f"{np.round(found[wrong.argmax()], 3).tolist()}, as skorch does not know what its "
+            "criterion makes of outputs: pass predict_nonlinearity to the net, for logits "
+            "functools.partial(torch.softmax, dim=-1). predict needs none."
+        )
+    return found
 
 
 def predict(net: NeuralNet, X: Samples) -> np.ndarray:
@@ -57,7 +116,7 @@ def predict_log(net: NeuralNet, X: Samples) -> np.ndarray:
     """Return the logarithms of predict_proba, computed from logits if it is their softmax."""
     if not _predicts_softmax(net):
         with np.errstate(divide="ignore"):  # log(0) is -inf
-            return np.log(predict(net, X))
+            return np.log(probabilities(net, X))
     return _in_chunks(net, X, lambda X: torch.cat(_outputs(net, X)).log_softmax(-1).numpy())
 
 
@@ -113,13 +172,6 @@ def _iterates_as_skorch(net: NeuralNet) -> bool:
         and net.iterator_valid is DataLoader
         and net.get_params_for("iterator_valid").keys() <= {"batch_size"}
     )
-
-
-def is_cross_entropy(criterion: Any) -> bool:
-    """Tell whether a criterion is the mean of -log p of the labels, all classes alike."""
-    is_known = type(criterion) in (nn.CrossEntropyLoss, nn.NLLLoss)
-    is_plain = is_known and criterion.weight is None and criterion.reduction == "mean"
-    return is_plain and getattr(criterion, "label_smoothing", 0.0) == 0.0
 
 
 def _predicts_softmax(net: NeuralNet) -> bool:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from skorch import NeuralNet, NeuralNetClassifier
+from skorch import NeuralNet
 from torch import nn
 
-from skfed.nets import batch_weight, evaluate_net, weighed, weighted_mean
+from skfed.nets import batch_weight, evaluate_net, final_outputs, weighed, weighted_mean
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class PollMetric:
     # For a mean over rows: returns the sum of the rows' values, by weight, of each batch. The
     # stacked engine evaluates clients one by one where there is none.
     batch_sums: Callable[[Batches], np.ndarray] | None = None
+    by_prediction: bool = False  # ``batch_sums`` are for a net that predicts the largest output
     # Whether the rows of a client have the weights that the criterion gives their classes.
     by_criterion: bool = False
     not_for_regressors: str = ""  # for a metric of classifiers: what a regressor is to do instead
@@ -49,7 +50,8 @@ def loss(net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | N
 def error(net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | None) -> float:
     """Return 1 - accuracy."""
     _, output = evaluate_net(net, X, y, weights)
-    wrong = _wrong(net, output, torch.from_numpy(y).to(output.device))
+    predicted = final_outputs(net, output.cpu(), X).argmax(1)
+    wrong = torch.from_numpy(predicted != y).to(torch.double)
     return float(wrong.mean() if weights is None else weighted_mean(wrong, weights))
 
 
@@ -75,8 +77,8 @@ def loss_sums(batches: Batches) -> np.ndarray:
 
 
 def error_sums(batches: Batches) -> np.ndarray:
-    """Return the number of errors in each batch."""
-    wrong = _wrong(batches.net, batches.output, batches.y).cpu().numpy()
+    """Return the number of errors in each batch; the largest output is predicted."""
+    wrong = (batches.output.argmax(1) != batches.y).to(torch.double).cpu().numpy()
     if batches.weights is not None:
         wrong *= batches.weights.cpu().numpy()
     return np.add.reduceat(wrong, batches.starts)
@@ -93,18 +95,12 @@ def is_rowwise(criterion: nn.Module) -> bool:
     )
 
 
-def _wrong(net: NeuralNet, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return 1 where a classifier is wrong, else 0; NaN for a regressor."""
-    if isinstance(net, NeuralNetClassifier):
-        return (output.argmax(1) != y).to(torch.double)
-    return torch.full((len(y),), torch.nan, dtype=torch.double)
-
-
 POLL_METRICS = {
     "loss": PollMetric(loss, loss_sums, by_criterion=True),
     "error": PollMetric(
         error,
         error_sums,
+        by_prediction=True,
         not_for_regressors=(
             "selector polls the error, 1 - accuracy, which a regressor does not have: let it match "
             "losses (FedAlignSelector(match='loss'))."

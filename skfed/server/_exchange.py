@@ -178,6 +178,11 @@ class ModelHolders:
     def __init__(self, n_clients: int):
         self._holds = np.zeros(n_clients, dtype=bool)
 
+    @classmethod
+    def like(cls, other: "ModelHolders") -> "ModelHolders":
+        """Return the holders of another model, among the same clients."""
+        return cls(len(other._holds))
+
     def send(self, clients: np.ndarray) -> np.ndarray:
         """Return how many models are sent to each of ``clients``, which hold it from then on."""
         sent = self.lacking(clients)

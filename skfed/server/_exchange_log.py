@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from skfed._federation import Federation, array_of_ids
 from skfed.server._exchange import Exchange, Outcome
 
 OUTCOMES = {
@@ -30,11 +31,11 @@ Packed = dict[str, Any]
 
 
 def pack_exchanges(
-    exchanges: Iterable[Exchange], model_bytes: int, ids: np.ndarray, elapsed: float
+    exchanges: Iterable[Exchange], model_bytes: int, federation: Federation, elapsed: float
 ) -> tuple[Packed, ...]:
     """Return those exchanges of a round whose seconds are known, for its row.
 
-    ``ids`` are the clients' by index, ``elapsed`` the seconds before the round.
+    ``elapsed`` are the seconds before the round.
     """
     packed, start = [], elapsed
     for exchange in exchanges:
@@ -48,7 +49,7 @@ def pack_exchanges(
                 "kind": exchange.kind,
                 "start": start,
                 "duration": exchange.duration,
-                "client": _pack_ids(ids[exchange.clients]),
+                "client": _pack_ids(federation, exchange.clients),
                 **{name: _pack(v) for name, v in zip(_OF_CLIENTS, values, strict=True)},
             }
         )
@@ -56,9 +57,9 @@ def pack_exchanges(
     return tuple(packed)
 
 
-def pack_losses(ids: np.ndarray, losses: np.ndarray) -> Packed:
+def pack_losses(federation: Federation, clients: np.ndarray, losses: np.ndarray) -> Packed:
     """Return the training losses that clients reported in a round, for its row."""
-    return {"client": _pack_ids(ids), "loss": _pack(losses)}
+    return {"client": _pack_ids(federation, clients), "loss": _pack(losses)}
 
 
 def reported_losses(row: Mapping[str, Any]) -> dict[Any, float]:
@@ -101,16 +102,19 @@ def _unpack(packed: tuple[str, bytes]) -> np.ndarray:
     return values.astype(np.int64) if values.dtype.kind in "iu" else values
 
 
-def _pack_ids(ids: np.ndarray) -> tuple:
-    """Return a dtype and bytes, or ids of mixed types alone."""
-    return (None, tuple(ids)) if ids.dtype == object else (ids.dtype.str, ids.tobytes())
+def _pack_ids(federation: Federation, clients: np.ndarray) -> tuple:
+    """Return a dtype and bytes of integers, or other ids alone: the same objects in each round."""
+    ids = federation.ids
+    if ids.dtype.kind in "iu":
+        return ids.dtype.str, ids[clients].tobytes()
+    return None, federation.names(clients)
 
 
 def _unpack_ids(packed: tuple) -> np.ndarray:
     dtype, data = packed
     if dtype is not None:
         return np.frombuffer(data, dtype)
-    return np.fromiter(data, dtype=object, count=len(data))
+    return array_of_ids(data)
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:

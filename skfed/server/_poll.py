@@ -22,6 +22,7 @@ from skfed.server._exchange import (
     in_one_line,
     poll_exchange,
 )
+from skfed.server._state import Best
 from skfed.utils._seeding import Purpose
 
 logger = logging.getLogger(__name__)
@@ -121,19 +122,18 @@ class Poll:
         self.exchanges.append(exchange)
         return exchange.answers.copy()
 
-    def objective_of(self, state: State, view: Round, clients: np.ndarray) -> float:
-        """Poll clients for the loss of another model; return its objective, NaN if it is not known.
+    def of_another(self, state: State, clients: np.ndarray) -> np.ndarray:
+        """Poll clients for the loss of another model than w_t.
 
         A client holds one model, so that w_t is sent to these again.
         """
-        other = replace(self, state=state, holders=ModelHolders(len(view.sizes)), exchanges=[])
-        other(clients, "loss", None, None)
-        loss = objective(view, other.exchanges)
+        other = replace(self, state=state, holders=ModelHolders.like(self.holders), exchanges=[])
+        losses = other(clients, "loss", None, None)
         for exchange in other.exchanges:
-            exchange.metric = None  # it is not that of w_t
+            exchange.metric = None  # it tells nothing of w_t
         self.exchanges += other.exchanges
         self.holders.forget(clients)
-        return loss
+        return losses
 
     def _evaluate(self, request: EvaluateRequest, exchange: Exchange, asked: np.ndarray) -> None:
         """Record the replies of the clients at some positions of an exchange."""
@@ -170,3 +170,40 @@ def objective(view: Round, exchanges: Iterable[Exchange]) -> float:
         return float("nan")
     weights = (view.priority_weights * view.sizes)[reached]
     return float(np.average(losses[reached], weights=weights))
+
+
+def poll_in_doubt(
+    poll: Poll, view: Round, clients: np.ndarray, best: Best | None
+) -> tuple[float, Best | None]:
+    """Poll clients, without a selector, for the loss of w_t, and of the best model so far.
+
+    Return that of w_t, NaN if none is told, and the better of the two models. The best one is not
+    polled for if its loss is known exactly. Who does not answer may train all the same, and a
+    failure does not end the fit.
+    """
+    asked = replace(poll, failures=replace(poll.failures, fatal=False), exchanges=[])
+    of_best = None
+    if best is not None and not best.is_exact:
+        of_best = asked.of_another(best.state, clients)
+    losses = asked(clients, "loss", None, None)
+    poll.exchanges += asked.exchanges
+    known = np.isfinite(losses) & (True if of_best is None else np.isfinite(of_best))
+    if not known.any():
+        return float("nan"), best
+    weights = (view.priority_weights * view.sizes)[clients[known]]
+    loss = float(np.average(losses[known], weights=weights))
+    if best is not None and of_best is not None:
+        exact = float(np.average(of_best[known], weights=weights))
+        pair = (
+            Best(exact, best.round, best.state, "objective"),
+            Best(loss, poll.round, poll.state, "objective"),
+        )
+        best = min(pair, key=lambda one: one.loss)
+    return loss, best
+
+
+def spread(clients: np.ndarray, most: int) -> np.ndarray:
+    """Return at most so many of some clients, spread evenly over them."""
+    if len(clients) <= most:
+        return clients
+    return clients[np.linspace(0, len(clients) - 1, most).astype(int)]

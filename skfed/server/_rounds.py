@@ -19,7 +19,8 @@ from skfed.nets import State, bytes_of, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
-from skfed.server._divergence import in_doubt, warn_at_end
+from skfed.server._divergence import warn_at_end
+from skfed.server._doubt import in_doubt, n_tested
 from skfed.server._exchange import (
     TOO_LATE,
     Exchange,
@@ -31,7 +32,7 @@ from skfed.server._exchange import (
 )
 from skfed.server._exchange_log import pack_exchanges, pack_losses
 from skfed.server._last_round import LastRound
-from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective
+from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective, poll_in_doubt, spread
 from skfed.server._records import ClientRecords
 from skfed.server._requests import make_train_request, noise_stream
 from skfed.server._state import TRAINING_LOSS, Best, ServerState
@@ -94,6 +95,7 @@ class Rounds:
         self.clock = Clock.of(config, server, federation, engine.measures_time)
         self.records = ClientRecords(server, federation, timed=self.clock.is_timed)
         self._first = server.begun
+        self._tested = float("nan")  # the loss that was polled in doubt in the last round
         self._first_failure: tuple[int, Exception] | None = None  # of a client, in any round
         self._overflows: dict[int, Exception] = {}  # by round whose new model was not finite
         timed = (row["elapsed"] for row in reversed(server.rows) if "elapsed" in row)
@@ -111,12 +113,10 @@ class Rounds:
         return self.server.round + 1 == self.until == self.config.n_rounds
 
     def _is_in_doubt(self) -> bool:
-        """Tell whether the loss may be above that of a guess."""
+        """Tell whether clients are asked for losses before the fit ends."""
         is_told = self.config.loss_privacy is None
         return is_told and in_doubt(
-            *(self.server, self.federation, self.records.reported),
-            n_passes=self._n_passes,
-            n_rounds=self.until - self._first,
+            self.server, self.federation, self.records.reported, self._n_passes
         )
 
     @cached_property
@@ -185,7 +185,7 @@ class Rounds:
         rounds = range(self._first, self.until)
         has_changed = warn_at_end(
             *(self.server, self.federation, self.config, rounds, self._overflows),
-            reported=self.records.reported,
+            tested=self._tested,
             n_passes=self._n_passes,
         )
         if has_changed and self.checkpoint is not None:
@@ -199,9 +199,13 @@ class Rounds:
         poll = self._poll(state)
         view = self._view(poll)
         chosen = config.selector.select(view)
-        if self._is_last and np.isnan(chosen.objective) and self._is_in_doubt():
-            self._poll_in_doubt(poll, view)
         lost = [*failed_clients(poll.exchanges), *late_clients(poll.exchanges)]
+        if self._is_last and np.isnan(chosen.objective) and self._is_in_doubt():
+            clients = np.flatnonzero(view.priority & view.available)
+            n_clients = n_tested(server.rows[self._first :], chosen.clients)
+            self._tested, server.best = poll_in_doubt(
+                poll, view, spread(clients, n_clients), server.best
+            )
         if lost:
             chosen = chosen.keep(~np.isin(chosen.clients, lost))
         scheduled, selected = config.selector.scheduled(view), perf_counter()
@@ -213,18 +217,6 @@ class Rounds:
         updates = RoundUpdates(request, poll.failures, poll.privatizer)
         exchanges = [*self._first_exchanges(), *poll.exchanges, training]
         return PendingRound(view, chosen, request, updates, exchanges, scheduled, started, selected)
-
-    def _poll_in_doubt(self, poll: Poll, view: Round) -> None:
-        """Poll priority clients for the loss, and for that of the best model where it is not known.
-
-        Trainings tell too little of it, as each client improves its own model.
-        """
-        clients, best = np.flatnonzero(view.priority & view.available), self.server.best
-        if best is not None and not best.is_exact:
-            loss = poll.objective_of(best.state, view, clients)
-            if np.isfinite(loss):
-                self.server.best = Best(loss, best.round, best.state, "objective")
-        view.poll(clients)
 
     def _poll(self, state: State) -> Poll:
         """Return what sends the polls of the round."""
@@ -339,7 +331,7 @@ class Rounds:
         if self.validation is not None:
             n_rows = self.engine.validation_rows
             scores = self.validation.after_round(server.net, server.round, n_rows)
-        n_bytes, ids = bytes_of(pending.request.state), self.federation.ids
+        n_bytes = bytes_of(pending.request.state)
         known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,
@@ -359,12 +351,14 @@ class Rounds:
                 "round_seconds": perf_counter() - pending.started,
             },
         )
-        if exchanges := pack_exchanges(pending.exchanges, n_bytes, ids, self._elapsed):
+        if exchanges := pack_exchanges(pending.exchanges, n_bytes, self.federation, self._elapsed):
             row["exchanges"] = exchanges  # no column of the history: see skfed.metrics
         row["begins"] = bool(server.first_exchanges)  # likewise: its scalars are not of polls alone
         # No column either: for the warning about losses that grow.
         finite = updates.finite
-        row["losses"] = pack_losses(ids[requested.clients[finite]], updates.losses[finite])
+        row["losses"] = pack_losses(
+            self.federation, requested.clients[finite], updates.losses[finite]
+        )
         self._note_best(row, pending.request.state)
         server.rows.append(row)
         self._elapsed = row.get("elapsed", self._elapsed)

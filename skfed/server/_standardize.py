@@ -41,7 +41,7 @@ from skfed.server._statistics import StatisticsSource, rows_a_step
 from skfed.utils._warnings import warn
 
 _LARGE = 100.0  # values of X for which its columns should be scaled
-_LEAST_ENTROPY = 0.01
+_LEAST_ENTROPY = 0.01  # of classes of which nearly all rows have one: no net learns as much
 _MOST_MOVED = 3.0  # deviations of logits by which those of the mean row may move
 
 
@@ -105,10 +105,10 @@ def start_fit(
             _set_targets(server, pools["targets"], wanted)
         if "classes" in pools:
             loss = _entropy(pools["classes"].mean)
-            # Of one class alone no net ever learns as much.
             server.guess = Guess(loss, "the class shares") if loss > _LEAST_ENTROPY else guess
-        if "columns" in pools:
-            is_same = server.guess == before and pools["columns"].equals(columns_before)
+        if pools.keys() & {"columns", "classes"}:
+            same_columns = "columns" not in pools or pools["columns"].equals(columns_before)
+            is_same = server.guess == before and same_columns
         if not is_same:
             charge()
     rate_before, server.rate = server.rate, None if wanted.rate is None else server.own_rate

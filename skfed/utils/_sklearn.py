@@ -2,7 +2,11 @@
 
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.calibration import _CalibratedClassifier as CalibratedClassifier
+from sklearn.calibration import _SigmoidCalibration as SigmoidCalibration
+from sklearn.calibration import _TemperatureScaling as TemperatureScaling
 from sklearn.decomposition._pca import _infer_dimension as infer_dimension
+from sklearn.model_selection import TunedThresholdClassifierCV
 from sklearn.pipeline import Pipeline, _name_estimators
 from sklearn.preprocessing._data import _handle_zeros_in_scale as handle_zeros_in_scale
 from sklearn.preprocessing._data import _is_constant_feature as is_constant_feature
@@ -15,9 +19,12 @@ from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 from sklearn.utils.validation import validate_data
 
 __all__ = [
+    "CalibratedClassifier",
     "Interval",
     "OpenPipeline",
+    "SigmoidCalibration",
     "StrOptions",
+    "TemperatureScaling",
     "check_sample_weight",
     "check_unknown",
     "encoder_columns",
@@ -28,10 +35,16 @@ __all__ = [
     "is_constant_feature",
     "name_steps",
     "safe_indexing",
+    "set_curve_scorer",
     "validate_params",
     "visual_block",
 ]
 name_steps = _name_estimators
+
+
+def set_curve_scorer(estimator: TunedThresholdClassifierCV) -> None:
+    """Set what a fitted estimator predicts with, made of its parameters."""
+    estimator._curve_scorer = estimator._get_curve_scorer()
 
 
 class OpenPipeline(Pipeline):

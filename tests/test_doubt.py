@@ -1,4 +1,4 @@
-"""Classifiers whose loss ends above that of the class shares, or of an earlier model."""
+"""Fits whose loss ends above that of the class shares, or of an earlier model."""
 
 import warnings
 
@@ -8,10 +8,13 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 from skorch import NeuralNetClassifier
+from skorch.callbacks import EarlyStopping
 from torch import nn
 
-from skfed import FedAlignSelector, FederatedClassifier, RandomSelector
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.aggregation import Scaffold
+from skfed.availability import BaseAvailability
+from skfed.devices import ConstantDevices
 from skfed.modules import Standardize
 
 
@@ -45,10 +48,17 @@ def test_the_guess_is_the_class_shares_of_the_priority_clients(engine):
     # Each of two clients sends a number for each of two classes, with three for each column.
     asked = model.history_["scalars_up"][0] - model.history_["n_polled"][0]
     assert asked == 2 * (3 * 4 + 2)
-    # Weights of classes make them 1 : 1 here.
+    # Weights of classes weigh the rows of each client in its shares.
     weighted = FederatedClassifier(class_weight="balanced", n_rounds=1, random_state=0)
     weighted.fit(X, y, clients=clients)
-    assert weighted._server.guess.loss < entropy(0.5, 0.5)
+    by_class = len(y) / (2 * np.bincount(y))
+    shares = [
+        np.average(y[own], weights=by_class[y[own]]) for own in (clients == k for k in range(6))
+    ]
+    assert weighted._server.guess.loss == pytest.approx(
+        entropy(np.mean(shares), 1 - np.mean(shares))
+    )
+    assert weighted.history_["scalars_up"][0] == 6 * (3 * 4 + 2 + 2)  # with the counts
 
 
 def test_weights_of_rows_weigh_the_shares():
@@ -69,7 +79,7 @@ def test_rare_positives_that_end_near_equal_probabilities_warn():
     """The loss falls from .693 to .67, slowly; the shares of the classes have .199."""
     X, y, clients = rare()
     model = FederatedClassifier(lr_schedule=3e-4, n_rounds=12, random_state=0)
-    match = r"training loss at 0\.6.*above that of .* class shares, 0\.1985.* still falls: train"
+    match = r"objective at 0\.6.*above that of .* class shares, 0\.1985.* still falls: train"
     with pytest.warns(ConvergenceWarning, match=match):
         model.fit(X, y, clients=clients)
     fit_without_warning(model.set_params(lr_schedule=None), X, y, clients)
@@ -135,3 +145,105 @@ def test_short_fits_that_still_fall_do_not_warn():
     X, y, clients = rare()
     model = FederatedClassifier(lr_schedule=3e-4, n_rounds=5, random_state=0)
     fit_without_warning(model, X, y, clients)
+
+
+class NobodyAtFirst(BaseAvailability):
+    """In the first round no client can be reached."""
+
+    def _reachable(self, federation, round, rng, fixed_rng):
+        return np.full(len(federation), round > 0)
+
+
+def growing(n_clients=6, n_rows=600):
+    """A regression that a net of one's own diverges on at a rate of .13."""
+    rng = np.random.default_rng(0)
+    X, clients = 3 * rng.normal(size=(n_rows, 5)), np.arange(n_rows) % n_clients
+    torch.manual_seed(0)
+    return X, X @ np.ones(5) / 3 + rng.normal(size=n_rows), clients
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        ({"n_rounds": 5, "lr_schedule": 0.16}, "of round 0"),  # few rounds
+        ({"priority": [0, 1, 2], "selector": FedAlignSelector(), "n_rounds": 12}, "objective"),
+        ({"selector": RandomSelector(2), "n_rounds": 12}, "polled|objective"),
+        ({"availability": NobodyAtFirst(), "n_rounds": 11}, "objective"),
+    ],
+)
+def test_other_fits_that_diverge_warn(params, kept):
+    X, y, clients = growing()
+    params = {"lr_schedule": 0.13, "local_steps": 1, "random_state": 0} | params
+    model = FederatedRegressor(nn.Linear(5, 1), **params)
+    with pytest.warns(ConvergenceWarning, match=f"{kept}.* is kept"):
+        model.fit(X, y, clients=clients)
+    assert np.mean((model.predict(X) - y) ** 2) < 50
+
+
+@pytest.mark.parametrize(("n_clients", "n_cohort", "share"), [(100, 5, 0.05), (60, 3, 0.08)])
+def test_old_losses_of_other_clients_do_not_tell(n_clients, n_cohort, share):
+    """Most last losses are of early rounds, near that of equal probabilities."""
+    rng = np.random.default_rng(0)
+    n_rows = n_clients * 30
+    y = (rng.random(n_rows) < share).astype(int)
+    X = rng.normal(size=(n_rows, 10)) + y[:, None]
+    params = {"selector": RandomSelector(n_cohort), "n_rounds": 20, "random_state": 0}
+    model = FederatedClassifier(**params)
+    fit_without_warning(model, X, y, np.arange(n_rows) % n_clients)
+    assert log_loss(y, model.predict_proba(X)) < entropy(share, 1 - share)
+
+
+def pretrained_case(**params):
+    X, y, clients = ten_classes()
+    module = trained(8, 10, X, y, clients)
+    settings = {"lr_schedule": 12.0, "local_steps": 1, "n_rounds": 12, "random_state": 0}
+    return FederatedClassifier(module, **settings | params), X, y, clients
+
+
+def test_who_is_late_in_the_poll_in_doubt_trains_all_the_same():
+    """A poll reads all rows, and takes longer than a step here."""
+    devices = ConstantDevices(100, 1e9, 1e9)
+    model, X, y, clients = pretrained_case(devices=devices, deadline=0.2, n_rounds=11)
+    model.estimator = NeuralNetClassifier(
+        model.estimator, criterion=nn.CrossEntropyLoss, batch_size=5, lr=12.0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y, clients=clients)
+    last = model.history_.iloc[-1]
+    assert (last["n_polled"], last["n_trained"]) == (20, 10)
+    assert np.isnan(last["objective"])
+
+
+def test_a_failure_of_the_poll_in_doubt_does_not_end_the_fit():
+    class FailsInEvaluation(nn.Linear):
+        def forward(self, X):
+            if not self.training and len(X) > 50:
+                raise ValueError("too many rows")
+            return super().forward(X)
+
+    X, y, clients = growing()
+    model = FederatedRegressor(
+        FailsInEvaluation(5, 1),
+        lr_schedule=0.115,
+        local_steps=1,
+        n_rounds=12,
+        on_client_error="raise",
+        engine="loop",
+        random_state=0,
+    )
+    with pytest.warns(ConvergenceWarning, match="the training loss"):
+        model.fit(X, y, clients=clients)
+    assert model.n_rounds_ == 12
+    assert model.history_["n_aggregated"].iloc[-1] == 6
+
+
+def test_a_callback_that_stops_a_diverging_fit_does_not_hide_it():
+    model, X, y, clients = pretrained_case(n_rounds=30)
+    stopping = EarlyStopping(monitor="train_loss", patience=8, sink=lambda text: None)
+    model.estimator = NeuralNetClassifier(
+        model.estimator, criterion=nn.CrossEntropyLoss, lr=12.0, callbacks=[stopping]
+    )
+    with pytest.warns(ConvergenceWarning, match="above that of round 0.* is kept"):
+        model.fit(X, y, clients=clients)
+    assert log_loss(y, model.predict_proba(X)) < 0.67
