@@ -22,6 +22,7 @@ def mock_round(
     available: np.ndarray | None = None,
     reported: np.ndarray | None = None,
     seconds: np.ndarray | None = None,
+    expected_seconds: np.ndarray | None = None,
     index: int = 0,
     n_rounds: int = 10,
     rng: np.random.Generator | None = None,
@@ -29,7 +30,7 @@ def mock_round(
     """Return a round whose clients answer each poll with ``losses``; NaN is no answer.
 
     By default each client has one sample and priority, is available, and has neither reported a
-    loss nor been timed.
+    loss nor been timed; there are no devices that tell ``expected_seconds``.
     """
     losses = np.asarray(losses, float)
     n_clients = len(losses)
@@ -57,6 +58,9 @@ def mock_round(
         seconds=np.full(n_clients, np.nan) if seconds is None else np.asarray(seconds, float),
         ends=np.cumsum(sizes),
         ask=ask,
+        expect=None
+        if expected_seconds is None
+        else np.asarray(expected_seconds, float).__getitem__,
     )
     object.__setattr__(view, "polls", polls)
     return view

@@ -1,0 +1,128 @@
+"""The mock rounds in which selectors are checked."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sklearn.base import clone
+
+from skfed.selection import BaseSelector
+from skfed.selection._mock_round import MockRound, mock_round
+
+N_CLIENTS = 12
+SEED = 7  # of the generators of all rounds
+
+# Clients of different sizes, losses and seconds. With a third of them with priority, some free
+# clients' losses are near those of the priority clients, some far. The losses reported last are
+# ordered otherwise than those of now.
+SIZES = np.array([5, 40, 10, 25, 15, 30, 20, 35, 8, 12, 28, 18])
+LOSSES = np.array([1.103, 1.71, 1.389, 1.297, 1.004, 1.93, 1.57, 1.178, 2.11, 1.461, 2.02, 1.833])
+REPORTED = np.array([1.62, 1.21, 2.07, 1.35, 1.88, 1.13, 1.76, 2.2, 1.05, 1.94, 1.48, 1.28])
+SECONDS = np.array([3.1, 0.9, 12.0, 5.2, 1.4, 20.0, 2.2, 7.5, 0.6, 4.3, 9.1, 16.0])
+
+# Of six clients each, and repeated, so that each client has an equal, six further.
+THIRD = (1, 0, 0, 1, 0, 0)
+PARTLY = (1, 0, 0.5, 1, 0, 0.5)
+EACH = (1, 1, 1, 1, 1, 1)
+NONE = (0, 0, 0, 0, 0, 0)
+LATER_HALF = (0, 0, 0, 1, 1, 1)
+NOT_TWO = (1, 0, 1, 1, 0, 1)
+FIFTH, SIXTH = (0, 0, 0, 0, 1, 0), (0, 0, 0, 0, 0, 1)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a selector meets in a round, apart from its clients' sizes, losses and seconds.
+
+    ``new`` clients have not reported yet, the training of ``failed`` ones has failed, and the
+    seconds of ``timed`` ones are known. With ``devices``, the round tells expected seconds.
+    """
+
+    index: int
+    n_rounds: int
+    priority: tuple[float, ...] = THIRD
+    new: tuple[int, ...] = NONE
+    failed: tuple[int, ...] = NONE
+    timed: tuple[int, ...] = NONE
+    available: tuple[int, ...] = EACH
+    devices: bool = False
+
+    def __str__(self):
+        known = {EACH: "all", NONE: "no"}.get(self.timed, "some")
+        return f"round {self.index} of {self.n_rounds} with {known} seconds known"
+
+    def of_clients(self, name: str) -> np.ndarray:
+        """Return a field for all clients."""
+        values = np.tile(getattr(self, name), N_CLIENTS // 6)
+        return values.astype(float if name == "priority" else bool)
+
+    def groups(self) -> list[np.ndarray]:
+        """Return the groups of available clients that differ in no field."""
+        fields = ("priority", "new", "failed", "timed", "available")
+        kinds = list(zip(*(self.of_clients(name).tolist() for name in fields), strict=True))
+        return [
+            np.array([k for k in range(N_CLIENTS) if kinds[k] == kind])
+            for kind in sorted(set(kinds))
+            if kind[-1]
+        ]
+
+
+SETTINGS = [
+    Setting(0, 10, new=EACH),
+    Setting(5, 10),
+    Setting(1, 10, new=FIFTH, failed=SIXTH),
+    Setting(3, 10, new=FIFTH, failed=SIXTH, timed=LATER_HALF, devices=True),
+    Setting(4, 10, timed=EACH, available=NOT_TWO),
+    Setting(5, 10, EACH, timed=EACH, devices=True),
+    Setting(6, 10, PARTLY, available=NOT_TWO),
+    Setting(8, 10),
+    Setting(9, 10, EACH, timed=LATER_HALF),
+    Setting(10, 10),  # a fit that goes on after its last round
+    Setting(0, 1, EACH, new=EACH, devices=True),
+    Setting(40, 100, EACH),
+    Setting(99, 100, PARTLY, timed=EACH, devices=True),
+    Setting(500, 100, new=FIFTH, failed=SIXTH, timed=LATER_HALF),
+]
+
+
+def settings_for(selector: BaseSelector) -> list[Setting]:
+    """Return the settings, all of them with devices if the selector cannot do without."""
+    try:
+        for setting in SETTINGS:
+            clone(selector).select(make_round(replace(setting, devices=False)))
+    except ValueError as error:
+        if str(error).startswith("expected_seconds needs devices"):
+            return [replace(setting, devices=True) for setting in SETTINGS]
+    return SETTINGS
+
+
+def make_round(
+    setting: Setting,
+    seed: int = 0,
+    *,
+    losses: np.ndarray = LOSSES,
+    sizes: np.ndarray = SIZES,
+    reported: np.ndarray = REPORTED,
+    seconds: np.ndarray = SECONDS,
+    available: np.ndarray | None = None,
+    order: np.ndarray | None = None,
+) -> MockRound:
+    """Return a mock round of the clients above; ``order`` renumbers them.
+
+    A loss that is reported as NaN is that of a client whose training failed, in any setting.
+    """
+    order = np.arange(N_CLIENTS) if order is None else order
+    available = setting.of_clients("available") if available is None else available
+    failed = setting.of_clients("failed") | np.isnan(reported)
+    known = np.where(setting.of_clients("new"), np.inf, reported)
+    return mock_round(
+        losses[order],
+        sizes=sizes[order],
+        priority_weights=setting.of_clients("priority")[order],
+        available=available[order],
+        reported=np.where(failed, np.nan, known)[order],
+        seconds=np.where(setting.of_clients("timed"), seconds, np.nan)[order],
+        expected_seconds=seconds[order] if setting.devices else None,
+        index=setting.index,
+        n_rounds=setting.n_rounds,
+        rng=np.random.default_rng((SEED, seed)),
+    )

@@ -1,0 +1,106 @@
+"""How often a selector chooses each client, and whether a difference is more than chance.
+
+``check_selector`` makes up to 10,000 comparisons. Each tolerance is a bound on the tail, by the
+variance of the draws themselves: at 6 standard errors, chance exceeds it once in 3e7 comparisons.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from skfed.selection import BaseSelector, Cohort
+from skfed.selection._mock_round import MockRound
+from skfed.utils._selector_answers import polled
+from skfed.utils._selector_rounds import N_CLIENTS, Setting, make_round
+
+N_DRAWS = 64  # in each setting
+SIGMAS = 6.0
+_ROUNDING = 1e-9
+
+
+def draw(
+    selector: BaseSelector,
+    settings: Sequence[Setting],
+    tally: Callable[[Cohort, MockRound], np.ndarray],
+    times: int = 1,
+    **view,
+) -> np.ndarray:
+    """Return what ``tally`` counts in each draw, as (settings, draws, ...).
+
+    There are ``times`` as many as usual. Draws of the same number have the same seed, so that views
+    are compared in pairs; those of different settings are independent.
+    """
+    tallies = []
+    n_draws = times * N_DRAWS
+    for i, setting in enumerate(settings):
+        for seed in range(i * n_draws, (i + 1) * n_draws):
+            round = make_round(setting, seed, **view)
+            tallies.append(tally(selector.select(round), round))
+    return np.reshape(tallies, (len(settings), n_draws, *tallies[0].shape))
+
+
+def counts(cohort: Cohort, round: MockRound) -> np.ndarray:
+    """Return how often each client is in a cohort."""
+    return np.bincount(cohort.clients, minlength=N_CLIENTS).astype(float)
+
+
+def polled_counts(cohort: Cohort, round: MockRound) -> np.ndarray:
+    """Return how often each client was polled."""
+    return np.bincount(np.array(polled(round), int), minlength=N_CLIENTS).astype(float)
+
+
+def counts_and_weights(cohort: Cohort, round: MockRound) -> np.ndarray:
+    """Return how often each client is in a cohort, and with which weight in all."""
+    weights = np.bincount(cohort.clients, cohort.weights, minlength=N_CLIENTS)
+    return np.stack([counts(cohort, round), weights])
+
+
+def assert_no_difference(
+    differences: np.ndarray, settings: Sequence[Setting], message: str, one_sided: bool = False
+) -> None:
+    """Assert that differences of paired draws have a mean of 0, or with ``one_sided`` of at most 0.
+
+    They are symmetric if there is none, so that their mean is within s root mean squares over
+    sqrt(n), but for a probability of 2 exp(-s²/2), whatever their distribution (Hoeffding).
+    """
+    for where, part in _parts(settings):
+        sample = _joined(differences[part])
+        mean = sample.mean(axis=0)
+        tolerance = SIGMAS * np.sqrt((sample**2).mean(axis=0) / len(sample)) + _ROUNDING
+        bad = (mean if one_sided else np.abs(mean)) > tolerance
+        assert not bad.any(), f"{message} ({where}: by {np.round(mean, 3).tolist()})"
+
+
+def assert_expected(
+    draws: np.ndarray,
+    expected: np.ndarray,
+    largest: np.ndarray,
+    settings: Sequence[Setting],
+    message: str,
+) -> None:
+    """Assert that draws have the expected mean, given the ``largest`` value of one.
+
+    ``expected`` and ``largest`` are by setting. A value that is 0 or the largest has the variance
+    expected * (largest - expected); it is used too, since a rare one may not have been drawn. The
+    bound is that of Bernstein.
+    """
+    for where, part in _parts(settings):
+        mean, aim, top = _joined(draws[part]).mean(axis=0), expected[part], largest[part]
+        squares = (_joined(draws[part] - aim[:, None]) ** 2).mean(axis=0)
+        variance = np.maximum(squares, (aim * (top - aim)).mean(axis=0))
+        n = len(_joined(draws[part]))
+        tolerance = SIGMAS * np.sqrt(variance / n) + SIGMAS**2 / 3 * top.max(axis=0) / n
+        bad = np.abs(mean - aim.mean(axis=0)) > tolerance + _ROUNDING
+        found, due = (np.round(rates, 3).tolist() for rates in (mean, aim.mean(axis=0)))
+        assert not bad.any(), f"{message} ({where}: {found} for {due})"
+
+
+def _parts(settings: Sequence[Setting]) -> list[tuple[str, slice]]:
+    """Return each setting alone, then all of them, with their names."""
+    alone = [(f"in {setting}", slice(i, i + 1)) for i, setting in enumerate(settings)]
+    return [*alone, ("over all rounds", slice(None))]
+
+
+def _joined(draws: np.ndarray) -> np.ndarray:
+    """Return the draws of some settings as one sample."""
+    return draws.reshape(-1, *draws.shape[2:])
