@@ -6,10 +6,30 @@ import numpy as np
 
 from skfed.selection import BaseSelector, Cohort
 from skfed.selection._mock_round import MockRound
-from skfed.utils._selector_rounds import LOSSES, REPORTED, Setting, make_round
+from skfed.utils._selector_rounds import N_CLIENTS, Setting, make_round, shuffled_losses
 
 _ANSWERS = (10.0, 0.01, np.nan)  # far above the other losses, far below, none
 _REPORTS = (10.0, 0.01)
+_N_POLLS = 6  # in each setting
+
+
+def influence(selector: BaseSelector, setting: Setting) -> tuple[set[int], bool]:
+    """Return who is chosen by a report in place of an answer, and whether no answer matters.
+
+    The latter only if there is a choice among those polled: a rule may train all of them.
+    """
+    by_answer: set[int] = set()
+    by_report: set[int] = set()
+    chooses = False
+    for seed in range(_N_POLLS):
+        poll = Poll(selector, setting, seed)
+        chooses |= poll.tells_apart()
+        for k in poll.polled - by_answer:
+            if poll.depends_on_answer(k):
+                by_answer.add(k)
+            elif poll.depends_on_report(k):
+                by_report.add(k)
+    return by_report - by_answer, chooses and not by_answer
 
 
 class Poll:
@@ -19,9 +39,8 @@ class Poll:
     """
 
     def __init__(self, selector: BaseSelector, setting: Setting, seed: int):
-        rng = np.random.default_rng(seed)
         self.selector, self.setting, self.seed = selector, setting, seed
-        self.losses = {"losses": rng.permutation(LOSSES), "reported": rng.permutation(REPORTED)}
+        self.losses = shuffled_losses(seed)
         self.cohort, self.polled = self._select(self.losses)
 
     def depends_on_answer(self, k: int) -> bool:
@@ -46,7 +65,7 @@ class Poll:
         self, name: str, k: int, values: Sequence[float]
     ) -> list[tuple[Cohort, set[int]]]:
         """Return the outcomes with each of some values for client k."""
-        at_k = np.arange(len(LOSSES)) == k
+        at_k = np.arange(N_CLIENTS) == k
         changed = [np.where(at_k, value, self.losses[name]) for value in values]
         return [self._select(self.losses | {name: losses}) for losses in changed]
 

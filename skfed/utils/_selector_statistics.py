@@ -5,6 +5,7 @@ variance of the draws themselves: at 6 standard errors, chance exceeds it once i
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from skfed.selection._mock_round import MockRound
 from skfed.utils._selector_answers import polled
 from skfed.utils._selector_rounds import N_CLIENTS, Setting, make_round
 
-N_DRAWS = 64  # in each setting
+N_DRAWS = 100  # in each setting
 SIGMAS = 6.0
 _ROUNDING = 1e-9
 
@@ -22,8 +23,8 @@ def draw(
     selector: BaseSelector,
     settings: Sequence[Setting],
     tally: Callable[[Cohort, MockRound], np.ndarray],
+    view: dict[str, Any],
     times: int = 1,
-    **view,
 ) -> np.ndarray:
     """Return what ``tally`` counts in each draw, as (settings, draws, ...).
 

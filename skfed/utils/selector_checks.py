@@ -8,7 +8,8 @@ or not, that have been timed or not, some of them unavailable, with and without 
 
 import pickle
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -17,14 +18,16 @@ import torch
 from sklearn.base import clone
 
 from skfed.selection import BaseSelector, Cohort
-from skfed.utils._selector_answers import Poll, polled, same
+from skfed.utils._selector_answers import influence, polled, same
 from skfed.utils._selector_rounds import (
     EACH,
     LOSSES,
     N_CLIENTS,
     SIZES,
+    Setting,
     make_round,
     settings_for,
+    shuffled_losses,
 )
 from skfed.utils._selector_statistics import (
     assert_expected,
@@ -88,64 +91,56 @@ def run_check(check: Check, selector: BaseSelector) -> None:
         raise AssertionError(f"{check.__name__}: {selector!r}: {error}") from error
 
 
-def check_only_the_rounds_generator_is_drawn_from(selector: BaseSelector) -> None:
-    """The global generators of numpy, Python and torch are not used."""
-    before = np.random.get_state(), random.getstate(), torch.get_rng_state()  # noqa: NPY002
-    settings = settings_for(selector)
-    try:
-        outcomes, moved = [], False
-        for seed in (1, 2, 2, 1):
-            np.random.seed(seed)  # noqa: NPY002
-            random.seed(seed)
-            torch.manual_seed(seed)
-            start = _global_states()
-            outcomes.append([selector.select(make_round(setting)) for setting in settings])
-            moved |= _global_states() != start
-    finally:
-        np.random.set_state(before[0])  # noqa: NPY002
-        random.setstate(before[1])
-        torch.set_rng_state(before[2])
-    assert not moved, "a global generator was drawn from: use round.rng"
-    one, other, other_again, again = outcomes
-    # Else the cohorts differ for another reason, which the checks below name.
-    repeats = _all_same(one, again) and _all_same(other, other_again)
-    assert _all_same(one, other) or not repeats, "the cohort depends on a global generator"
-
-
 def check_no_state_is_kept(selector: BaseSelector) -> None:
     """Selecting sets no attribute, and earlier rounds make no difference."""
     before = _attributes(selector)
-    for seed, setting in enumerate(settings_for(selector)):
-        selector.select(make_round(setting, seed))
-    after = _attributes(selector)
-    changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-    assert not changed, (
-        f"its attributes changed: {sorted(changed)}; a selector keeps nothing from round to round, "
-        "so that a fit can be repeated and resumed: take what is known of clients from the round"
-    )
-    _assert_earlier_rounds_do_not_matter(selector)
-
-
-def _assert_earlier_rounds_do_not_matter(selector: BaseSelector) -> None:
-    """Go through the same rounds again, as another fit would, and in other orders."""
     settings = settings_for(selector)
     n_rounds = 3 * len(settings)
     fit = [
         replace(settings[t % len(settings)], index=t, n_rounds=n_rounds) for t in range(n_rounds)
     ]
     rounds = [*fit, *settings]
-    straight = np.arange(len(rounds))
-    shuffled = np.random.default_rng(0).permutation(straight)
-    first: dict[int, Cohort] = {}
-    for order in (straight, straight, straight[::-1], shuffled, np.repeat(shuffled, 2)):
-        chooser = clone(selector)
-        for t in order.tolist():
-            cohort = chooser.select(make_round(rounds[t], seed=t))
-            assert same(first.setdefault(t, cohort), cohort), (
-                "the same round has another cohort after other rounds: state is kept outside the "
-                "attributes, as in a module's global, a closure or a cache, or draws are not "
-                f"from round.rng (in {rounds[t]})"
+    straight = list(range(len(rounds)))
+    cohorts = dict(zip(straight, _cohorts(selector, rounds, straight), strict=True))
+    after = _attributes(selector)
+    changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    assert not changed, (
+        f"its attributes changed: {sorted(changed)}; a selector keeps nothing from round to round, "
+        "so that a fit can be repeated and resumed: take what is known of clients from the round"
+    )
+    shuffled = np.random.default_rng(0).permutation(straight).tolist()
+    for order in (straight, straight[::-1], shuffled, [t for t in shuffled for _ in range(2)]):
+        for t, cohort in zip(order, _cohorts(clone(selector), rounds, order), strict=True):
+            assert same(cohorts[t], cohort), (
+                f"{rounds[t]} has another cohort after other rounds: state is kept outside the "
+                "attributes, as in a module's global, a closure or a cache, or draws are not from "
+                "round.rng"
             )
+
+
+def _cohorts(selector: BaseSelector, rounds: list[Setting], order: list[int]) -> list[Cohort]:
+    """Return the cohorts of some rounds, in that order, with the global generators the same."""
+    cohorts = []
+    with _global_generators_restored():
+        for t in order:
+            _seed_global_generators(0)
+            cohorts.append(selector.select(make_round(rounds[t], t, **shuffled_losses(t))))
+    return cohorts
+
+
+def check_only_the_rounds_generator_is_drawn_from(selector: BaseSelector) -> None:
+    """The global generators of numpy, Python and torch are not used."""
+    settings = settings_for(selector)
+    outcomes, moved = [], False
+    with _global_generators_restored():
+        for seed in (1, 2):
+            _seed_global_generators(seed)
+            start = _global_states()
+            outcomes.append([selector.select(make_round(setting)) for setting in settings])
+            moved |= _global_states() != start
+    for one, other in zip(*outcomes, strict=True):
+        assert same(one, other), "the cohort depends on a global generator"
+    assert not moved, "a global generator was drawn from: use round.rng"
 
 
 def check_same_seed_gives_same_cohort(selector: BaseSelector) -> None:
@@ -187,22 +182,14 @@ def check_answers_used_are_asked_for(selector: BaseSelector) -> None:
 
 def check_answers_asked_for_are_used(selector: BaseSelector) -> None:
     """Polled clients are chosen by what they answer, not by what they reported before."""
-    for setting in settings_for(selector):
-        by_answer, by_report, chooses = set(), set(), False
-        for seed in range(6):
-            poll = Poll(selector, setting, seed)
-            chooses |= poll.tells_apart()
-            for k in poll.polled - by_answer:
-                if poll.depends_on_answer(k):
-                    by_answer.add(k)
-                elif poll.depends_on_report(k):
-                    by_report.add(k)
-        stale = sorted(by_report - by_answer)
+    influences = [(setting, influence(selector, setting)) for setting in settings_for(selector)]
+    for setting, (stale, _) in influences:
         assert not stale, (
-            f"clients {stale} are polled, but chosen by the stale losses of round.reported, "
-            f"whatever they answer (in {setting})"
+            f"clients {sorted(stale)} are polled, but chosen by the stale losses of "
+            f"round.reported, whatever they answer (in {setting})"
         )
-        assert by_answer or not chooses, (
+    for setting, (_, unheard) in influences:
+        assert not unheard, (
             f"it chooses among the clients that it polls, whatever they answer (in {setting})"
         )
 
@@ -215,21 +202,23 @@ def check_answers_count_for_who_gave_them(selector: BaseSelector) -> None:
     _assert_renumbered(
         selector,
         swap,
+        {"sizes": np.ones(N_CLIENTS, int)},
         "clients swapped their losses, but not their frequencies",
-        sizes=np.ones(N_CLIENTS, int),
     )
 
 
 def check_order_of_clients_does_not_matter(selector: BaseSelector) -> None:
     """Renumbering the clients renumbers the cohort, or its frequencies if it is random."""
     order = np.random.default_rng(0).permutation(N_CLIENTS)
-    _assert_renumbered(selector, order, "renumbering the clients changes who is chosen")
+    _assert_renumbered(selector, order, {}, "renumbering the clients changes who is chosen")
 
 
-def _assert_renumbered(selector: BaseSelector, order: np.ndarray, message: str, **view) -> None:
+def _assert_renumbered(
+    selector: BaseSelector, order: np.ndarray, view: dict[str, np.ndarray], message: str
+) -> None:
     settings = settings_for(selector)
-    straight = draw(selector, settings, counts_and_weights, **view)
-    renumbered = draw(selector, settings, counts_and_weights, order=order, **view)
+    straight = draw(selector, settings, counts_and_weights, view)
+    renumbered = draw(selector, settings, counts_and_weights, view | {"order": order})
     differences = renumbered[..., np.argsort(order)] - straight
     assert_no_difference(differences, settings, message)
 
@@ -272,7 +261,9 @@ def check_a_single_available_client(selector: BaseSelector) -> None:
 def check_ties_are_broken_at_random(selector: BaseSelector) -> None:
     """Clients of equal losses, sizes, seconds and priority are chosen equally often."""
     settings = settings_for(selector)
-    rates = draw(selector, settings, counts_and_weights, sizes=np.ones(N_CLIENTS, int), **_EQUAL)
+    rates = draw(
+        selector, settings, counts_and_weights, _EQUAL | {"sizes": np.ones(N_CLIENTS, int)}
+    )
     for share in (0, 0.5):  # each is compared with the next of its group, and with one far away
         differences = np.zeros_like(rates)
         for rate, difference, setting in zip(rates, differences, settings, strict=True):
@@ -290,9 +281,9 @@ def check_failed_clients_are_not_preferred(selector: BaseSelector) -> None:
         cases = {f"a polled loss of {bad}": {"losses": _losses_with(k, bad)} for bad in _BAD}
         cases["a client whose training failed"] = {"reported": _losses_with(k, np.nan)}
         usual = {"losses": middle, "reported": middle}
-        before = draw(selector, settings[1::2], counts, **usual)
+        before = draw(selector, settings[1::2], counts, usual)
         for what, failed in cases.items():
-            more = draw(selector, settings[1::2], counts, **usual | failed) - before
+            more = draw(selector, settings[1::2], counts, usual | failed) - before
             message = f"{what} is preferred"
             assert_no_difference(more[..., k], settings[1::2], message, one_sided=True)
     all_failed = np.full(N_CLIENTS, np.nan)
@@ -306,7 +297,7 @@ def check_unbiased_weights_are_fractions_on_average(selector: BaseSelector) -> N
     settings = [s for s in settings if selector.select(make_round(s)).unbiased]
     if not settings:
         return
-    weights = draw(selector, settings, counts_and_weights, times=4)[:, :, 1]
+    weights = draw(selector, settings, counts_and_weights, {}, times=4)[:, :, 1]
     expected = np.tile(SIZES / SIZES.sum(), (len(settings), 1))
     # A client that was never drawn is taken to have no more weight, by its size, than the others.
     largest = weights.max(axis=1)
@@ -324,19 +315,19 @@ def check_marginals_are_as_stated(selector: BaseSelector) -> None:
     """With equal losses, polls and choices are as frequent as ``marginals`` states."""
     settings = [s for s in settings_for(selector) if s.index in (5, 10)]
     stated = [selector.marginals(make_round(s, losses=_EQUAL["losses"])) for s in settings]
-    views = {name: _EQUAL[name] for name in ("losses", "reported", "seconds")}
+    view = {name: _EQUAL[name] for name in ("losses", "reported", "seconds")}
     for name, tally in (("polled", polled_counts), ("chosen", counts)):
         if all(name in marginals for marginals in stated):
             expected = np.array([marginals[name] for marginals in stated])
-            draws = draw(selector, settings, tally, times=4, **views)
+            draws = draw(selector, settings, tally, view, times=4)
             message = f"clients are not {name} as often as stated"
             assert_expected(draws, expected, np.ceil(expected), settings, message)
 
 
-# A check assumes what those before it have checked, as that there is no state.
+# The checks after the first three assume that a selector keeps no state and is seeded.
 CHECKS: list[Check] = [
-    check_only_the_rounds_generator_is_drawn_from,
     check_no_state_is_kept,
+    check_only_the_rounds_generator_is_drawn_from,
     check_same_seed_gives_same_cohort,
     check_cohorts_are_valid,
     check_unavailable_clients_are_left_alone,
@@ -361,10 +352,6 @@ def _losses_with(k: int, loss: float) -> np.ndarray:
     return np.where(np.arange(N_CLIENTS) == k, loss, LOSSES)
 
 
-def _all_same(some: list[Cohort], others: list[Cohort]) -> bool:
-    return all(same(one, other) for one, other in zip(some, others, strict=True))
-
-
 def _attributes(selector: BaseSelector) -> dict[str, tuple[int, str]]:
     """Return the identity and text of each attribute of the selector and its classes."""
     classes = [cls for cls in reversed(type(selector).__mro__) if issubclass(cls, BaseSelector)]
@@ -372,6 +359,23 @@ def _attributes(selector: BaseSelector) -> dict[str, tuple[int, str]]:
     for owner in (*classes, selector):
         attributes |= vars(owner)
     return {name: (id(value), repr(value)) for name, value in attributes.items()}
+
+
+@contextmanager
+def _global_generators_restored() -> Iterator[None]:
+    before = np.random.get_state(), random.getstate(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before[0])  # noqa: NPY002
+        random.setstate(before[1])
+        torch.set_rng_state(before[2])
+
+
+def _seed_global_generators(seed: int) -> None:
+    np.random.seed(seed)  # noqa: NPY002
+    random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def _global_states() -> tuple:
