@@ -267,7 +267,8 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
         Parameters
         ----------
         round : Round
-            A round in which all clients are available and have equal losses, polled or reported.
+            A round in which all clients are available and have equal losses, polled or reported,
+            and equal seconds if they have been timed.
 
         Returns
         -------

@@ -1,15 +1,12 @@
 """Whether a cohort depends on what a client answers, and on what it reported before."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from skfed.selection import BaseSelector, Cohort
 from skfed.selection._mock_round import MockRound
 from skfed.utils._selector_rounds import N_CLIENTS, Setting, make_round, shuffled_losses
 
-_ANSWERS = (10.0, 0.01, np.nan)  # far above the other losses, far below, none
-_REPORTS = (10.0, 0.01)
+_EXTREMES = (10.0, 0.01)  # far above and below the other losses
 _N_POLLS = 6  # in each setting
 
 
@@ -22,7 +19,7 @@ def influence(selector: BaseSelector, setting: Setting) -> tuple[set[int], bool]
     by_report: set[int] = set()
     chooses = False
     for seed in range(_N_POLLS):
-        poll = Poll(selector, setting, seed)
+        poll = Poll(selector, setting, seed, shuffled_losses(seed))
         chooses |= poll.tells_apart()
         for k in poll.polled - by_answer:
             if poll.depends_on_answer(k):
@@ -33,26 +30,29 @@ def influence(selector: BaseSelector, setting: Setting) -> tuple[set[int], bool]
 
 
 class Poll:
-    """A round in which a selector polls, and the same round with other losses of one client.
+    """A round of given losses in which a selector polls; ``polled`` are the clients asked."""
 
-    The losses are drawn by ``seed``; ``polled`` are the clients asked, ``cohort`` the outcome.
-    """
-
-    def __init__(self, selector: BaseSelector, setting: Setting, seed: int):
-        self.selector, self.setting, self.seed = selector, setting, seed
-        self.losses = shuffled_losses(seed)
-        self.cohort, self.polled = self._select(self.losses)
+    def __init__(
+        self, selector: BaseSelector, setting: Setting, seed: int, losses: dict[str, np.ndarray]
+    ):
+        self.selector, self.setting, self.seed, self.losses = selector, setting, seed, losses
+        view = make_round(setting, seed, **losses)
+        self.cohort = selector.select(view)
+        self.polled = set(polled(view))
 
     def depends_on_answer(self, k: int) -> bool:
         """Return whether the cohort is another one if client k answers otherwise."""
-        outcomes = self._with_others("losses", k, _ANSWERS)
-        return any(not same(self.cohort, cohort) for cohort, _ in outcomes)
+        others = (self._with("losses", k, answer) for answer in _EXTREMES)
+        return any(not same(self.cohort, other.cohort) for other in others)
 
     def depends_on_report(self, k: int) -> bool:
-        """Return whether it is another one, of the same polls, if k has reported otherwise."""
-        outcomes = self._with_others("reported", k, _REPORTS)
+        """Return whether another report of k alone makes another cohort, whatever it answers."""
+        others = (self._with("reported", k, report) for report in _EXTREMES)
         return any(
-            polled == self.polled and not same(self.cohort, cohort) for cohort, polled in outcomes
+            other.polled == self.polled
+            and not same(self.cohort, other.cohort)
+            and not other.depends_on_answer(k)
+            for other in others
         )
 
     def tells_apart(self) -> bool:
@@ -61,17 +61,10 @@ class Poll:
         groups = [self.polled & set(group.tolist()) for group in self.setting.groups()]
         return any(group & chosen and group - chosen for group in groups)
 
-    def _with_others(
-        self, name: str, k: int, values: Sequence[float]
-    ) -> list[tuple[Cohort, set[int]]]:
-        """Return the outcomes with each of some values for client k."""
-        at_k = np.arange(N_CLIENTS) == k
-        changed = [np.where(at_k, value, self.losses[name]) for value in values]
-        return [self._select(self.losses | {name: losses}) for losses in changed]
-
-    def _select(self, losses: dict[str, np.ndarray]) -> tuple[Cohort, set[int]]:
-        view = make_round(self.setting, self.seed, **losses)
-        return self.selector.select(view), set(polled(view))
+    def _with(self, name: str, k: int, value: float) -> "Poll":
+        """Return the same round with another loss of client k."""
+        changed = np.where(np.arange(N_CLIENTS) == k, value, self.losses[name])
+        return Poll(self.selector, self.setting, self.seed, self.losses | {name: changed})
 
 
 def polled(view: MockRound) -> list[int]:

@@ -1,6 +1,8 @@
 """The mock rounds in which selectors are checked."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -95,9 +97,13 @@ def settings_for(selector: BaseSelector) -> list[Setting]:
     return SETTINGS
 
 
-def make_round(
+def make_round(setting: Setting, seed: int = 0, **view) -> MockRound:
+    """Return one round of :func:`round_maker`."""
+    return round_maker(setting, **view)(seed)
+
+
+def round_maker(
     setting: Setting,
-    seed: int = 0,
     *,
     losses: np.ndarray = LOSSES,
     sizes: np.ndarray = SIZES,
@@ -105,27 +111,28 @@ def make_round(
     seconds: np.ndarray = SECONDS,
     available: np.ndarray | None = None,
     order: np.ndarray | None = None,
-) -> MockRound:
-    """Return a mock round of the clients above; ``order`` renumbers them.
+) -> Callable[[int], MockRound]:
+    """Return a function of the seed that makes rounds of the clients above.
 
-    A loss that is reported as NaN is that of a client whose training failed, in any setting.
+    ``order`` renumbers them. A loss that is reported as NaN is that of a client whose training
+    failed, in any setting.
     """
     order = np.arange(N_CLIENTS) if order is None else order
     available = setting.of_clients("available") if available is None else available
     failed = setting.of_clients("failed") | np.isnan(reported)
     known = np.where(setting.of_clients("new"), np.inf, reported)
-    return mock_round(
-        losses[order],
-        sizes=sizes[order],
-        priority_weights=setting.of_clients("priority")[order],
-        available=available[order],
-        reported=np.where(failed, np.nan, known)[order],
-        seconds=np.where(setting.of_clients("timed"), seconds, np.nan)[order],
-        expected_seconds=seconds[order] if setting.devices else None,
-        index=setting.index,
-        n_rounds=setting.n_rounds,
-        rng=np.random.default_rng((SEED, seed)),
-    )
+    arguments: dict[str, Any] = {
+        "losses": losses[order],
+        "sizes": sizes[order],
+        "priority_weights": setting.of_clients("priority")[order],
+        "available": available[order],
+        "reported": np.where(failed, np.nan, known)[order],
+        "seconds": np.where(setting.of_clients("timed"), seconds, np.nan)[order],
+        "expected_seconds": seconds[order] if setting.devices else None,
+        "index": setting.index,
+        "n_rounds": setting.n_rounds,
+    }
+    return lambda seed: mock_round(**arguments, rng=np.random.default_rng((SEED, seed)))
 
 
 def shuffled_losses(seed: int) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ import pytest
 
 from skfed import PowerOfChoice, RandomSelector
 from skfed.selection import BaseSelector, Cohort
-from skfed.utils.selector_checks import check_selector
+from skfed.utils.selector_checks import CHECKS, check_selector, run_check
 
 
 class Highest(BaseSelector):
@@ -53,6 +53,12 @@ class StaleForHalf(Highest):
         return np.where(clients % 2, np.nan_to_num(round.reported[clients], nan=-1e9), answers)
 
 
+class StaleOfWhoAnswered(Highest):
+    def _losses(self, round, clients):
+        answers = round.poll(clients)
+        return np.where(np.isfinite(answers), np.nan_to_num(round.reported[clients]), -1e9)
+
+
 class StaleLate(Highest):
     def _losses(self, round, clients):
         answers = round.poll(clients)
@@ -75,9 +81,6 @@ class UnheardOnceTimed(Highest):
         answers = round.poll(clients)
         return answers if np.isnan(round.seconds).any() else round.rng.random(len(clients))
 
-
-STALE = "check_answers_asked_for_are_used: .*stale losses"
-UNHEARD = "check_answers_asked_for_are_used: .*whatever they answer"
 
 # What changes with the round's index, or with what is known of the clients
 
@@ -310,35 +313,53 @@ MEMORIES = {
     "in a default": in_a_default,
 }
 
-FIRST = (
-    "check_answers_count_for_who|check_order_of_clients|check_ties|check_answers_asked|"
-    "check_a_single"
-)
-LATE = r"\(in round \d+ of \d+ with "
-Q = "check_unbiased_weights_are_fractions_on_average: .*not p_k on average"
-KEEPS = "check_no_state_is_kept: .*state is kept outside the attributes"
+ANSWERS = "check_answers_asked_for_are_used"
+STATE_KEPT = "check_no_state_is_kept", "state is kept outside the attributes"
+ORDER = "check_order_of_clients_does_not_matter"
+WEIGHTS = "check_unbiased_weights_are_fractions_on_average", "not p_k on average"
+IN_ROUND = r"\(in round \d+ of \d+ with"
+
+# The rules, the checks that they fail and what these say
 WRONG = [
-    (Stale(d=6, clients_per_round=3), STALE),
-    (StaleWhereReported(), STALE),
-    (StaleForHalf(), STALE),
-    (StaleLate(), STALE),
-    (Unheard(), UNHEARD),
-    (UnheardOnceTimed(), UNHEARD),
-    *[(FirstWhen(when), f"({FIRST}).*{LATE}") for when in WHEN],
-    (QuickestFirst(), f"({FIRST}).*with (all|some) seconds known"),
-    (ExpectedFirst(), "check_ties_are_broken_at_random"),
-    (WeighsByUnknownSeconds(), "check_.*: .*not finite"),
-    (QuickestOfAll(), "not available in this round"),
-    (LooksLate(), f"check_answers_used_are_asked_for: .*{LATE}"),
-    (PrefersFailedLate(), f"check_failed_clients_are_not_preferred: .*{LATE}"),
-    (DrawsGloballyLate(), "check_only_the_rounds_generator_is_drawn_from: .*global generator"),
-    *[(Unbiased(mistake), Q) for mistake in MISTAKES],
-    *[(Remembers(how), KEEPS) for how in MEMORIES],
+    (Stale(d=6, clients_per_round=3), ANSWERS, "stale losses of round.reported"),
+    (StaleWhereReported(), ANSWERS, "stale losses of round.reported"),
+    (StaleForHalf(), ANSWERS, "stale losses of round.reported"),
+    (StaleOfWhoAnswered(), ANSWERS, "stale losses of round.reported"),
+    (StaleLate(), ANSWERS, "stale losses of round.reported"),
+    (Unheard(), ANSWERS, "whatever they answer"),
+    (UnheardOnceTimed(), ANSWERS, "whatever they answer .*with all seconds known"),
+    *[(FirstWhen(when), ORDER, f"changes who is chosen {IN_ROUND}") for when in WHEN],
+    (QuickestFirst(), "check_ties_are_broken_at_random", "with (all|some) seconds known"),
+    (ExpectedFirst(), "check_ties_are_broken_at_random", IN_ROUND),
+    (WeighsByUnknownSeconds(), "check_cohorts_are_valid", "not finite"),
+    (QuickestOfAll(), "check_unavailable_clients_are_left_alone", "not available"),
+    (LooksLate(), "check_answers_used_are_asked_for", IN_ROUND),
+    (PrefersFailedLate(), "check_failed_clients_are_not_preferred", IN_ROUND),
+    (DrawsGloballyLate(), "check_only_the_rounds_generator_is_drawn_from", "global generator"),
+    *[(Unbiased(mistake), *WEIGHTS) for mistake in MISTAKES],
+    *[(Remembers(how), *STATE_KEPT) for how in MEMORIES],
 ]
 
 
-@pytest.mark.parametrize(("selector", "message"), WRONG, ids=lambda case: repr(case)[:60])
-def test_wrong_rules_are_refused_by_name(selector, message):
+@pytest.mark.parametrize(("selector", "name", "says"), WRONG, ids=lambda case: repr(case)[:60])
+def test_wrong_rules_fail_the_check_of_their_mistake(selector, name, says):
+    check = next(check for check in CHECKS if check.__name__ == name)
+    with pytest.raises(AssertionError, match=f"^{name}: .*{says}"):
+        run_check(check, selector)
+
+
+FIRST_TO_FAIL = [
+    (Stale(), f"{ANSWERS}: .*stale losses of round.reported"),
+    (FirstWhen("round 7 and later"), r"renumber|swapped|whatever they answer \(in round"),
+    (FirstWhen("all are timed"), "with all seconds known"),
+    (Unbiased("q_k = p_k"), ": .*".join(WEIGHTS)),
+    (Remembers("count"), ": .*".join(STATE_KEPT)),
+    (DrawsGloballyLate(), "check_only_the_rounds_generator_is_drawn_from: "),
+]
+
+
+@pytest.mark.parametrize(("selector", "message"), FIRST_TO_FAIL, ids=repr)
+def test_the_first_check_to_fail_names_the_mistake(selector, message):
     with pytest.raises(AssertionError, match=message):
         check_selector(selector)
 

@@ -38,7 +38,7 @@ OURS = [
 
 @parametrize_with_selector_checks(OURS)
 def test_selectors_of_the_package_pass(selector, check, monkeypatch):
-    """With half of the draws, to which the tolerances adapt."""
+    """With few draws, to which the tolerances adapt."""
     monkeypatch.setattr(_selector_statistics, "N_DRAWS", 32)
     check(selector)
 
@@ -239,6 +239,22 @@ class PrefersWhoFailed(Utility):
         return np.nan_to_num(round.reported, nan=1e9)
 
 
+class RanksByStaleLosses(PowerOfChoice):
+    """Polls, and ranks by what was reported before."""
+
+    def _losses(self, round, candidates):
+        super()._losses(round, candidates)
+        return np.nan_to_num(round.reported[candidates], nan=-np.inf)
+
+
+class LeavesOutAFactor(RandomSelector):
+    """Has weights p_k in place of p_k K / m."""
+
+    def _select(self, round):
+        clients = super()._select(round).clients
+        return Cohort(clients, round.sizes[clients] / round.sizes.sum(), unbiased=True)
+
+
 class ChangesTheView(Wrong):
     def mistake(self, round, chosen):
         object.__setattr__(round, "sizes", round.sizes + 1)
@@ -293,6 +309,8 @@ WRONG = [
     (WeighsByOthersSizes(), "check_order_of_clients_does_not_matter"),
     (LooksBehind(), "check_answers_used_are_asked_for"),
     (TakesLossesForReported(), "check_answers_used_are_asked_for"),
+    (RanksByStaleLosses(d=4, clients_per_round=2), "check_answers_asked_for_are_used"),
+    (LeavesOutAFactor(3, "uniform"), "check_unbiased_weights_are_fractions_on_average"),
     (PrefersWhoFailed(), "check_failed_clients_are_not_preferred"),
     (ChangesTheView(), "check_the_view_is_left_alone"),
     (PrefersLowIndices(), "check_order_of_clients_does_not_matter"),
