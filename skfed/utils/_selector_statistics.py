@@ -70,7 +70,7 @@ def assert_no_difference(
         mean = sample.mean(axis=0)
         tolerance = SIGMAS * np.sqrt((sample**2).mean(axis=0) / len(sample)) + _ROUNDING
         bad = (mean if one_sided else np.abs(mean)) > tolerance
-        assert not bad.any(), f"{message} ({where}: by {np.round(mean, 3).tolist()})"
+        assert not bad.any(), f"{message} ({where}: off by {np.round(mean, 3).tolist()})"
 
 
 def assert_expected(

@@ -94,20 +94,30 @@ def run_check(check: Check, selector: BaseSelector) -> None:
 def check_no_state_is_kept(selector: BaseSelector) -> None:
     """Selecting sets no attribute, and earlier rounds make no difference."""
     before = _attributes(selector)
-    settings = settings_for(selector)
-    n_rounds = 3 * len(settings)
-    fit = [
-        replace(settings[t % len(settings)], index=t, n_rounds=n_rounds) for t in range(n_rounds)
-    ]
-    rounds = [*fit, *settings]
-    straight = list(range(len(rounds)))
-    cohorts = dict(zip(straight, _cohorts(selector, rounds, straight), strict=True))
+    rounds = _fit_and_others(selector)
+    cohorts = _cohorts(selector, rounds, range(len(rounds)))
     after = _attributes(selector)
     changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
     assert not changed, (
         f"its attributes changed: {sorted(changed)}; a selector keeps nothing from round to round, "
         "so that a fit can be repeated and resumed: take what is known of clients from the round"
     )
+    _assert_earlier_rounds_do_not_matter(selector, rounds, cohorts)
+
+
+def _fit_and_others(selector: BaseSelector) -> list[Setting]:
+    """Return the settings of the rounds of a fit, one after the other, and those of others."""
+    settings = settings_for(selector)
+    n_rounds = 3 * len(settings)
+    fit = [replace(s, index=t, n_rounds=n_rounds) for t, s in enumerate(3 * settings)]
+    return [*fit, *settings]
+
+
+def _assert_earlier_rounds_do_not_matter(
+    selector: BaseSelector, rounds: list[Setting], cohorts: list[Cohort]
+) -> None:
+    """Go through the rounds again, as another fit would, and in other orders."""
+    straight = list(range(len(rounds)))
     shuffled = np.random.default_rng(0).permutation(straight).tolist()
     for order in (straight, straight[::-1], shuffled, [t for t in shuffled for _ in range(2)]):
         for t, cohort in zip(order, _cohorts(clone(selector), rounds, order), strict=True):
@@ -118,7 +128,7 @@ def check_no_state_is_kept(selector: BaseSelector) -> None:
             )
 
 
-def _cohorts(selector: BaseSelector, rounds: list[Setting], order: list[int]) -> list[Cohort]:
+def _cohorts(selector: BaseSelector, rounds: list[Setting], order: Sequence[int]) -> list[Cohort]:
     """Return the cohorts of some rounds, in that order, with the global generators the same."""
     cohorts = []
     with _global_generators_restored():

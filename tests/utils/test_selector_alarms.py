@@ -71,7 +71,7 @@ SAMPLE = list(product(OURS, range(20)))[:: 1 if LONG else 147]
 def test_selectors_of_the_package_pass_under_any_seed(selector, seed, monkeypatch):
     monkeypatch.setattr(_selector_rounds, "SEED", 1000 + seed)
     if not LONG:
-        monkeypatch.setattr(_selector_statistics, "N_DRAWS", 50)
+        monkeypatch.setattr(_selector_statistics, "N_DRAWS", 40)
     check_selector(selector)
 
 
@@ -153,5 +153,5 @@ OTHERS = [*(ByScore(score) for score in SCORES), TwoStages(), InTime(), ByImport
 def test_correct_rules_of_others_pass_under_any_seed(selector, seed, monkeypatch):
     monkeypatch.setattr(_selector_rounds, "SEED", 2000 + seed)
     if not LONG:
-        monkeypatch.setattr(_selector_statistics, "N_DRAWS", 50)
+        monkeypatch.setattr(_selector_statistics, "N_DRAWS", 40)
     check_selector(selector)

@@ -313,6 +313,28 @@ MEMORIES = {
     "in a default": in_a_default,
 }
 
+# State that is written once: no order of rounds shows it, but the cohorts do not follow the losses
+
+KEPT = {}
+
+
+class FirstOfItsIndex(Highest):
+    def _cohort(self, round, chosen):
+        kept = KEPT.setdefault(round.index, chosen)
+        return Cohort.mean(kept if round.available[kept].all() else chosen)
+
+
+def first_of_all(chosen, kept=[]):  # noqa: B006
+    kept += [] if kept else chosen.tolist()
+    return np.array(kept)
+
+
+class FirstOfAll(Highest):
+    def _cohort(self, round, chosen):
+        first = first_of_all(chosen)
+        return Cohort.mean(first if round.available[first].all() else chosen)
+
+
 ANSWERS = "check_answers_asked_for_are_used"
 STATE_KEPT = "check_no_state_is_kept", "state is kept outside the attributes"
 ORDER = "check_order_of_clients_does_not_matter"
@@ -355,6 +377,8 @@ FIRST_TO_FAIL = [
     (Unbiased("q_k = p_k"), ": .*".join(WEIGHTS)),
     (Remembers("count"), ": .*".join(STATE_KEPT)),
     (DrawsGloballyLate(), "check_only_the_rounds_generator_is_drawn_from: "),
+    (FirstOfItsIndex(), "check_"),
+    (FirstOfAll(), "check_"),
 ]
 
 
