@@ -62,8 +62,8 @@ def assert_no_difference(
 ) -> None:
     """Assert that differences of paired draws have a mean of 0, or with ``one_sided`` of at most 0.
 
-    They are symmetric if there is none, so that their mean is within s root mean squares over
-    sqrt(n), but for a probability of 2 exp(-s²/2), whatever their distribution (Hoeffding).
+    They are symmetric then (exactly, of clients chosen once at most), so that their mean is within
+    s root mean squares over sqrt(n), but for a probability of 2 exp(-s²/2) (Hoeffding).
     """
     for where, part in _parts(settings):
         sample = _joined(differences[part])

@@ -1,6 +1,6 @@
 """No check accuses a correct rule, whichever seed it takes.
 
-A sample; SKFED_PROPERTIES=long tries each selector of the package under 20 seeds, for half an hour.
+A sample; SKFED_PROPERTIES=long tries each selector of the package under 20 seeds, for an hour.
 """
 
 import os
