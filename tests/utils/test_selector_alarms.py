@@ -64,7 +64,7 @@ OURS = [
     ActiveFLSelector(6, alpha3=1.0),
     ActiveFLSelector(0.3, alpha1=0.3, alpha2=1.0, alpha3=0.5),
 ]
-SAMPLE = list(product(OURS, range(20)))[:: 1 if LONG else 147]
+SAMPLE = list(product(OURS, range(20)))[:: 1 if LONG else 311]
 
 
 @pytest.mark.parametrize(("selector", "seed"), SAMPLE, ids=str)
