@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property, lru_cache
 from numbers import Real
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skfed.utils._ids import canonical, digest, in_order, native
+from skfed.utils._ids import canonical, digest, in_order, leaves, native
 from skfed.utils._warnings import warn
 
 # Ids that are all of one of these types are kept in an array of this dtype, others as objects.
@@ -187,8 +187,9 @@ def _is_missing(values: np.ndarray) -> np.ndarray:
     """Return a mask of ids that are missing, or have a member that is."""
     missing = pd.isna(values)
     if values.dtype == object:
-        nested = [k for k, one in enumerate(values) if isinstance(one, tuple | frozenset)]
-        missing[nested] = [_is_missing(array_of_ids(values[k])).any() for k in nested]
+        for k, one in enumerate(values):
+            if isinstance(one, tuple | frozenset) or is_dataclass(one):
+                missing[k] = any(pd.isna(leaf) for leaf in leaves(one))
     return missing
 
 

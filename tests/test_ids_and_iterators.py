@@ -88,7 +88,7 @@ def test_ids_whose_text_shows_a_set_are_refused():
 
 
 @pytest.mark.parametrize("missing", [np.nan, None, float("nan")])
-@pytest.mark.parametrize("make", [lambda m: ("a", m), lambda m: Ward("a", m), lambda m: (1, (m,))])
+@pytest.mark.parametrize("make", [lambda m: ("a", m), lambda m: Ward("a", m), lambda m: Team((m,))])
 def test_missing_values_in_tuples_are_refused(missing, make):
     with pytest.raises(ValueError, match="clients has 12 missing value"):
         fit([make(missing), ("a", 1)])

@@ -115,3 +115,17 @@ def test_integers_of_other_modules_are_numbers(module):
     np.testing.assert_array_equal(
         model.predict_proba(X), as_float.predict_proba(X.astype("float32"))
     )
+
+
+def test_ids_that_the_module_does_not_know_are_said_by_it():
+    X, y, clients = table()
+    X[0] = 99
+    with pytest.raises(ValueError, match="index out of range"):
+        fit(GruFirst, X, y, clients)
+
+
+def test_integers_beyond_int64_are_refused():
+    X, y, clients = table(np.uint64)
+    X[3, 0] = 2**63 + 1
+    with pytest.raises(ValueError, match=r"9223372036854775809, and torch's int64 ends at 2\*\*63"):
+        fit(Hashed, X, y, clients)

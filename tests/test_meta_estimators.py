@@ -5,14 +5,16 @@ import pytest
 import sklearn
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import BaggingClassifier, VotingClassifier
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skfed
-from skfed import FederatedClassifier
+from skfed import FederatedClassifier, FederatedRegressor
 from skfed.metrics import (
     client_scores,
     free_accuracy,
@@ -127,3 +129,30 @@ def test_bagging_leaves_out_clients_without_a_drawn_row():
     assert bag.score(X, y) > 0.75
     assert min(len(one.clients_) for one in bag.estimators_) < 7
     assert len(client_scores(bag, X, y, clients)) == 7
+
+
+def test_frozen_models_are_scored():
+    X, y, clients = table()
+    fitted = base().fit(X, y, clients=clients)
+    for model in (
+        CalibratedClassifierCV(FrozenEstimator(fitted)),
+        FixedThresholdClassifier(FrozenEstimator(fitted), threshold=0.9, pos_label="yes"),
+    ):
+        model.fit(X, y)
+        scores = client_scores(model, X, y, clients)
+        right = model.predict(X) == y
+        assert scores["accuracy"].tolist() == [right[clients == k].mean() for k in "abcd"]
+        assert scores["priority"].tolist() == [True, True, False, False]
+
+
+def test_transformed_targets_are_scored_in_their_units():
+    X, _, clients = table()
+    y = np.exp(X[:, 0])
+    regressor = FederatedRegressor(n_rounds=20, random_state=0).set_fit_request(clients=True)
+    model = TransformedTargetRegressor(regressor, func=np.log, inverse_func=np.exp)
+    model.fit(X, y, clients=clients)
+    scores = client_scores(model, X, y, clients)
+    for k in "abcd":
+        own = clients == k
+        assert scores.loc[k, "r2"] == pytest.approx(model.score(X[own], y[own]))
+        assert scores.loc[k, "r2"] > 0.9

@@ -152,3 +152,37 @@ def test_known_criteria_give_probabilities_without_a_warning():
             model = fit(net)
             client_scores(model, X, y, clients)
         np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1, rtol=1e-5)
+
+
+class Thresholded(NeuralNetClassifier):
+    def predict(self, X):
+        return self.predict_proba(X)[:, 1] > 0.9
+
+
+@ENGINES
+def test_an_own_predict_may_return_booleans(engine):
+    X, y, clients = table()
+    torch.manual_seed(0)
+    net = Thresholded(nn.Linear(4, 2), criterion=nn.CrossEntropyLoss, lr=0.3, batch_size=16)
+    align = FedAlignSelector(eps=0.5, match="accuracy", warmup=0)
+    model = FederatedClassifier(net, priority=[0], selector=align, n_rounds=5, engine=engine)
+    model.fit(X, y > 0, clients=clients, X_val=X, y_val=y > 0)
+    assert not model.history_["n_failed"].any()
+    assert model.history_["val_score"].iloc[-1] == model.score(X, y > 0)
+    np.testing.assert_array_equal(model.predict(X), model.predict_proba(X)[:, 1] > 0.9)
+
+
+@ENGINES
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_a_regressor_of_shares_predicts_their_sigmoid(n_targets, engine):
+    X, _, clients = table()
+    y = (X[:, :n_targets] > 0).astype("float32")
+    torch.manual_seed(0)
+    net = NeuralNetRegressor(
+        nn.Linear(4, n_targets), criterion=nn.BCEWithLogitsLoss, lr=1.0, batch_size=16
+    )
+    model = FederatedRegressor(net, n_rounds=10, engine=engine, random_state=0)
+    model.fit(X, y, clients=clients, X_val=X, y_val=y)
+    assert model.history_["val_score"].iloc[-1] == pytest.approx(model.score(X, y))
+    assert model.score(X, y) > 0.7
+    assert 0 <= model.predict(X).min() <= model.predict(X).max() <= 1

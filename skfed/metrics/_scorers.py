@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
+from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss, r2_score
 from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
@@ -164,8 +165,12 @@ def _inner(model: Any) -> Iterator[Any]:
     """Yield the fitted estimators directly in a meta-estimator."""
     if hasattr(model, "steps"):
         yield model.steps[-1][1]
+    elif isinstance(model, FrozenEstimator):
+        yield model.estimator
     elif hasattr(model, "best_estimator_"):
         yield model.best_estimator_
+    elif hasattr(model, "regressor_"):
+        yield model.regressor_
     elif hasattr(model, "estimators_"):  # beside which estimator_ is not fitted
         yield from model.estimators_
     elif hasattr(model, "estimator_"):

@@ -101,7 +101,7 @@ def is_cross_entropy(net: NeuralNet) -> bool:
 
 
 def _has_torch_loss(net: NeuralNet) -> bool:
-    own_loss = bool(overridden(net, ["get_loss"])) or net._criteria != ["criterion"]
+    own_loss = overridden(net, ["get_loss", "validation_step"]) or net._criteria != ["criterion"]
     return not own_loss and type(getattr(net, "criterion_", None)) in (*_ROW_MEANS, *_BY_CLASS)
 
 

@@ -63,20 +63,25 @@ def _evaluate_at_once(
     else:
         net._set_training(False)
         (target,) = to_tensors(net, y)
-        parts = (slice(start, start + n_rows) for start in range(0, len(y), n_rows))
-        with torch.no_grad(), with_large_products(net.module_, n_rows):
-            output = _joined([net.module_(*to_tensors(net, X[part])) for part in parts])
+        with torch.no_grad():
+            output = _output_of_all(net, X, n_rows)
             # Only code of the user's looks at X.
             rows = to_tensors(net, X[:])[0] if overridden(net, ["get_loss"]) else None
             loss = net.get_loss(output, target, X=rows, training=False)
     return loss.item(), output[0] if isinstance(output, tuple) else output
 
 
-def _joined(outputs: list[Any]) -> Any:
-    """Return the outputs of batches as those of all rows."""
-    if isinstance(outputs[0], tuple):
-        return tuple(map(torch.cat, zip(*outputs, strict=True)))
-    return torch.cat(outputs)
+def _output_of_all(net: NeuralNet, X: Samples, n_rows: int) -> Any:
+    """Return the module's output for all rows, in batches if it is one tensor."""
+    parts = [slice(start, start + n_rows) for start in range(0, len(X), n_rows)]
+    with with_large_products(net.module_, n_rows):
+        first = net.module_(*to_tensors(net, X[parts[0]]))
+        if len(parts) == 1:
+            return first
+        if not torch.is_tensor(first):  # what else it has may not be by row
+            return net.module_(*to_tensors(net, X[:]))
+        others = [net.module_(*to_tensors(net, X[part])) for part in parts[1:]]
+        return torch.cat([first, *others])
 
 
 def _plain_step(net: NeuralNet, n_rows: int) -> Callable[[Sequence[torch.Tensor]], dict[str, Any]]:

@@ -186,13 +186,18 @@ def _stay_integers(net: NeuralNet, X: np.ndarray) -> bool:
     if not hasattr(net, "takes_"):
         row = X[:1]
         dtypes = np.dtype(float_dtype(net)), np.dtype(np.int64)
-        net.takes_ = [kind for kind in dtypes if _takes(net, row.astype(kind))]
+        # A row of zeros too: an id may be out of range, which the module then says.
+        rows = row, np.zeros_like(row)
+        net.takes_ = [d for d in dtypes if any(_takes(net, one.astype(d)) for one in rows)]
     if np.dtype(np.int64) not in net.takes_ or standardize_layers(net):
         return False
+    largest = int(X.max()) if X.size else 0
+    if largest > np.iinfo(np.int64).max:
+        raise ValueError(f"X has the integer {largest}, and torch's int64 ends at 2**63 - 1.")
     if len(net.takes_) == 1:
         return True
     exact = 2 ** (np.finfo(float_dtype(net)).nmant + 1)
-    return bool(X.size) and max(int(X.max()), -int(X.min())) > exact
+    return bool(X.size) and max(largest, -int(X.min())) > exact
 
 
 def _takes(net: NeuralNet, row: np.ndarray) -> bool:

@@ -47,7 +47,8 @@ class NotProbabilities(ValueError):
 def predictions(net: NeuralNet, X: Samples) -> np.ndarray:
     """Return what a net predicts: positions of classes, or values of targets."""
     if overridden(net, ["predict"]):
-        return _in_chunks(net, X, net.predict)
+        found = _in_chunks(net, X, net.predict)
+        return found.astype(np.intp) if isinstance(net, NeuralNetClassifier) else found
     found = predict(net, X)
     return found.argmax(1) if isinstance(net, NeuralNetClassifier) else found
 
@@ -63,7 +64,19 @@ def final_outputs(net: NeuralNet, outputs: torch.Tensor, X: Samples) -> np.ndarr
         return np.eye(outputs.shape[1])[found] if is_classifier else found
     if overridden(net, _PREDICTIONS):
         return predict(net, X)
-    return to_numpy(outputs if predicts_largest(net) else net._get_predict_nonlinearity()(outputs))
+    return to_numpy(outputs if predicts_largest(net) else _nonlinearity(net)(outputs))
+
+
+def _nonlinearity(net: NeuralNet) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what makes predictions of outputs."""
+    criterion = getattr(net, "criterion_", None)
+    is_auto = net.predict_nonlinearity == "auto" and not isinstance(net, NeuralNetClassifier)
+    # skorch makes two columns of each, as for a classifier.
+    if is_auto and isinstance(criterion, nn.BCEWithLogitsLoss):
+        return torch.sigmoid
+    if is_auto and isinstance(criterion, nn.BCELoss):
+        return nn.Identity()
+    return net._get_predict_nonlinearity()
 
 
 def predicts_largest(net: NeuralNet) -> bool:
@@ -101,7 +114,7 @@ def predict(net: NeuralNet, X: Samples) -> np.ndarray:
     """Return the net's predict_proba; that of skorch's regressors returns predictions."""
     if overridden(net, ("predict_proba", "_get_predict_nonlinearity")):
         return _in_chunks(net, X, net.predict_proba)
-    nonlinearity = net._get_predict_nonlinearity()
+    nonlinearity = _nonlinearity(net)
 
     def probabilities(X: np.ndarray) -> np.ndarray:
         outputs = _outputs(net, X)

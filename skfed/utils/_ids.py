@@ -63,7 +63,7 @@ def digest(client: Hashable) -> bytes:
             f"clients has an id of type {type(client).__name__}, whose text shows a memory address "
             "and so changes from run to run: use strings, numbers or tuples of them as ids."
         )
-    for leaf in _leaves(client):
+    for leaf in leaves(client):
         if not isinstance(leaf, str | bytes) and "{" in repr(leaf):
             raise ValueError(
                 f"clients has an id of type {type(leaf).__name__}, whose text shows a set or dict, "
@@ -73,7 +73,7 @@ def digest(client: Hashable) -> bytes:
     return blake2b(repr(canonical(client)).encode(), digest_size=16).digest()
 
 
-def _leaves(client: Any) -> Iterator[Any]:
+def leaves(client: Any) -> Iterator[Any]:
     """Yield the members of an id that ``canonical`` leaves as they are."""
     if isinstance(client, tuple | frozenset):
         members: Iterable[Any] = client
@@ -83,7 +83,7 @@ def _leaves(client: Any) -> Iterator[Any]:
         yield client
         return
     for member in members:
-        yield from _leaves(member)
+        yield from leaves(member)
 
 
 def missing_clients(missing: Sequence[Hashable], given: Iterable[Hashable]) -> str:

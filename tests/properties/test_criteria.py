@@ -155,3 +155,47 @@ def test_a_loss_of_the_nets_own(case):
         batch_size=case["batch_size"],
     )
     check_losses(FederatedClassifier, net, X, y, clients)
+
+
+class WithState(nn.Module):
+    """Its second output has the rows along its second axis, as that of torch's recurrent layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(4, CLASSES, batch_first=True)
+
+    def forward(self, X):
+        output, state = self.gru(X[:, None])
+        return output[:, -1], state
+
+
+class OfState(nn.Module):
+    def forward(self, outputs, y):
+        logits, state = outputs
+        return F.cross_entropy(logits, y) + state[0].square().mean()
+
+
+class RootStep(NeuralNetClassifier):
+    def validation_step(self, batch, **fit_params):
+        step = super().validation_step(batch, **fit_params)
+        return step | {"loss": step["loss"].sqrt()}
+
+
+@generated(6, CASES)
+def test_losses_of_modules_with_several_outputs_and_of_own_steps(case):
+    X, y, clients = drawn(case)
+    params = {"lr": 0.0, "batch_size": case["batch_size"]}
+    torch.manual_seed(0)
+    check_losses(
+        FederatedClassifier,
+        NeuralNetClassifier(WithState, criterion=OfState, **params),
+        *(X, y, clients),
+    )
+    net = RootStep(nn.Linear(4, CLASSES), criterion=nn.CrossEntropyLoss, **params)
+    selector = PowerOfChoice(d=len(set(clients)), clients_per_round=1)
+    model = FederatedClassifier(net, selector=selector, n_rounds=1, random_state=0)
+    row = model.fit(X, y, clients=clients, X_val=X, y_val=y).history_.iloc[0]
+    losses = [loss_of(model.net_, X[clients == k], y[clients == k]) for k in set(clients)]
+    sizes = [np.count_nonzero(clients == k) for k in set(clients)]
+    assert row["objective"] == pytest.approx(np.average(np.sqrt(losses), weights=sizes), rel=1e-6)
+    assert row["val_loss"] == pytest.approx(np.sqrt(loss_of(model.net_, X, y)), rel=1e-6)
