@@ -8,7 +8,7 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skfed import FederatedClassifier, RandomSelector
+from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed.selection import BaseSelector, Cohort
 
 
@@ -83,3 +83,17 @@ def test_a_selector_that_never_chooses_anybody_is_named(n_rounds):
     match = rf"in none of the {n_rounds} rounds has selector=Nobody\(\) chosen a client"
     with pytest.warns(UserWarning, match=match):
         model.fit(X, y, clients=clients)
+
+
+def test_a_poll_of_rows_that_do_not_count_says_so():
+    X, y, clients = table((30, 30, 30, 30))
+    net = NeuralNetClassifier(
+        nn.Linear(3, 2), criterion=nn.CrossEntropyLoss, criterion__ignore_index=0, batch_size=2
+    )
+    y[clients == "a"] = 0
+    selector = PowerOfChoice(d=4, clients_per_round=2)
+    model = FederatedClassifier(net, selector=selector, n_rounds=2, random_state=0)
+    model.fit(X, y, clients=clients)
+    assert model.history_["failed"].tolist() == [("a",)] * 2
+    (cause,) = model.history_["causes"][0]
+    assert cause.startswith("ValueError: it has no loss, as none of the rows")

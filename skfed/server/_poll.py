@@ -97,6 +97,7 @@ class Poll:
     privatizer: LossPrivatizer
     clock: Clock
     is_classifier: bool  # of a classifier, whose predictions are right or wrong
+    leaves_out_rows: bool  # whether rows may not count in the criterion
     exchanges: list[Exchange] = field(default_factory=list)  # the polls so far
 
     def __call__(self, clients, metric, max_samples, at_most):
@@ -122,6 +123,15 @@ class Poll:
         self.exchanges.append(exchange)
         return exchange.answers.copy()
 
+    def _no_loss(self, loss: float) -> ValueError:
+        """Return the error of a polled loss that is not finite."""
+        if self.leaves_out_rows and np.isnan(loss):
+            return ValueError(
+                "it has no loss, as none of the rows that it was asked for counts in the criterion "
+                "(ignore_index, or a weight of 0)."
+            )
+        return self.privatizer.not_finite("loss", loss)
+
     def of_another(self, state: State, clients: np.ndarray) -> np.ndarray:
         """Poll clients for the loss of another model than w_t.
 
@@ -141,7 +151,7 @@ class Poll:
         values, late = reply.values, np.zeros(len(asked), dtype=bool)
         late[[i for i, cause in reply.raised.items() if isinstance(cause, Late)]] = True
         for i in np.flatnonzero(~np.isfinite(values) & ~reply.silent & ~late).tolist():
-            cause = reply.raised.get(i) or self.privatizer.not_finite("loss", values[i])
+            cause = reply.raised.get(i) or self._no_loss(values[i])
             causes[int(asked[i])] = cause
             self.failures.add(request.clients[i], cause)
         values = self.privatizer.of_polls(request.clients, values)

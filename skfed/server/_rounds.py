@@ -15,7 +15,7 @@ from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.engines import Engine, LocalTraining, TrainRequest
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, bytes_of, set_state
+from skfed.nets import State, bytes_of, set_state, weighs_rows
 from skfed.selection import Cohort, Round
 from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
@@ -231,6 +231,7 @@ class Rounds:
             privatizer=LossPrivatizer(noise, partial(noise_stream, server, federation)),
             clock=self.clock,
             is_classifier=isinstance(server.net, NeuralNetClassifier),
+            leaves_out_rows=weighs_rows(getattr(server.net, "criterion_", None)),
         )
 
     def _first_exchanges(self) -> list[Exchange]:
