@@ -141,7 +141,8 @@ def batch_weights(
     used = used.view(used.shape + (1,) * (y.dim() - used.dim())) & (y != criterion.ignore_index)
     weights = used.double()
     if criterion.weight is not None:
-        weights = weights * criterion.weight.double()[torch.where(used, y, 0)]
+        by_class = criterion.weight.to(y.device, torch.double)  # y may not have been moved
+        weights = weights * by_class[torch.where(used, y, 0)]
     return weights.flatten(n_axes).sum(-1)
 
 
@@ -158,7 +159,8 @@ def clear_idle(
     if weighs_rows(criterion):
         idle = batch_weights(criterion, y, 1, sizes) == 0
         for gradient in gradients:
-            gradient[idle] = 0
+            # Not by index: to find which are idle a CUDA graph would have to wait for the GPU.
+            gradient.masked_fill_(idle.view(-1, *[1] * (gradient.dim() - 1)), 0)
 
 
 @contextmanager
