@@ -1,6 +1,7 @@
 """Integer X stays integer where the module needs it, whatever its layers are called."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from skorch import NeuralNetClassifier
@@ -122,6 +123,14 @@ def test_ids_that_the_module_does_not_know_are_said_by_it():
     X[0] = 99
     with pytest.raises(ValueError, match="index out of range"):
         fit(GruFirst, X, y, clients)
+
+
+@pytest.mark.parametrize("dtype", ["Int64", object, float, "category"])
+def test_tables_that_arrive_as_floats_get_the_way_out(dtype):
+    X, y, clients = table()
+    with pytest.raises(ValueError, match=r"takes integers: .* X\.astype\('int64'\)"):
+        fit(OneHot, pd.DataFrame(X).astype(dtype), y, clients)
+    fit(OneHot, pd.DataFrame(X).astype(dtype).astype("int64"), y, clients)
 
 
 def test_integers_beyond_int64_are_refused():

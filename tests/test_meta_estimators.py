@@ -9,7 +9,9 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import BaggingClassifier, VotingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import r2_score
 from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
+from sklearn.multioutput import MultiOutputRegressor, RegressorChain
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -19,8 +21,10 @@ from skfed.metrics import (
     client_scores,
     free_accuracy,
     mean_client_accuracy,
+    mean_client_r2,
     priority_accuracy,
     priority_neg_log_loss,
+    priority_r2,
     worst_client_accuracy,
 )
 
@@ -156,3 +160,23 @@ def test_transformed_targets_are_scored_in_their_units():
         own = clients == k
         assert scores.loc[k, "r2"] == pytest.approx(model.score(X[own], y[own]))
         assert scores.loc[k, "r2"] > 0.9
+
+
+@pytest.mark.parametrize("kind", [MultiOutputRegressor, RegressorChain])
+def test_models_with_a_regressor_a_target_are_scored(kind):
+    X, _, clients = table()
+    y = X[:, :2] @ [[1.0, 2.0], [0.5, -1.0]]
+    inner = FederatedRegressor(n_rounds=4, priority=["a", "b"], random_state=0)
+    model = make_pipeline(StandardScaler(), kind(inner.set_fit_request(clients=True)))
+    model.fit(X, y, clients=clients)
+    scores, predicted = client_scores(model, X, y, clients=clients), model.predict(X)
+    for k in "abcd":
+        own = clients == k
+        assert scores.loc[k, "r2"] == pytest.approx(r2_score(y[own], predicted[own]))
+        assert scores.loc[k, "loss"] == pytest.approx(((y - predicted)[own] ** 2).mean())
+    assert mean_client_r2(model, X, y, clients=clients) == pytest.approx(scores["r2"].mean())
+    assert priority_r2(model, X, y, clients=clients) == pytest.approx(
+        r2_score(y[scores.loc[clients, "priority"]], predicted[scores.loc[clients, "priority"]])
+    )
+    with pytest.raises(ValueError, match=r"y has the shape \(240,\), but the 2 targets of fit"):
+        client_scores(model, X, y[:, 0], clients=clients)

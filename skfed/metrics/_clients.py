@@ -73,7 +73,7 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
         If ``clients`` or y does not fit X, or y has labels that the model does not know.
     """
     step = federated_step(model)
-    true, predicted = check_targets(step, y), predict_rows(model, X, clients)
+    true, predicted = check_targets(model, y), predict_rows(model, X, clients)
     if len(true) != len(predicted):
         raise ValueError(
             f"y has {len(true)} entries, but X has {len(predicted)} rows: pass one label or target "

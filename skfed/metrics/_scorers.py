@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss, r2_score
+from sklearn.multioutput import MultiOutputRegressor, RegressorChain
 from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 from sklearn.utils.validation import check_is_fitted
@@ -20,6 +21,7 @@ from skfed.utils._routing import takes_clients_in
 from skfed.utils._sklearn import safe_indexing
 
 _OVER_CLIENTS = "mean_client", "worst_client"
+_BY_TARGET = MultiOutputRegressor, RegressorChain
 
 Score = Callable[["ClientScorer", Any, BaseFederated, Any, Any, Any], float]
 
@@ -191,11 +193,20 @@ def measured(true: np.ndarray, predicted: np.ndarray, measure: str) -> float:
     return float(r2_score(true, predicted)) if (true != true[0]).any() else float("nan")
 
 
-def check_targets(step: BaseFederated, y: Any) -> np.ndarray:
+def check_targets(model: Any, y: Any) -> np.ndarray:
     """Return a classifier's labels, or a regressor's targets: finite and of the shape in fit."""
+    *above, step = _nested(model)
     if is_classifier(step):
         return labels_of(y, "y")
     targets = numbers(y, "y")
+    for one in above:
+        if isinstance(one, _BY_TARGET):  # of which each step has one column
+            if np.shape(targets)[1:] != (len(one.estimators_),):
+                raise ValueError(
+                    f"y has the shape {targets.shape}, but the {len(one.estimators_)} targets of "
+                    "fit are its columns: pass one column a target."
+                )
+            return targets
     with naming("y"):
         step._problem.encode(targets)  # checks their shape
     return targets
@@ -205,7 +216,7 @@ def _rows_of_group(
     scorer: ClientScorer, model: Any, step: BaseFederated, X: Any, y: Any, clients: Any
 ) -> tuple[Any, np.ndarray, Any]:
     """Return the rows, targets and ids of the clients with or without priority."""
-    y = check_targets(step, y)
+    y = check_targets(model, y)
     with naming("X", "y"):
         check_consistent_length(X, y)
     mask = priority_rows_of(model, clients, len(y))
@@ -229,7 +240,7 @@ def _score_rows(scorer, model, step, X, y, clients):
 
 
 def _score_clients(scorer, model, step, X, y, clients):
-    y, predicted = check_targets(step, y), predict_rows(model, X, clients)
+    y, predicted = check_targets(model, y), predict_rows(model, X, clients)
     with naming("X", "y"):
         check_consistent_length(predicted, y)
     return _over_clients(scorer, y, predicted, clients)

@@ -188,7 +188,7 @@ def _stay_integers(net: NeuralNet, X: np.ndarray) -> bool:
         dtypes = np.dtype(float_dtype(net)), np.dtype(np.int64)
         # A row of zeros too: an id may be out of range, which the module then says.
         rows = row, np.zeros_like(row)
-        net.takes_ = [d for d in dtypes if any(_takes(net, one.astype(d)) for one in rows)]
+        net.takes_ = [d for d in dtypes if any(takes_rows(net, one.astype(d)) for one in rows)]
     if np.dtype(np.int64) not in net.takes_ or standardize_layers(net):
         return False
     largest = int(X.max()) if X.size else 0
@@ -200,12 +200,12 @@ def _stay_integers(net: NeuralNet, X: np.ndarray) -> bool:
     return bool(X.size) and max(largest, -int(X.min())) > exact
 
 
-def _takes(net: NeuralNet, row: np.ndarray) -> bool:
-    """Tell whether a module, in evaluation mode, takes a row."""
+def takes_rows(net: NeuralNet, rows: np.ndarray) -> bool:
+    """Tell whether a module, in evaluation mode, takes rows."""
     try:
         # A lazy module draws its weights here, from the generator as it is.
         with torch.random.fork_rng(devices=[]):
-            net.evaluation_step((*to_tensors(net, row), None))
+            net.evaluation_step((*to_tensors(net, rows), None))
     except Exception:  # whatever its layers raise
         return False
     return True

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
 from skfed.nets._convolutions import evaluated_channels_last
-from skfed.nets._inputs import Samples, batch_size, plain, to_tensors, whole
+from skfed.nets._inputs import Samples, batch_size, plain, takes_rows, to_tensors, whole
 from skfed.nets._own_code import FORWARD_METHODS, has_hooks, overridden
 from skfed.utils._large_products import with_large_products
 from skfed.utils._seeding import torch_seeded
@@ -34,8 +34,15 @@ def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
     try:
         output = net.evaluation_step((*to_tensors(net, X), None))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        # Tables of objects and of pandas' nullable integers arrive as floats.
+        hint = (
+            ". It takes integers: pass X of an integer dtype, such as X.astype('int64')"
+            if X.dtype.kind == "f" and takes_rows(net, X[:1].astype(np.int64))
+            else ""
+        )
         raise ValueError(
-            f"estimator cannot take rows of X of shape {X.shape[1:]} and dtype {X.dtype}: {error}"
+            f"estimator cannot take rows of X of shape {X.shape[1:]} and dtype {X.dtype}: "
+            f"{error}{hint}"
         ) from error
     return output[0] if isinstance(output, tuple) else output
 
