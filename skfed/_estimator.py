@@ -28,6 +28,7 @@ from skfed.checkpoint._save import (
 from skfed.checkpoint._state import warn_of_lost_state
 from skfed.devices import BaseDevices
 from skfed.engines import Draws, clients_with_weight, make_engine
+from skfed.exchanges import Message, Messages
 from skfed.nets import (
     LINEAR_ATTRIBUTES,
     NetPool,
@@ -41,13 +42,20 @@ from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
 from skfed.selection._counts import CLIENT_COUNT
 from skfed.server._config import RoundConfig
+from skfed.server._exchanges import make_clock, make_exchanges
 from skfed.server._fitting import (
     fitted_attributes,
     open_rounds,
     reset_on_failure,
     snapshot_attributes,
 )
-from skfed.server._standardize import Wanted, is_renewable, start_fit, warn_of_large_values
+from skfed.server._standardize import (
+    Wanted,
+    ask_priority_clients,
+    is_renewable,
+    start_fit,
+    warn_of_large_values,
+)
 from skfed.server._state import ServerState
 from skfed.server._statistics import LocalStatistics, RateLimits
 from skfed.server._validation import Validation, make_validation
@@ -231,12 +239,13 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             arrays = data.arrays() | {"classes": getattr(self, "classes_", None)} | held_out
             n_before = server.round
             with open_run(type(self), self.get_params(), server, data.federation, arrays) as run:
+                config = RoundConfig.from_params(vars(self), server.net)
                 if server.round == n_before:  # else a run is resumed, which has begun so
-                    self._start_fit(server, data)
+                    self._start_fit(server, data, config)
                 self._set_target_scale(server)
                 validation = self._validation(data, server, held_out)
                 callbacks = self._sklearn_callbacks(task, server, data)
-                self._train(server, data, self.n_rounds, validation, [callbacks], run)
+                self._train(server, data, config, self.n_rounds, validation, [callbacks], run)
         return self
 
     def save(self, path) -> None:
@@ -308,9 +317,10 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             data = self._training_data(X, y, clients, sample_weight, not resume, classes)
             server = self._server_state(data.X, resume)
             server.stopped = 0  # also after a callback has stopped a fit
-            self._start_fit(server, data, accumulate=True)
+            config = RoundConfig.from_params(vars(self), server.net)
+            self._start_fit(server, data, config, accumulate=True)
             self._set_target_scale(server)
-            self._train(server, data, server.round + 1)
+            self._train(server, data, config, server.round + 1)
         return self
 
     @abstractmethod
@@ -356,16 +366,27 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         is_set = bool(standardize_layers(net)) and (not server.round or is_renewable(net))
         return Wanted(columns=is_set and self.update_privacy is None)
 
-    def _start_fit(self, server: ServerState, data: TrainingData, accumulate: bool = False) -> None:
+    def _start_fit(
+        self,
+        server: ServerState,
+        data: TrainingData,
+        config: RoundConfig,
+        accumulate: bool = False,
+    ) -> None:
         """Ask clients for what the fit begins with, which its first round is charged for."""
         with naming("y"):
             y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
         wanted = self._wanted(server)
         source = LocalStatistics(data.X, y, data.weights, data.federation, wanted.n_classes)
-        # With those of a fit whose first round was interrupted, which clients have sent too.
-        server.first_exchanges += self._problem.first_exchanges(data.federation)
+        clock = make_clock(server, data.federation, config, measured=False)
+        exchanges = make_exchanges(server, data.federation, config, clock)
+        # Beside those of a fit whose first round was interrupted, which clients have sent too.
+        if n := self._problem.n_counts:
+            counts = Messages(up=Message(scalars={"class counts": n}))
+            counted = ask_priority_clients(data.federation, exchanges, counts)
+            server.first_exchanges.append(counted)
         start_fit(
-            *(server, data.federation, source, wanted),
+            *(server, data.federation, exchanges, source, wanted),
             shape=data.X.shape[1:],
             dtype=data.X.dtype,
             guess=self._problem.guess(server.net),
@@ -415,6 +436,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         self,
         server: ServerState,
         data: TrainingData,
+        config: RoundConfig,
         until: int,
         validation: Validation | None = None,
         callbacks: Sequence[SklearnCallbacks] = (),
@@ -428,7 +450,6 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         engine, self.engine_ = make_engine(
             self.engine, net_pool, X, y, draws, self.memory_budget, self.n_jobs, data.weights
         )
-        config = RoundConfig.from_params(vars(self), server.net)
         try:
             with (
                 closing(engine),

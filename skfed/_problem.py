@@ -24,7 +24,6 @@ from skfed.nets import (
     make_net,
     output_of,
 )
-from skfed.server._exchange import Exchange, statistics_exchange
 from skfed.server._state import Guess
 from skfed.utils._checks import naming, numbers
 
@@ -78,9 +77,10 @@ class Problem(ABC):
         """Return the weights of rows with encoded targets; None: all equal."""
         return None if sample_weight is None else row_weights(sample_weight, X, federation)
 
-    def first_exchanges(self, federation: Federation) -> list[Exchange]:
-        """Return the exchanges before a fit's first round that the row weights need."""
-        return []
+    @property
+    def n_counts(self) -> int:
+        """How many counts of rows each priority client sends for the row weights."""
+        return 0
 
     def guess(self, net: NeuralNet) -> Guess | None:
         """Return a prediction for all rows whose loss is known without clients."""
@@ -154,12 +154,9 @@ class Classification(Problem):
         product = by_class if weights is None else by_class * weights
         return row_weights(product, X, federation, "class_weight times sample_weight")
 
-    def first_exchanges(self, federation):
-        if self.class_weight != "balanced":
-            return []
-        clients = np.flatnonzero(federation.priority)  # each sends one count a class
-        replied = np.ones(len(clients), dtype=bool)
-        return [statistics_exchange(clients, replied, len(self.classes))]
+    @property
+    def n_counts(self):
+        return len(self.classes) if self.class_weight == "balanced" else 0
 
     def guess(self, net):
         # That of equal probabilities, whatever the weights of rows and classes.

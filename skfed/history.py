@@ -69,8 +69,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skfed.server._exchange import (
+from skfed.exchanges import (
     NO_ANSWER,
+    POLL,
     SCALAR_BYTES,
     TOO_LATE,
     Exchange,
@@ -142,8 +143,8 @@ def _costs(exchanges: Sequence[Exchange], model_bytes: int) -> dict[str, int]:
     for way in ("down", "up"):
         n_bytes = costs[f"models_{way}"] * model_bytes + costs[f"scalars_{way}"] * SCALAR_BYTES
         costs[f"bytes_{way}"] = n_bytes
-    for name, kind in (("samples_evaluated", "poll"), ("samples_trained", "training")):
-        costs[name] = sum(int(e.rows.sum()) for e in exchanges if e.kind == kind)
+    for name, trains in (("samples_evaluated", False), ("samples_trained", True)):
+        costs[name] = sum(int(e.rows.sum()) for e in exchanges if e.kind.trains == trains)
     return costs
 
 
@@ -151,8 +152,8 @@ def _participation(
     exchanges: Sequence[Exchange], cohort: np.ndarray, names: Callable[[Iterable[int]], tuple]
 ) -> Row:
     """Return the columns of which clients took part, and how."""
-    polled = [k for e in exchanges if e.kind == "poll" for k in e.clients.tolist()]
-    trainings = [e for e in exchanges if e.kind == "training"]
+    polled = [k for e in exchanges if e.kind is POLL for k in e.clients.tolist()]
+    trainings = [e for e in exchanges if e.kind.trains]
     away = [k for e in trainings for k in np.unique(e.clients[e.outcomes == Outcome.AWAY]).tolist()]
     causes = dict.fromkeys(away, NO_ANSWER)
     causes |= {k: in_one_line(cause) for k, cause in failed_clients(exchanges).items()}

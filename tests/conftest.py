@@ -4,6 +4,7 @@ torch and skfed are imported where they are used: the process that starts the wo
 """
 
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -33,6 +34,14 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(items):
     """Begin with what takes long, so that at the end no worker waits for the other."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sigint():
+    """Let SIGINT raise KeyboardInterrupt: a shell ignores it in what it runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

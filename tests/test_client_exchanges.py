@@ -16,7 +16,7 @@ from skfed.aggregation import Scaffold
 from skfed.availability import Dropout, IndependentAvailability, TraceAvailability
 from skfed.devices import ConstantDevices, LognormalDevices
 from skfed.metrics import client_exchanges
-from skfed.server._exchange_log import COLUMNS
+from skfed.exchanges import COLUMNS
 
 
 def check_sums(model):

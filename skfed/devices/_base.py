@@ -15,9 +15,6 @@ from skfed.utils._sklearn import Interval
 #: Yields a generator for each of some clients; each is valid until the next.
 Streams = Callable[[np.ndarray], Iterator[np.random.Generator]]
 
-#: By what the rows of an exchange are divided: those of a poll have no backward pass.
-ROWS_AS_ONE = {"statistics": 1, "poll": 3, "training": 1}
-
 POSITIVE = Interval(Real, 0, None, closed="neither")
 POSITIVE_OR_INF = Interval(Real, 0, None, closed="right")
 NON_NEGATIVE = Interval(Real, 0, None, closed="left")

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from skfed.devices._base import ROWS_AS_ONE
+from skfed.exchanges import KINDS
 
 MEASURED = (
     *("round", "exchange", "kind", "client", "outcome"),
@@ -20,7 +20,7 @@ def measured_speeds(frame: pd.DataFrame) -> pd.DataFrame:
     that of waiting; bytes take no time. So a client takes as long in a round as was measured.
     """
     each = _by_exchange(frame)
-    work = each["rows"] / each["kind"].map(ROWS_AS_ONE)
+    work = each["rows"] / each["kind"].map({name: kind.rows_as_one for name, kind in KINDS.items()})
     known = each["computing"].notna() & (work > 0)
     if not known.any():
         raise ValueError(

@@ -21,10 +21,10 @@ from skfed.engines import EvaluateRequest
 from skfed.flower._columns import Columns
 from skfed.flower._local_client import LocalClient
 from skfed.flower._messages import (
+    EVALUATE,
     HELLO,
     MOMENTS,
     NORMS,
-    POLL,
     PROTOCOL,
     STEPS,
     TIMES,
@@ -120,7 +120,7 @@ def client_app(
         STEPS: client.statistics,
         MOMENTS: client.moments,
         NORMS: client.norms,
-        POLL: client.evaluate,
+        EVALUATE: client.evaluate,
         TRAIN: client.train,
     }
     for message_type, handler in handlers.items():

@@ -1,6 +1,5 @@
 """The engine whose clients train and evaluate on nodes of Flower."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,10 +24,11 @@ from skfed.engines import (
 )
 from skfed.engines._replies import collect, merge
 from skfed.engines._tasks import balanced_tree, fold
+from skfed.exchanges import POLL, TRAINING, Limits
 from skfed.flower._messages import (
+    EVALUATE,
     MOMENTS,
     NORMS,
-    POLL,
     TRAIN,
     get_moments,
     get_norms,
@@ -41,11 +41,8 @@ from skfed.flower._messages import (
 from skfed.flower._nodes import Nodes
 from skfed.flower._waiting import Replies
 from skfed.nets import State
-from skfed.server._limits import Limits
 from skfed.server._moments import Norms
 from skfed.server._statistics import ClientMoments, mean_and_scale
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -62,7 +59,6 @@ class MessageEngine:
     steps: Mapping[str, ConfigRecord | ArrayRecord]  # a Pipeline's fitted transformers, if any
     limits: Limits
     n_values: Mapping[str, int]  # of a row, in "columns" and "targets"
-    drop_failing: bool  # else the first client that sends no statistics ends the fit
     clients_add_noise: bool = field(default=True, init=False)
     measures_time: bool = field(default=True, init=False)
     target_scale: str | None = field(default=None, init=False)  # as text
@@ -83,7 +79,7 @@ class MessageEngine:
             name: self._content(name, request.round, request.state, **options)
             for name in dict.fromkeys(names)
         }
-        replies = self.nodes.exchange(contents, POLL, partial(self.limits.end, "poll"))
+        replies = self.nodes.exchange(contents, EVALUATE, partial(self.limits.end, POLL))
         read = partial(_value, request=request)
         values = [_read(replies.contents[name], read) for name in names]
         raised = {i: value for i, value in enumerate(values) if isinstance(value, Exception)}
@@ -92,15 +88,12 @@ class MessageEngine:
         n_evaluated = self.draws.n_polled(request.clients, request.max_samples)
         return Evaluation(np.array(known), n_evaluated, raised, silent, replies.times(names))
 
-    def moments(self, names: list[str]) -> tuple[list[ClientMoments | None], ReplyTimes]:
-        """Return the moments of each priority client's "columns" and "targets", and its seconds.
-
-        Those of a client that fails are None, unless that ends the fit. All are waited for.
-        """
+    def moments(self, names: list[str]) -> tuple[list[ClientMoments | Exception], ReplyTimes]:
+        """Return the moments of each priority client's "columns" and "targets", and its seconds."""
         read = partial(get_moments, n_values={name: self.n_values[name] for name in names})
         return self._statistics(MOMENTS, f"moments of its {' and '.join(names)}", read, of=names)
 
-    def norms(self, net: NeuralNet) -> tuple[list[Norms | None], ReplyTimes]:
+    def norms(self, net: NeuralNet) -> tuple[list[Norms | Exception], ReplyTimes]:
         """Return the norms of each priority client's scaled rows, and its seconds."""
         mean, scale = map(torch.from_numpy, mean_and_scale(net))
         scaling = {"scaling": to_arrays({"mean": mean, "scale": scale})}
@@ -113,23 +106,18 @@ class MessageEngine:
         read: Callable[[RecordDict], T],
         records: Mapping[str, ArrayRecord] | None = None,
         **options: Any,
-    ) -> tuple[list[T | None], ReplyTimes]:
-        """Ask each priority client for statistics before the first round."""
+    ) -> tuple[list[T | Exception], ReplyTimes]:
+        """Ask each priority client for statistics before the first round; all are waited for."""
         names = self._names(np.flatnonzero(self.federation.priority))
         contents = {name: self._content(name, 0, **options) for name in names}
         for content in contents.values():
             content.update(records or {})
         replies = self.nodes.exchange(contents, kind)
-        found = {name: _read(replies.contents[name], read) for name in names}
-        for name, one in found.items():
+        found = [_read(replies.contents[name], read) for name in names]
+        for one in found:
             if isinstance(one, Exception):
-                if not self.drop_failing:
-                    one.add_note(f"client {name!r}, asked for the {what}")
-                    raise one
-                logger.warning("client %r sends no %s: %s", name, what, one)
-        return [None if isinstance(v, Exception) else v for v in found.values()], replies.times(
-            names
-        )
+                one.add_note(f"asked for the {what}")
+        return found, replies.times(names)
 
     def train(self, request: TrainRequest) -> Updates:
         """Train a cohort.
@@ -138,7 +126,7 @@ class MessageEngine:
         """
         clients = request.cohort.clients
         copies = list(enumerate_copies(clients.tolist()))
-        end = partial(self.limits.end, "training")
+        end = partial(self.limits.end, TRAINING)
         replies = self.nodes.exchange(self._train_contents(request), TRAIN, end)
 
         def read(i: int) -> Updates:

@@ -51,7 +51,7 @@ from skfed.utils import _files
 PROTOCOL = 2  # raised when the records of a message change
 HELLO, MOMENTS = "query.skfed_hello", "query.skfed_moments"
 NORMS, STEPS = "query.skfed_norms", "query.skfed_steps"
-POLL, TRAIN = "query.skfed_poll", "train"
+EVALUATE, TRAIN = "query.skfed_poll", "train"
 TIMES = "times"
 
 

@@ -20,6 +20,7 @@ from skfed.availability import BaseAvailability
 from skfed.checkpoint._run import open_run
 from skfed.checkpoint._steps import StepsFile
 from skfed.engines import Draws
+from skfed.exchanges import Limits
 from skfed.flower._client import has_privacy
 from skfed.flower._client_info import ClientInfo
 from skfed.flower._columns import common_columns
@@ -30,8 +31,8 @@ from skfed.flower._pipeline import check_estimator, federated_parts, split
 from skfed.flower._steps import StepsServer, checksum_of
 from skfed.nets import batch_size, get_state, shift_of
 from skfed.server._config import RoundConfig
+from skfed.server._exchanges import make_clock, make_exchanges
 from skfed.server._fitting import open_rounds
-from skfed.server._limits import Limits
 from skfed.server._standardize import start_fit
 from skfed.server._state import ServerState
 from skfed.server._validation import is_due
@@ -174,9 +175,9 @@ class FederatedStrategy(Strategy):
             self._engine = self._make_engine(
                 estimator, server, federation, X, classes, sent, limits
             )
-            self._start_fit(estimator, server, federation, X)
-            until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
             config = RoundConfig.from_params(vars(estimator), server.net, simulated=False)
+            self._start_fit(estimator, server, federation, config, X)
+            until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
             rounds = open_rounds(
                 *(server, federation, self._engine, config),
                 until=until,
@@ -332,16 +333,22 @@ class FederatedStrategy(Strategy):
             steps,
             limits,
             n_values={name: int(np.prod(shape)) for name, shape in shapes.items()},
-            drop_failing=estimator.on_client_error == "drop",
         )
 
     def _start_fit(
-        self, estimator: BaseFederated, server: ServerState, federation: Federation, X: Any
+        self,
+        estimator: BaseFederated,
+        server: ServerState,
+        federation: Federation,
+        config: RoundConfig,
+        X: Any,
     ) -> None:
         """Ask for what the fit begins with, once in a run, and tell clients in each message."""
         if not server.round:
+            clock = make_clock(server, federation, config, measured=True)
+            exchanges = make_exchanges(server, federation, config, clock)
             start_fit(
-                *(server, federation, self._engine, estimator._wanted(server)),
+                *(server, federation, exchanges, self._engine, estimator._wanted(server)),
                 shape=X.shape[1:],
                 dtype=np.asarray(X).dtype,
                 guess=estimator._problem.guess(server.net),

@@ -5,6 +5,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from skfed.exchanges import KINDS
 from skfed.inspection._axes import get_axes, legend, name_clients
 from skfed.inspection._style import COLOURS, SHADES, tidy
 from skfed.metrics import client_exchanges
@@ -19,8 +20,6 @@ _COLOURS = {
     "late": COLOURS[1],
     "failed": COLOURS[3],
 }
-# Of an exchange in which the client has answered.
-_ANSWERED = {"statistics": "sent statistics", "poll": "polled", "training": "trained"}
 _GAPS_UP_TO = 40  # clients; bars of more touch
 
 
@@ -135,11 +134,12 @@ class TimelineDisplay:
         late = bars["outcome"] == "late"
         bars["start"] -= bars["start"].min()
         bars["length"] = bars["seconds"].where(~late, bars["duration"])
-        shown = bars["kind"].map(_ANSWERED).where(bars["outcome"] == "answered", bars["outcome"])
+        done = bars["kind"].map({name: kind.done for name, kind in KINDS.items()})
+        shown = done.where(bars["outcome"] == "answered", bars["outcome"])
         bars["shown"] = shown.replace("silent", "polled, silent")
         longest = [
             bars["length"].where(bars["kind"] == kind).groupby(bars["place"]).max().fillna(-1)
-            for kind in _ANSWERED
+            for kind in KINDS
         ]
         order = np.lexsort([-seconds for seconds in longest])  # the training's last, so first
         bars["place"] = np.argsort(order)[bars["place"]]
@@ -169,7 +169,7 @@ class TimelineDisplay:
         for i, exchange in exchanges.iterrows():
             start, duration = exchange["start"], exchange["duration"]
             self._line(start + duration, "end of an exchange", color="grey", linestyle="-")
-            if self.deadline is None or exchange["kind"] == "statistics":
+            if self.deadline is None or not KINDS[exchange["kind"]].has_deadline:
                 continue
             # A deadline after the end of an exchange would be in the next one.
             if self.deadline <= duration * (1 if i < exchanges.index[-1] else 2):

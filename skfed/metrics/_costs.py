@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from skfed.exchanges import exchange_table
 from skfed.metrics._scorers import federated_step
-from skfed.server._exchange_log import exchange_table
 from skfed.utils._checks import check_columns, validated
 from skfed.utils._sklearn import Interval
 

@@ -171,7 +171,7 @@ def _fine_tuned(
     if server.rate is not None and step.lr_schedule is None:
         statistics = LocalStatistics(given, encoded, weights, federation)
         limits = RateLimits(statistics, server.net, for_all=True)
-    request = make_train_request(server, federation, config, state, cohort, limits)
+    request = make_train_request(server, federation, config, state, limits, cohort)
     own = copy(step)
     own.net_ = net_pool.set_up()
     for training in engine.trainings(request):

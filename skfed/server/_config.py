@@ -12,11 +12,11 @@ from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
 from skfed.devices import BaseDevices
 from skfed.engines import LocalTraining
+from skfed.exchanges import Limits
 from skfed.nets import buffer_names
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import Scheduled
 from skfed.selection import BaseSelector, FedAlignSelector, RandomSelector
-from skfed.server._limits import Limits
 from skfed.utils._warnings import warn
 
 

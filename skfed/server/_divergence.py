@@ -11,6 +11,7 @@ from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation, find_ids
 from skfed.availability import Always
+from skfed.exchanges import NO_ANSWER, NOT_FINITE, TOO_LATE
 from skfed.nets import set_state, standardize_layers
 from skfed.server._config import RoundConfig
 from skfed.server._doubt import (
@@ -22,7 +23,6 @@ from skfed.server._doubt import (
     guesses_mean,
     still_falls,
 )
-from skfed.server._exchange import NO_ANSWER, NOT_FINITE, TOO_LATE
 from skfed.server._standardize import is_renewable
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn

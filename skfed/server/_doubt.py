@@ -9,9 +9,8 @@ import numpy as np
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
+from skfed.exchanges import NOT_FINITE, reported_losses
 from skfed.modules import LinearModel
-from skfed.server._exchange import NOT_FINITE
-from skfed.server._exchange_log import reported_losses
 from skfed.server._state import Guess, ServerState
 
 LASTING = 3  # rounds: a loss may be high by chance in fewer

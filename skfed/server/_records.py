@@ -6,10 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from skfed._federation import Federation
+from skfed.exchanges import POLL, TRAINING, Exchange, Outcome
 from skfed.server._config import RoundConfig
-from skfed.server._exchange import Exchange, Outcome
 from skfed.server._state import ServerState
-from skfed.server._updates import RoundUpdates
 
 
 class ClientRecords:
@@ -28,14 +27,23 @@ class ClientRecords:
             if timed:
                 self.seconds[:] = [server.seconds.get(key, np.nan) for key in keys]
 
-    def add_losses(self, updates: RoundUpdates) -> None:
+    def add(self, exchanges: Sequence[Exchange], config: RoundConfig) -> None:
+        """Record what the settled exchanges of a round tell of clients."""
+        for exchange in exchanges:
+            if exchange.kind is TRAINING:
+                self._add_losses(exchange)
+                self._add_seconds(exchange)
+        self._count_messages(exchanges, config)
+
+    def _add_losses(self, training: Exchange) -> None:
         """Record the training losses that clients reported; what late ones did before stays."""
-        replied = ~updates.late
-        losses = _last(updates.request.cohort.clients[replied], updates.losses[replied])
+        failed = training.outcomes == Outcome.FAILED
+        trained = failed | np.isfinite(training.answers)
+        losses = _last(training.clients[trained], training.answers[trained])
         self.reported[list(losses)] = list(losses.values())
         self.server.reported = self.server.reported | self._by_digest(losses)
 
-    def add_seconds(self, training: Exchange) -> None:
+    def _add_seconds(self, training: Exchange) -> None:
         """Record how long clients took to train; of a late one, how long it was waited for."""
         if training.seconds is None or training.duration is None:
             return
@@ -47,7 +55,7 @@ class ClientRecords:
         self.seconds[list(last)] = list(last.values())
         self.server.seconds = self.server.seconds | self._by_digest(last)
 
-    def count_messages(self, exchanges: Sequence[Exchange], config: RoundConfig) -> None:
+    def _count_messages(self, exchanges: Sequence[Exchange], config: RoundConfig) -> None:
         """Count the updates and losses sent with privacy; each update comes with a loss."""
         if config.update_privacy is None and config.loss_privacy is None:
             return
@@ -56,8 +64,8 @@ class ClientRecords:
             for mechanism in (config.update_privacy, config.loss_privacy)
         )
         # Clients that trained to the end, and so sent an update.
-        trained = [k for e in exchanges if e.kind == "training" for k in e.clients[_sends(e)]]
-        polled = [k for e in exchanges if e.kind == "poll" for k in e.clients[_sends(e)]]
+        trained = [k for e in exchanges if e.kind.trains for k in e.clients[e.was_sent]]
+        polled = [k for e in exchanges if e.kind is POLL for k in e.clients[e.was_sent]]
         sent: dict[bytes, Counter[tuple[str, float]]] = {}
         for k in trained:
             sent.setdefault(self.digest(k), Counter())["update", of_update] += 1
@@ -76,14 +84,3 @@ class ClientRecords:
 def _last(clients: np.ndarray, values: np.ndarray) -> dict[int, float]:
     """Return the value of each client; of one that is listed twice, the last."""
     return dict(zip(clients.tolist(), values.tolist(), strict=True))
-
-
-def _sends(exchange: Exchange) -> np.ndarray:
-    """Return a mask of the clients that send what they are asked for.
-
-    Late ones do where seconds are measured: the reply is discarded, but it has left the client.
-    """
-    late = exchange.outcomes == Outcome.LATE
-    if exchange.kind == "training":
-        return (exchange.rows > 0) | (late & exchange.is_measured)
-    return ~late | exchange.is_measured

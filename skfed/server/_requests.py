@@ -11,9 +11,10 @@ from skfed.nets import State, parameter_names
 from skfed.schedules import LinearDecay, value_at
 from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
+from skfed.server._exchanges import noise_stream
 from skfed.server._state import ServerState
 from skfed.server._statistics import RateLimits
-from skfed.utils._seeding import Purpose, stream
+from skfed.utils._seeding import Purpose
 
 _LARGEST_RATE = float(np.finfo(np.float32).max)
 
@@ -23,8 +24,8 @@ def make_train_request(
     federation: Federation,
     config: RoundConfig,
     state: State,
+    limits: RateLimits | None,
     cohort: Cohort,
-    limits: RateLimits | None = None,
 ) -> TrainRequest:
     """Return what the round's cohort is asked to do; ``limits`` are of the rates of clients."""
     training, factors = _training(server, config), None
@@ -42,13 +43,6 @@ def make_train_request(
         noise=_update_noise(server, federation, config, cohort),
         rate_factors=factors,
     )
-
-
-def noise_stream(
-    server: ServerState, federation: Federation, purpose: Purpose, k: int, copy: int
-) -> np.random.Generator:
-    """Return the generator of the noise that a client adds in this round."""
-    return stream(server.seed, purpose, server.round, federation.digest(k), copy)
 
 
 def _update_noise(

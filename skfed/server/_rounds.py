@@ -13,31 +13,34 @@ from skorch import NeuralNetClassifier
 from skfed._federation import Federation
 from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
-from skfed.engines import Engine, LocalTraining, TrainRequest
+from skfed.engines import Engine, LocalTraining
+from skfed.exchanges import (
+    TOO_LATE,
+    TRAINING,
+    Exchange,
+    Exchanges,
+    Messages,
+    ModelHolders,
+    failed_clients,
+    late_clients,
+    pack_exchanges,
+    pack_losses,
+    plan_exchange,
+)
 from skfed.history import Row, make_row, to_record
 from skfed.nets import State, bytes_of, set_state, weighs_rows
 from skfed.selection import Cohort, Round
-from skfed.server._clock import Clock
 from skfed.server._config import RoundConfig
 from skfed.server._divergence import warn_at_end
 from skfed.server._doubt import in_doubt, n_tested
-from skfed.server._exchange import (
-    TOO_LATE,
-    Exchange,
-    ModelHolders,
-    Outcome,
-    failed_clients,
-    late_clients,
-    training_exchange,
-)
-from skfed.server._exchange_log import pack_exchanges, pack_losses
+from skfed.server._exchanges import make_clock, make_exchanges
 from skfed.server._last_round import LastRound
-from skfed.server._poll import FailureLog, LossPrivatizer, Poll, objective, poll_in_doubt, spread
+from skfed.server._poll import Poll, objective, poll_in_doubt, spread
 from skfed.server._records import ClientRecords
-from skfed.server._requests import make_train_request, noise_stream
+from skfed.server._requests import make_train_request
 from skfed.server._state import TRAINING_LOSS, Best, ServerState
 from skfed.server._statistics import RateLimits
-from skfed.server._updates import RoundUpdates
+from skfed.server._training import CohortTraining, training_messages
 from skfed.server._validation import Validation
 from skfed.utils._seeding import Purpose, stream
 from skfed.utils._torch_context import one_torch_thread
@@ -61,11 +64,10 @@ class PendingRound:
 
     view: Round
     chosen: Cohort  # without clients whose poll failed
-    request: TrainRequest  # to those of them that will reply in time
-    updates: RoundUpdates
-    exchanges: list[Exchange]  # so far, one record of each client in each; the last is the training
+    training: CohortTraining
+    exchanges: list[Exchange]  # so far
     scheduled: dict[str, float]  # values of the selector's schedules
-    started: float  # a time of perf_counter, as the other two
+    started: float  # times of perf_counter
     selected: float
     trained: float = float("nan")
 
@@ -92,7 +94,7 @@ class Rounds:
         self.until, self.validation, self.callbacks = until, validation, callbacks
         self.limits, self.last_round = limits, last_round
         self.checkpoint, self.report = checkpoint, report
-        self.clock = Clock.of(config, server, federation, engine.measures_time)
+        self.clock = make_clock(server, federation, config, engine.measures_time)
         self.records = ClientRecords(server, federation, timed=self.clock.is_timed)
         self._first = server.begun
         self._tested = float("nan")  # the loss that was polled in doubt in the last round
@@ -144,20 +146,15 @@ class Rounds:
         for callback in self.callbacks:
             callback.begin_round()
         with one_torch_thread():
-            pending = self._poll_and_select()
-            request, updates, training = pending.request, pending.updates, pending.exchanges[-1]
-            if len(request.cohort.clients):
-                updates.add(self.engine.train(request))  # the clients train here
-            admitted = admit(request.cohort, updates.finite, self.config.min_clients)
-            cohort, aggregate = request.cohort.keep(admitted), updates.aggregate(admitted)
-            updates.complete(training)
-            self.clock.measure(training, request.round)
+            pending = self._select_and_train()
+            training = pending.training
+            cohort = training.request.cohort
+            admitted = admit(cohort, training.finite, self.config.min_clients)
+            cohort, aggregate = cohort.keep(admitted), training.aggregate(admitted)
             pending.trained = perf_counter()
             if not self._apply_server_optimizer(pending, cohort, aggregate):
                 cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
-            self.records.add_losses(updates)
-            self.records.add_seconds(training)
-            self.records.count_messages(pending.exchanges, self.config)
+            self.records.add(pending.exchanges, self.config)
             row = self._append_row(pending, cohort)
         self.server.first_exchanges = []  # large, and in the row of this round
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
@@ -191,15 +188,18 @@ class Rounds:
         if has_changed and self.checkpoint is not None:
             self.checkpoint(True)  # the model that is kept, from which a later fit goes on
 
-    def _poll_and_select(self) -> PendingRound:
-        """Let the selector poll clients and choose the cohort, and make the train request."""
-        server, federation, config = self.server, self.federation, self.config
+    def _select_and_train(self) -> PendingRound:
+        """Let the selector poll clients and choose the cohort, and train it."""
+        server, config = self.server, self.config
         started = perf_counter()
         state = self.last_round.current_model()
-        poll = self._poll(state)
+        exchanges = make_exchanges(
+            server, self.federation, config, self.clock, self.engine.clients_add_noise
+        )
+        poll = self._poll(state, exchanges)
         view = self._view(poll)
         chosen = config.selector.select(view)
-        lost = [*failed_clients(poll.exchanges), *late_clients(poll.exchanges)]
+        lost = [*failed_clients(exchanges.settled), *late_clients(exchanges.settled)]
         if self._is_last and np.isnan(chosen.objective) and self._is_in_doubt():
             clients = np.flatnonzero(view.priority & view.available)
             n_clients = n_tested(server.rows[self._first :], chosen.clients)
@@ -209,49 +209,40 @@ class Rounds:
         if lost:
             chosen = chosen.keep(~np.isin(chosen.clients, lost))
         scheduled, selected = config.selector.scheduled(view), perf_counter()
-        replies = self._replies(chosen.clients)
-        training = self._training(chosen.clients, replies, poll.holders.send(chosen.clients))
-        self.clock.close(training, server.round)
-        in_time = chosen.keep(training.outcomes == Outcome.OK)
-        request = make_train_request(server, federation, config, state, in_time, self.limits)
-        updates = RoundUpdates(request, poll.failures, poll.privatizer)
-        exchanges = [*self._first_exchanges(), *poll.exchanges, training]
-        return PendingRound(view, chosen, request, updates, exchanges, scheduled, started, selected)
+        training = CohortTraining(
+            self.engine,
+            exchanges,
+            partial(make_train_request, server, self.federation, config, state, self.limits),
+            self._messages,
+        )
+        training.ask(chosen, ~self._replies(chosen.clients), self._n_trained(chosen.clients))
+        settled = [*server.first_exchanges, *exchanges.settled]
+        return PendingRound(view, chosen, training, settled, scheduled, started, selected)
 
-    def _poll(self, state: State) -> Poll:
+    def _poll(self, state: State, exchanges: Exchanges) -> Poll:
         """Return what sends the polls of the round."""
-        server, federation, config = self.server, self.federation, self.config
-        noise = None if self.engine.clients_add_noise else config.loss_privacy
+        net = self.server.net
         return Poll(
             evaluator=self.engine,
             state=state,
-            round=server.round,
-            holders=ModelHolders(len(federation)),
-            failures=FailureLog(federation, server.round, server.logged, not config.drop_failing),
-            privatizer=LossPrivatizer(noise, partial(noise_stream, server, federation)),
-            clock=self.clock,
-            is_classifier=isinstance(server.net, NeuralNetClassifier),
-            leaves_out_rows=weighs_rows(getattr(server.net, "criterion_", None)),
+            exchanges=exchanges,
+            is_classifier=isinstance(net, NeuralNetClassifier),
+            leaves_out_rows=weighs_rows(getattr(net, "criterion_", None)),
         )
 
-    def _first_exchanges(self) -> list[Exchange]:
-        """Return the exchanges before a fit's first round, which is charged for them."""
-        for exchange in self.server.first_exchanges:
-            self.clock.measure(exchange, self.server.round)
-        return self.server.first_exchanges
+    @property
+    def _messages(self) -> Messages:
+        """What travels in a training."""
+        return training_messages(self.config.aggregator.uses_variates)
 
-    def _training(
-        self, clients: np.ndarray, replies: np.ndarray, models_down: np.ndarray
-    ) -> Exchange:
-        """Return the training of some clients as it is planned."""
-        rows = self.clock.draws.n_trained(self.config.training, clients)
-        with_variates = self.config.aggregator.uses_variates
-        return training_exchange(clients, replies, rows, models_down, with_variates)
+    def _n_trained(self, clients: np.ndarray) -> np.ndarray:
+        """Return the rows that a training of each client uses."""
+        return self.clock.draws.n_trained(self.config.training, clients)
 
     def _expected_seconds(self, holders: ModelHolders, clients: np.ndarray) -> np.ndarray:
         """Return the seconds that a training of some clients is expected to take now."""
-        everybody = np.ones(len(clients), dtype=bool)
-        planned = self._training(clients, everybody, holders.lacking(clients))
+        rows = self._n_trained(clients)
+        planned = plan_exchange(TRAINING, self._messages, clients, rows, holders)
         return self.clock.expected(planned, self.server.round)
 
     def _view(self, poll: Poll) -> Round:
@@ -263,6 +254,7 @@ class Rounds:
             server.stream(Purpose.AVAILABILITY),
             stream(server.seed, Purpose.FIXED_AVAILABILITY),
         )
+        expect = partial(self._expected_seconds, poll.exchanges.holders)
         return Round(
             index=server.round,
             n_rounds=self.config.n_rounds,
@@ -276,7 +268,9 @@ class Rounds:
             seconds=self.records.seconds,
             ends=federation.ends,
             ask=poll,
-            expect=partial(self._expected_seconds, poll.holders) if self._is_public else None,
+            expect=partial(self._expected_seconds, poll.exchanges.holders)
+            if self._is_public
+            else None,
         )
 
     def _replies(self, chosen: np.ndarray) -> np.ndarray:
@@ -292,7 +286,8 @@ class Rounds:
 
         Without a server optimizer it is the aggregate. An empty cohort keeps the model.
         """
-        server, request, optimizer = self.server, pending.request, self.config.server_optimizer
+        server, request = self.server, pending.training.request
+        optimizer = self.config.server_optimizer
         state, optimizer_state = request.state, server.optimizer_state
         if not len(cohort.clients):
             return True
@@ -311,14 +306,15 @@ class Rounds:
         set_state(server.net, aggregate)
         server.optimizer_state = optimizer_state
         if self.config.aggregator.uses_variates:
-            self._update_variates(pending.updates)
+            self._update_variates(pending.training)
         return True
 
-    def _update_variates(self, updates: RoundUpdates) -> None:
+    def _update_variates(self, training: CohortTraining) -> None:
         """Update SCAFFOLD's control variates, the server's and those of the cohort's clients."""
         server = self.server
         new: dict[bytes, list[State]] = {}
-        for (k, _), variate in zip(updates.copies, updates.variates, strict=True):
+        clients = training.request.cohort.clients.tolist()
+        for k, variate in zip(clients, training.variates, strict=True):
             if variate is not None:
                 new.setdefault(self.federation.digest(k), []).append(variate)
         old = {key: server.variates.get(key, {}) for key in new}
@@ -327,12 +323,13 @@ class Rounds:
 
     def _append_row(self, pending: PendingRound, cohort: Cohort) -> Row:
         """Validate the new model; append the round's row to the history, and return it."""
-        server, updates, requested = self.server, pending.updates, pending.request.cohort
+        server, training = self.server, pending.training
+        request, finite = training.request, training.finite
         scores = {}
         if self.validation is not None:
             n_rows = self.engine.validation_rows
             scores = self.validation.after_round(server.net, server.round, n_rows)
-        n_bytes = bytes_of(pending.request.state)
+        n_bytes = bytes_of(request.state)
         known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,
@@ -342,9 +339,9 @@ class Rounds:
             elapsed=self._elapsed,
             cohort=cohort.clients,
             objective=known if np.isfinite(known) else objective(pending.view, pending.exchanges),
-            train_loss=_train_loss(updates.losses, requested, updates.finite),
+            train_loss=_train_loss(training.losses, request.cohort, finite),
             validation=scores,
-            lr=_rate(server, pending.request.training),
+            lr=_rate(server, request.training),
             scheduled=pending.scheduled,
             seconds={
                 "select_seconds": pending.selected - pending.started,
@@ -356,11 +353,10 @@ class Rounds:
             row["exchanges"] = exchanges  # no column of the history: see skfed.metrics
         row["begins"] = bool(server.first_exchanges)  # likewise: its scalars are not of polls alone
         # No column either: for the warning about losses that grow.
-        finite = updates.finite
         row["losses"] = pack_losses(
-            self.federation, requested.clients[finite], updates.losses[finite]
+            self.federation, request.cohort.clients[finite], training.losses[finite]
         )
-        self._note_best(row, pending.request.state)
+        self._note_best(row, request.state)
         server.rows.append(row)
         self._elapsed = row.get("elapsed", self._elapsed)
         return row
@@ -390,7 +386,7 @@ class Rounds:
         server.stopped = self.until if stops else 0
         self._first_failure = self._first_failure or next(iter(causes.items()), None)
         if row["round"] not in self._overflows:
-            succeeded = bool(pending.updates.finite.any()) or not causes
+            succeeded = bool(pending.training.finite.any()) or not causes
             server.succeeded = server.succeeded or succeeded
 
 

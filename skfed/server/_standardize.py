@@ -5,17 +5,17 @@ charged for: moments of columns and targets; then, of the default regressor, how
 once they are scaled. All of it is decided by the priority clients alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from skorch import NeuralNet
 
 from skfed._federation import Federation
-from skfed.engines import ReplyTimes
+from skfed.exchanges import STATISTICS, Answers, Exchange, Exchanges, Message, Messages, Send
 from skfed.modules import LinearModel, LinearRegression, Standardize
 from skfed.nets import (
     State,
@@ -27,12 +27,11 @@ from skfed.nets import (
     standardize_layers,
     to_tensors,
 )
-from skfed.server._exchange import statistics_exchange
 from skfed.server._moments import (
     FAR,
     SENT,
-    Moments,
     MomentsPool,
+    Norms,
     Pooled,
     safe_rate,
 )
@@ -77,6 +76,7 @@ class Wanted:
 def start_fit(
     server: ServerState,
     federation: Federation,
+    exchanges: Exchanges,
     source: StatisticsSource,
     wanted: Wanted,
     shape: tuple[int, ...],
@@ -87,10 +87,10 @@ def start_fit(
 ) -> None:
     """Ask clients for what is wanted, and set the net, the scale of targets and the rate.
 
-    ``shape`` is that of a row of X, ``dtype`` that of X, and ``guess`` is known without
-    clients. In a later fit of the same net, its
-    layer is set anew, and its weights are converted; with ``accumulate``, by the moments of all
-    rows so far. Where the moments are those of the last fit, clients have nothing to send.
+    ``shape`` is that of a row of X, ``dtype`` that of X, and ``guess`` is known without clients. In
+    a later fit of the same net, its layer is set anew, and its weights are converted; with
+    ``accumulate``, by the moments of all rows so far. Where the moments are those of the last fit,
+    clients have nothing to send: the fit's first round is charged for the other exchanges.
     """
     if wanted.columns:
         _check_first(server.net, shape)
@@ -98,7 +98,7 @@ def start_fit(
     before, columns_before, is_same = server.guess, server.columns, False
     server.guess = guess
     if wanted.names:
-        pools, charge = _ask_moments(server, federation, source, wanted)
+        pools, exchange = _ask_moments(federation, exchanges, source, wanted)
         if "columns" in pools:
             _set_columns(server, pools["columns"], dtype, accumulate)
         if "targets" in pools:
@@ -110,12 +110,12 @@ def start_fit(
             same_columns = "columns" not in pools or pools["columns"].equals(columns_before)
             is_same = server.guess == before and same_columns
         if not is_same:
-            charge()
+            server.first_exchanges.append(exchange)
     rate_before, server.rate = server.rate, None if wanted.rate is None else server.own_rate
     if wanted.rate == "safe":
-        server.rate, charge = _ask_rate(server, federation, source)
+        server.rate, exchange = _ask_rate(server, federation, exchanges, source)
         if not (is_same and server.rate == rate_before):
-            charge()
+            server.first_exchanges.append(exchange)
 
 
 def warn_of_large_values(X: np.ndarray) -> None:
@@ -145,31 +145,54 @@ def set_columns(net: NeuralNet, columns: Pooled, dtype: np.dtype) -> None:
 
 
 def _ask_moments(
-    server: ServerState, federation: Federation, source: StatisticsSource, wanted: Wanted
-) -> tuple[dict[str, Pooled], Callable[[], None]]:
-    """Return the pooled moments by name, none if no client has replied; and what charges them."""
-    sent, times = source.moments(wanted.names)
+    federation: Federation, exchanges: Exchanges, source: StatisticsSource, wanted: Wanted
+) -> tuple[dict[str, Pooled], Exchange]:
+    """Return the pooled moments by name, none if no client has replied; and the exchange."""
     weights = (federation.priority_weights * federation.sizes)[federation.priority]
-    replied, n_scalars = np.zeros(len(weights), dtype=bool), 0
     pools = {name: MomentsPool() for name in wanted.names}
-    for i, (client, weight) in enumerate(zip(sent, weights, strict=True)):
-        if client is None:
-            continue
-        replied[i], n_scalars = True, sum(map(_n_scalars, client.items()))
-        for name, moments in client.items():
-            if name == "targets":  # messages do not have it
-                moments = moments._replace(largest=np.zeros_like(moments.largest))
-            pools[name].add(moments, float(weight))
-    if not replied.any():
+
+    def send(asked: np.ndarray) -> Answers:
+        sent, times = source.moments(wanted.names)
+        raised = {}
+        for i, (client, weight) in enumerate(zip(sent, weights, strict=True)):
+            if isinstance(client, Exception):
+                raised[i] = client
+                continue
+            for name, moments in client.items():
+                if name == "targets":  # messages do not have it
+                    moments = moments._replace(largest=np.zeros_like(moments.largest))
+                pools[name].add(moments, float(weight))
+        return _statistics_sent(len(asked), raised, times)
+
+    up = {name: len(SENT[name]) * source.n_values[name] for name in wanted.names}
+    messages = Messages(up=Message(scalars=up))
+    exchange = ask_priority_clients(federation, exchanges, messages, send)
+    if not exchange.replied.any():
         _refuse_silence(wanted)
-    pooled = {name: pool.pooled for name, pool in pools.items() if pool.pooled is not None}
-    return pooled, partial(_charge, server, federation, replied, times, up=n_scalars)
+    return {n: pool.pooled for n, pool in pools.items() if pool.pooled is not None}, exchange
 
 
-def _n_scalars(item: tuple[str, Moments]) -> int:
-    """Return how many numbers a client sends; see ``SENT``."""
-    name, moments = item
-    return len(SENT[name]) * len(moments.mean)
+def _statistics_sent(
+    n_clients: int, raised: Mapping[int, Exception] = MappingProxyType({}), times: Any = None
+) -> Answers:
+    """Return the answers of clients to a request for statistics, all but those that raised."""
+    sent = np.ones(n_clients, dtype=bool)
+    sent[list(raised)] = False
+    nothing = np.full(n_clients, np.nan), np.zeros(n_clients, dtype=int)
+    return Answers(*nothing, raised, sent, [(np.arange(n_clients), times)])
+
+
+def ask_priority_clients(
+    federation: Federation,
+    exchanges: Exchanges,
+    messages: Messages,
+    send: Send | None = None,
+) -> Exchange:
+    """Ask each priority client for statistics of its rows; without ``send``, all have sent them."""
+    clients = np.flatnonzero(federation.priority)
+    rows = np.zeros(len(clients), dtype=int)
+    send = send or (lambda asked: _statistics_sent(len(asked)))
+    return exchanges.ask(STATISTICS, messages, clients, send, rows=rows)
 
 
 def _refuse_silence(wanted: Wanted) -> None:
@@ -320,41 +343,29 @@ def _set_start(server: ServerState, targets: Pooled, wanted: Wanted) -> None:
 
 
 def _ask_rate(
-    server: ServerState, federation: Federation, source: StatisticsSource
-) -> tuple[float, Callable[[], None]]:
-    """Return the rate that is safe for each priority client, at most the net's; and what charges.
+    server: ServerState, federation: Federation, exchanges: Exchanges, source: StatisticsSource
+) -> tuple[float, Exchange]:
+    """Return the rate that is safe for each priority client, at most the net's; and the exchange.
 
     It depends on the weights of rows too, so that it is asked for where no moment has changed.
     """
-    sent, times = source.norms(server.net)
-    replies, sizes = list(sent), federation.sizes[federation.priority].tolist()
-    rates = [
-        safe_rate(norms, rows_a_step(server.net, size))
-        for norms, size in zip(replies, sizes, strict=True)
-        if norms is not None
-    ]
-    replied = np.array([norms is not None for norms in replies])
-    (layer,) = standardize_layers(server.net)
-    # A client needs the scale of each column.
-    sent_down = 2 * len(layer.mean)
-    charge = partial(_charge, server, federation, replied, times, up=2, down=sent_down)
-    return min([server.own_rate, *rates]), charge
+    sizes, rates = federation.sizes[federation.priority].tolist(), [server.own_rate]
 
+    def send(asked: np.ndarray) -> Answers:
+        sent, times = source.norms(server.net)
+        raised = {}
+        for i, (norms, size) in enumerate(zip(sent, sizes, strict=True)):
+            if isinstance(norms, Exception):
+                raised[i] = norms
+            else:
+                rates.append(safe_rate(norms, rows_a_step(server.net, size)))
+        return _statistics_sent(len(asked), raised, times)
 
-def _charge(
-    server: ServerState,
-    federation: Federation,
-    replied: np.ndarray,
-    times: ReplyTimes | None,
-    *,
-    up: int,
-    down: int = 0,
-) -> None:
-    """Record an exchange of numbers with each priority client, for the fit's first round."""
-    clients = np.flatnonzero(federation.priority)
-    exchange = statistics_exchange(clients, replied, up, down)
-    exchange.add_times(np.arange(len(clients)), times)
-    server.first_exchanges.append(exchange)
+    n_columns = source.n_values["columns"]
+    down = Message(scalars={"mean": n_columns, "scale": n_columns})
+    up = Message(scalars=dict.fromkeys(Norms._fields, 1))
+    exchange = ask_priority_clients(federation, exchanges, Messages(down, up), send)
+    return min(rates), exchange
 
 
 def _check_first(net: NeuralNet, shape: tuple[int, ...]) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 from skorch import NeuralNet
 
 from skfed.callbacks._skorch import get_callback_state
+from skfed.exchanges import Exchange
 from skfed.nets import State
-from skfed.server._exchange import Exchange
 from skfed.server._moments import Pooled
 from skfed.utils._seeding import Purpose, stream
 

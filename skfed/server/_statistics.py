@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -24,12 +25,18 @@ ClientMoments = Mapping[str, Moments]  # by name, as in ``Wanted.names``
 
 
 class StatisticsSource(Protocol):
-    """Asks priority clients for statistics; None is of a client that failed."""
+    """Asks priority clients for statistics; an exception is of a client that failed."""
 
-    def moments(self, names: list[str]) -> tuple[Iterable[ClientMoments | None], ReplyTimes | None]:
+    @property
+    def n_values(self) -> Mapping[str, int]:
+        """The numbers of columns, of targets and of classes."""
+
+    def moments(
+        self, names: list[str]
+    ) -> tuple[Iterable[ClientMoments | Exception], ReplyTimes | None]:
         """Ask for the moments of "columns", "targets" and "classes"."""
 
-    def norms(self, net: NeuralNet) -> tuple[Iterable[Norms | None], ReplyTimes | None]:
+    def norms(self, net: NeuralNet) -> tuple[Iterable[Norms | Exception], ReplyTimes | None]:
         """Ask for the norms of rows as the net's linear layer takes them."""
 
 
@@ -42,6 +49,12 @@ class LocalStatistics:
     weights: np.ndarray | None
     federation: Federation
     n_classes: int = 0
+
+    @property
+    def n_values(self) -> dict[str, int]:
+        """The numbers of columns, of targets and of classes."""
+        shapes = {"columns": self.X.shape[1:], "targets": self.y.shape[1:]}
+        return {name: prod(shape) for name, shape in shapes.items()} | {"classes": self.n_classes}
 
     def moments(self, names: list[str]) -> tuple[Iterable[ClientMoments], None]:
         """Return the moments of each priority client."""

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from skfed._federation import Federation, array_of_ids
-from skfed.server._exchange import Exchange, Outcome
+from skfed.exchanges._exchange import Exchange, Outcome
 
 OUTCOMES = {
     Outcome.OK: "answered",
@@ -46,7 +46,7 @@ def pack_exchanges(
         values = exchange.outcomes, exchange.seconds, computing, exchange.rows, down, up
         packed.append(
             {
-                "kind": exchange.kind,
+                "kind": exchange.kind.name,
                 "start": start,
                 "duration": exchange.duration,
                 "client": _pack_ids(federation, exchange.clients),

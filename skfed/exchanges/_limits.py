@@ -9,6 +9,7 @@ from math import inf
 
 import numpy as np
 
+from skfed.exchanges._kinds import Kind
 from skfed.selection._counts import count_clients
 
 
@@ -19,13 +20,13 @@ class Limits:
     deadline: float | None
     report_goal: float | None
 
-    def goal(self, kind: str, n_clients: int) -> float:
+    def goal(self, kind: Kind, n_clients: int) -> float:
         """Return the number of clients with whose answers an exchange ends; infinity if all."""
-        if kind != "training" or self.report_goal is None:
+        if not kind.has_goal or self.report_goal is None:
             return inf
         return min(count_clients(self.report_goal, n_clients), n_clients)
 
-    def end(self, kind: str, seconds: np.ndarray) -> float:
+    def end(self, kind: Kind, seconds: np.ndarray) -> float:
         """Return the seconds after which an answer is late; infinity if none is.
 
         ``seconds`` are those of the answers of distinct clients, NaN without one.

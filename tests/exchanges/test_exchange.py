@@ -1,5 +1,7 @@
 """The ledger and the history are computed from records of exchanges alone."""
 
+from dataclasses import FrozenInstanceError
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -7,20 +9,36 @@ from torch import nn
 
 from skfed import FederatedClassifier, RandomSelector
 from skfed.aggregation import CoordinateMedian
+from skfed.exchanges import (
+    POLL,
+    STATISTICS,
+    TRAINING,
+    Exchange,
+    Message,
+    Messages,
+    ModelHolders,
+    Outcome,
+)
 from skfed.history import make_row
 from skfed.selection import Cohort
 from skfed.server import _rounds
-from skfed.server._exchange import Exchange, ModelHolders, Outcome, statistics_exchange
 from skfed.server._rounds import admit
+from skfed.server._training import training_messages
 
 
-def exchange(kind, clients, **columns):
-    counts = "rows", "models_down", "models_up", "scalars_down", "scalars_up"
-    given = {name: np.array(columns.pop(name, [0] * len(clients))) for name in counts}
-    outcomes = np.array(columns.pop("outcomes", [Outcome.OK] * len(clients)))
-    answers = np.full(len(clients), np.nan)
+def exchange(kind, clients, messages=Messages(), **columns):
+    n = len(clients)
+    given = {name: np.array(columns.pop(name, [0] * n)) for name in ("rows", "lacked")}
+    outcomes = np.array(columns.pop("outcomes", [Outcome.OK] * n))
     return Exchange(
-        kind=kind, clients=np.array(clients), outcomes=outcomes, answers=answers, **given, **columns
+        kind=kind,
+        messages=messages,
+        clients=np.array(clients),
+        outcomes=outcomes,
+        replied=np.array(columns.pop("replied", [True] * n)),
+        answers=np.full(n, np.nan),
+        **given,
+        **columns,
     )
 
 
@@ -42,24 +60,27 @@ def row(*exchanges, cohort=(), model_bytes=100):
 
 def test_a_round_with_a_silent_a_failed_and_an_absent_client():
     """Worked out by hand: a, b, c are polled with a bound; b fails; c is silent; a, d, d train."""
-    statistics = statistics_exchange(np.array([0, 1]), np.array([True, False]), 6)
+    statistics = exchange(
+        STATISTICS, [0, 1], Messages(up=Message(scalars={"mean": 6})), replied=[True, False]
+    )
     polled = exchange(
-        "poll",
+        POLL,
         [0, 1, 2],
+        Messages(Message(model=True, scalars={"bound": 1}), Message(scalars={"loss": 1})),
         outcomes=[Outcome.OK, Outcome.FAILED, Outcome.SILENT],
         rows=[10, 20, 30],
-        models_down=[1, 1, 1],
-        scalars_down=[1, 1, 1],
-        scalars_up=[1, 0, 0],
+        lacked=[1, 1, 1],
+        replied=[True, False, False],
         causes={1: ValueError("broken\nsecond line")},
     )
     trained = exchange(
-        "training",
+        TRAINING,
         [0, 3, 3, 4],
+        training_messages(with_variates=False),
         outcomes=[Outcome.OK, Outcome.OK, Outcome.FAILED, Outcome.AWAY],
         rows=[8, 16, 16, 0],
-        models_down=[0, 1, 0, 1],
-        models_up=[1, 1, 1, 0],
+        lacked=[0, 1, 0, 1],
+        replied=[True, True, True, False],
         causes={2: ValueError("not finite")},
     )
     found = row(statistics, polled, trained, cohort=[0, 3])
@@ -75,16 +96,35 @@ def test_a_round_with_a_silent_a_failed_and_an_absent_client():
 
 
 def test_a_client_that_fails_twice_is_counted_once():
-    polled = exchange("poll", [1], outcomes=[Outcome.FAILED], causes={0: ValueError("first")})
-    trained = exchange("training", [1], outcomes=[Outcome.FAILED], causes={0: ValueError("last")})
+    polled = exchange(POLL, [1], outcomes=[Outcome.FAILED], causes={0: ValueError("first")})
+    trained = exchange(TRAINING, [1], outcomes=[Outcome.FAILED], causes={0: ValueError("last")})
     found = row(polled, trained)
     assert (found["n_failed"], found["causes"]) == (1, ("ValueError: first",))
 
 
 def test_a_model_is_sent_to_a_client_once_a_round():
     holders = ModelHolders(5)
-    assert holders.send(np.array([3, 1])).tolist() == [1, 1]
-    assert holders.send(np.array([1, 2, 2, 0])).tolist() == [0, 1, 0, 1]
+    assert holders.lacking(np.array([3, 1])).tolist() == [1, 1]
+    holders.note(np.array([3, 1]))
+    assert holders.lacking(np.array([1, 2, 2, 0])).tolist() == [0, 1, 0, 1]
+
+
+def test_variates_are_sent_to_a_client_once_and_sent_back_by_each_copy():
+    trained = exchange(
+        TRAINING, [0, 3, 3], training_messages(with_variates=True), lacked=[0, 1, 0], rows=[1, 1, 1]
+    )
+    assert trained.models_down.tolist() == [1, 2, 0]
+    assert trained.models_up.tolist() == [2, 2, 2]
+    assert trained.n_bytes(10)[0].tolist() == [10, 20, 0]
+
+
+def test_an_exchange_does_not_change():
+    settled = exchange(POLL, [1, 2])
+    with pytest.raises(FrozenInstanceError):
+        settled.rows = np.ones(2)
+    for values in (settled.rows, settled.answers, settled.outcomes):
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 1
 
 
 def test_admit_leaves_out_failed_members_and_all_if_too_few_remain():

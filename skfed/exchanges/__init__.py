@@ -1,0 +1,59 @@
+"""What the server asks of clients, and what comes back: the unit in which a fit is charged."""
+
+from skfed.exchanges._ask import Answers, Exchanges, Send, plan_exchange
+from skfed.exchanges._clock import Clock
+from skfed.exchanges._exchange import (
+    NO_ANSWER,
+    TOO_LATE,
+    Exchange,
+    ModelHolders,
+    Outcome,
+    failed_clients,
+    in_one_line,
+    late_clients,
+)
+from skfed.exchanges._failures import NOT_FINITE, FailureLog
+from skfed.exchanges._kinds import KINDS, POLL, STATISTICS, TRAINING, Kind
+from skfed.exchanges._limits import Limits
+from skfed.exchanges._log import (
+    COLUMNS,
+    exchange_table,
+    pack_exchanges,
+    pack_losses,
+    reported_losses,
+)
+from skfed.exchanges._messages import SCALAR_BYTES, Message, Messages
+from skfed.exchanges._noise import LossPrivatizer
+
+__all__ = [
+    "COLUMNS",
+    "KINDS",
+    "NOT_FINITE",
+    "NO_ANSWER",
+    "POLL",
+    "SCALAR_BYTES",
+    "STATISTICS",
+    "TOO_LATE",
+    "TRAINING",
+    "Answers",
+    "Clock",
+    "Exchange",
+    "Exchanges",
+    "FailureLog",
+    "Kind",
+    "Limits",
+    "LossPrivatizer",
+    "Message",
+    "Messages",
+    "ModelHolders",
+    "Outcome",
+    "Send",
+    "exchange_table",
+    "failed_clients",
+    "in_one_line",
+    "late_clients",
+    "pack_exchanges",
+    "pack_losses",
+    "plan_exchange",
+    "reported_losses",
+]

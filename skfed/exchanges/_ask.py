@@ -1,0 +1,198 @@
+"""How the server asks clients: one function, and one for each of its concerns, in their order."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from skfed.engines import Late, ReplyTimes
+from skfed.exchanges._clock import Clock
+from skfed.exchanges._exchange import Exchange, ModelHolders, Outcome
+from skfed.exchanges._failures import FailureLog
+from skfed.exchanges._kinds import Kind
+from skfed.exchanges._messages import Messages
+from skfed.exchanges._noise import LossPrivatizer
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the clients that were sent a message have answered, one entry each.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_clients,)
+        Losses or errors; NaN from a client that has not answered or failed.
+    rows : ndarray of shape (n_clients,)
+        The rows that each has computed on.
+    raised : dict of int to Exception
+        Why a client has not answered, by position; :class:`~skfed.engines.Late` if it was late.
+    sent : ndarray of shape (n_clients,), dtype=bool, default=None
+        Whether its reply has left it, whatever is in it. None: where it has a value.
+    times : sequence of (ndarray of int, ReplyTimes or None)
+        The seconds of the clients at some positions, where the engine measures them.
+    """
+
+    values: np.ndarray
+    rows: np.ndarray
+    raised: Mapping[int, Exception] = field(default_factory=dict)
+    sent: np.ndarray | None = None
+    times: Sequence[tuple[np.ndarray, ReplyTimes | None]] = ()
+
+    @classmethod
+    def of_nobody(cls, n_clients: int) -> "Answers":
+        """Return the answers of clients that were not asked after all."""
+        none = np.zeros(n_clients, dtype=int)
+        return cls(np.full(n_clients, np.nan), none, sent=none.astype(bool))
+
+
+#: Sends the messages to the clients at some positions of an exchange, and waits for the answers.
+Send = Callable[[np.ndarray], Answers]
+
+
+@dataclass
+class Exchanges:
+    """The exchanges of one round, or before the first."""
+
+    round: int
+    clock: Clock
+    holders: ModelHolders  # of w_t
+    failures: FailureLog
+    privatizer: LossPrivatizer
+    settled: list[Exchange] = field(default_factory=list)
+
+    def ask(
+        self,
+        kind: Kind,
+        messages: Messages,
+        clients: np.ndarray,
+        send: Send,
+        *,
+        rows: np.ndarray,
+        away: np.ndarray | None = None,
+        holders: ModelHolders | None = None,
+        at_most: float | None = None,
+        metric: str | None = None,
+        on_all_rows: bool = False,
+    ) -> Exchange:
+        """Ask clients, and return what came of it.
+
+        Parameters
+        ----------
+        kind : Kind
+            What it is.
+        messages : Messages
+            What travels.
+        clients : ndarray of int
+            Their indices.
+        send : callable
+            Sends the messages to those that will be in time, given by their positions; maybe none.
+        rows : ndarray of int of shape (n_clients,)
+            The rows that each is to compute on.
+        away : ndarray of bool of shape (n_clients,), default=None
+            Who will not reply. None: all will.
+        holders : ModelHolders, default=None
+            Who has the model of the messages already. None: those of w_t.
+        at_most : float, default=None
+            The bound above which a client stays silent.
+        metric : str, default=None
+            What of w_t the answers are.
+        on_all_rows : bool, default=False
+            Whether they are on all rows of each client.
+        """
+        holders = self.holders if holders is None else holders
+        plan = plan_exchange(kind, messages, clients, rows, holders, away)
+        speeds = self.clock.speeds(clients, self.round)
+        closed, in_time = self._in_time(plan, speeds)
+        holders.note(clients if messages.down.model else clients[:0])
+        answers = send(in_time)
+        self._note_failures(clients[in_time], answers)
+        values = self._with_noise(kind, clients[in_time], answers.values)
+        exchange = _recorded(closed, in_time, replace(answers, values=values), at_most)
+        exchange = replace(exchange, metric=metric, on_all_rows=on_all_rows)
+        self.settled.append(self.clock.settle(exchange, speeds))
+        return self.settled[-1]
+
+    def _in_time(self, plan: Exchange, speeds) -> tuple[Exchange, np.ndarray]:
+        """Return the plan with those who will be late, and the positions of the others."""
+        closed = self.clock.close(plan, speeds)
+        return closed, np.flatnonzero(closed.outcomes == Outcome.OK)
+
+    def _note_failures(self, clients: np.ndarray, answers: Answers) -> None:
+        """Log who has failed, or raise if that ends the fit."""
+        for i, cause in sorted(answers.raised.items()):
+            if not isinstance(cause, Late):
+                self.failures.add(int(clients[i]), cause)
+
+    def _with_noise(self, kind: Kind, clients: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return losses with the noise that the clients add."""
+        return values if kind.noise is None else self.privatizer.add(kind.noise, clients, values)
+
+
+def plan_exchange(
+    kind: Kind,
+    messages: Messages,
+    clients: np.ndarray,
+    rows: np.ndarray,
+    holders: ModelHolders,
+    away: np.ndarray | None = None,
+) -> Exchange:
+    """Return an exchange before anybody is asked; all answer but those in the mask ``away``."""
+    n_clients = len(clients)
+    away = np.zeros(n_clients, dtype=bool) if away is None else away
+    none = np.broadcast_to(0, n_clients)  # a view, as there may be very many clients
+    return Exchange(
+        kind=kind,
+        messages=messages,
+        clients=clients,
+        outcomes=np.where(away, np.int8(Outcome.AWAY), np.int8(Outcome.OK)),
+        rows=np.where(away, 0, rows),
+        lacked=holders.lacking(clients) if messages.down.model else none,
+        replied=~away,
+        answers=np.broadcast_to(np.nan, n_clients),
+    )
+
+
+def _recorded(
+    closed: Exchange, asked: np.ndarray, answers: Answers, at_most: float | None
+) -> Exchange:
+    """Return a closed exchange with the answers of the clients at some positions."""
+    outcomes, rows = closed.outcomes.copy(), np.zeros(len(closed.clients), dtype=int)
+    replied, values = np.zeros(len(rows), dtype=bool), np.full(len(rows), np.nan)
+    answered = np.isfinite(answers.values)
+    if at_most is not None:
+        answered &= answers.values <= at_most
+        outcomes[asked[~answered]] = Outcome.SILENT
+    for i, cause in answers.raised.items():
+        outcomes[asked[i]] = Outcome.LATE if isinstance(cause, Late) else Outcome.FAILED
+    rows[asked] = answers.rows
+    replied[asked] = answered if answers.sent is None else answers.sent
+    values[asked] = np.where(answered, answers.values, np.nan)
+    exchange = replace(
+        closed,
+        outcomes=outcomes,
+        rows=rows,
+        replied=replied,
+        answers=values,
+        causes={
+            int(asked[i]): cause
+            for i, cause in sorted(answers.raised.items())
+            if not isinstance(cause, Late)
+        },
+    )
+    return _with_times(exchange, asked, answers.times)
+
+
+def _with_times(
+    exchange: Exchange,
+    asked: np.ndarray,
+    times: Sequence[tuple[np.ndarray, ReplyTimes | None]],
+) -> Exchange:
+    """Return an exchange with its measured seconds, if it has any."""
+    known = [(asked[positions], one) for positions, one in times if one is not None]
+    if not known:
+        return exchange
+    seconds, computing = np.full((2, len(exchange.clients)), np.nan)
+    for positions, one in known:
+        seconds[positions], computing[positions] = one.seconds, one.computing
+    duration = known[-1][1].duration
+    return replace(exchange, seconds=seconds, computing=computing, duration=duration)

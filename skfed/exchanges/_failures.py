@@ -1,0 +1,36 @@
+"""What is said of clients that fail."""
+
+import logging
+from dataclasses import dataclass
+
+from skfed._federation import Federation
+from skfed.exchanges._exchange import in_one_line
+
+NOT_FINITE = "is not finite"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class FailureLog:
+    """Logs failures of clients in a round, each cause once a client and fit."""
+
+    federation: Federation
+    round: int
+    logged: set[tuple[bytes, str]]  # client digests and texts that were logged; it grows
+    fatal: bool  # whether a failure ends the fit
+
+    def name(self, k: int) -> str:
+        """Name a client and the round in error messages."""
+        return f"client {self.federation.names([k])[0]!r} in round {self.round}"
+
+    def add(self, k: int, cause: Exception) -> None:
+        """Log that a client failed; raise the cause if that is fatal."""
+        if self.fatal:
+            cause.add_note(self.name(k))
+            raise cause
+        entry = self.federation.digest(k), in_one_line(cause)
+        if entry not in self.logged:
+            self.logged.add(entry)
+            name = self.federation.names([k])[0]
+            logger.warning("client %r fails in round %d: %s", name, self.round, entry[1])

@@ -1,0 +1,26 @@
+"""The kinds of exchanges, and all in which they differ. A new kind is an entry here."""
+
+from dataclasses import dataclass
+
+from skfed.utils._seeding import Purpose
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of exchange."""
+
+    name: str  # in tables
+    done: str  # what a client that has answered has done, in pictures
+    rows_as_one: int = 1  # rows that take a client the time of one that it trains on
+    trains: bool = False  # whether clients train, and so have an update
+    has_deadline: bool = True  # else all clients are waited for
+    has_goal: bool = False  # whether the report goal ends it
+    noise: Purpose | None = None  # of the loss that a client sends; None: it sends none
+
+
+STATISTICS = Kind("statistics", "sent statistics", has_deadline=False)
+#: The rows of a poll have no backward pass.
+POLL = Kind("poll", "polled", rows_as_one=3, noise=Purpose.POLL_NOISE)
+TRAINING = Kind("training", "trained", trains=True, has_goal=True, noise=Purpose.LOSS_NOISE)
+
+KINDS = {kind.name: kind for kind in (STATISTICS, POLL, TRAINING)}

@@ -1,0 +1,129 @@
+"""The training of a cohort: what clients report, and what the aggregator needs of their models."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from skfed.aggregation._tensors import settled
+from skfed.engines import Engine, Late, ReplyTimes, Report, TrainRequest, Updates
+from skfed.exchanges import TRAINING, Answers, Exchange, Exchanges, Kind, Message, Messages
+from skfed.nets import State
+from skfed.selection import Cohort
+
+_VARIATES = ("variates",)
+
+
+def training_messages(with_variates: bool) -> Messages:
+    """Return what travels in a training, with SCAFFOLD's variates or without."""
+    models = _VARIATES if with_variates else ()
+    # The training loss is sent along, and is not charged.
+    return Messages(Message(model=True, models=models), Message(model=True, models=models))
+
+
+class CohortTraining:
+    """The training of a cohort, and the updates of its members in its order."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        exchanges: Exchanges,
+        make_request: Callable[[Cohort], TrainRequest],
+        messages: Messages,
+    ):
+        self.engine, self.exchanges, self.make_request = engine, exchanges, make_request
+        self.messages = messages
+        self.losses = np.zeros(0)  # of members, NaN of those whose update is not finite
+        # Names of tensors that a finite update has changed.
+        self.changed: frozenset[str] = frozenset()
+        self.parts: list[tuple[np.ndarray, Any]] = []  # what the aggregator has collected
+
+    def ask(
+        self, chosen: Cohort, away: np.ndarray, rows: np.ndarray, kind: Kind = TRAINING
+    ) -> Exchange:
+        """Ask a cohort to train; return the exchange, which has all members."""
+
+        def send(in_time: np.ndarray) -> Answers:
+            mask = np.zeros(len(chosen.clients), dtype=bool)
+            mask[in_time] = True
+            self._in_time = in_time
+            return self._train(self.make_request(chosen.keep(mask)), len(in_time))
+
+        exchange = self.exchanges.ask(
+            kind, self.messages, chosen.clients, send, rows=rows, away=away
+        )
+        if len(self.losses):
+            self.losses = exchange.answers[self._in_time]  # with the noise of clients
+        return exchange
+
+    def _train(self, request: TrainRequest, n_asked: int) -> Answers:
+        """Train the members that will be in time; none, if none of them has a weight."""
+        self.request, n_members = request, len(request.cohort.clients)
+        self.finite = np.ones(n_members, dtype=bool)  # members whose update is finite
+        self.late = np.zeros(n_members, dtype=bool)
+        self.losses = np.full(n_members, np.nan)
+        self.variates: list[State | None] = [None] * n_members
+        if not n_members:
+            return Answers.of_nobody(n_asked)
+        updates = self.engine.train(request)  # the clients train here
+        self.changed = updates.changed
+        for members, part in updates.parts:
+            request.aggregator.accumulate(self.parts, members, part)
+        return self._answers(updates)
+
+    def _answers(self, updates: Updates) -> Answers:
+        """Return what the members have answered."""
+        n_members = len(self.losses)
+        raised: dict[int, Exception] = {}
+        rows, sent = np.zeros(n_members, dtype=int), np.ones(n_members, dtype=bool)
+        times: list[tuple[np.ndarray, ReplyTimes | None]] = []
+        for report in updates.reports:
+            members = report.members
+            rows[members], sent[members] = report.n_samples, report.error is None
+            self.finite[members] = report.finite
+            self.late[members] = isinstance(report.error, Late)
+            self.losses[members] = np.where(report.finite, report.losses, np.nan)
+            times.append((members, report.times))
+            self._add_variates(report)
+            raised |= self._raised(report)
+        return Answers(self.losses, rows, raised, sent, times)
+
+    def _add_variates(self, report: Report) -> None:
+        if self.request.corrections is not None:
+            for i, variate in zip(report.members.tolist(), report.variates, strict=True):
+                self.variates[i] = variate if self.finite[i] else None
+
+    def _raised(self, report: Report) -> dict[int, Exception]:
+        """Return why members have failed or are late."""
+        raised: dict[int, Exception] = {}
+        for i, loss in zip(report.members.tolist(), report.losses, strict=True):
+            if isinstance(report.error, Late):
+                raised[i] = report.error
+            elif not self.finite[i]:
+                not_finite = self.exchanges.privatizer.not_finite
+                raised[i] = report.error or not_finite("update", loss)
+                k = int(self.request.cohort.clients[i])
+                raised[i].add_note(f"while training {self.exchanges.failures.name(k)}")
+        return raised
+
+    def aggregate(self, admitted: np.ndarray) -> State:
+        """Return the aggregate of the members in a mask; tensors that none has changed stay.
+
+        Raises
+        ------
+        ValueError
+            If the aggregator has added up the model of a member that is not admitted.
+        """
+        request = self.request
+        parts = [(members, part) for members, part in self.parts if admitted[members].any()]
+        if not all(admitted[members].all() for members, _ in parts):
+            raise ValueError(
+                f"aggregator={request.aggregator} has added up models that are to be left out: "
+                "use one that keeps the model of each client."
+            )
+        if not parts:
+            return request.state
+        aggregate = request.aggregator.combine(
+            request.state, parts, request.cohort, request.parameters
+        )
+        return settled(request.state, aggregate, self.changed)
