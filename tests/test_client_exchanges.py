@@ -15,8 +15,8 @@ from skfed import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelec
 from skfed.aggregation import Scaffold
 from skfed.availability import Dropout, IndependentAvailability, TraceAvailability
 from skfed.devices import ConstantDevices, LognormalDevices
-from skfed.metrics import client_exchanges
 from skfed.exchanges import COLUMNS
+from skfed.metrics import client_exchanges
 
 
 def check_sums(model):

@@ -19,13 +19,14 @@ from skfed.callbacks._sklearn import SklearnCallbacks
 from skfed.callbacks._skorch import RoundCallbacks
 from skfed.checkpoint._run import Run
 from skfed.devices import LognormalDevices
+from skfed.exchanges import PastRecords
 from skfed.server._last_round import LastRound
 from skfed.server._rounds import Rounds
 from skfed.server._validation import Validation
 
 TIMES = ["select_seconds", "train_seconds", "round_seconds"]
 N_ROUNDS, FAILS_IN = 6, 3  # rounds, and the index of the one that fails
-FIELDS = "optimizer_state", "variate", "variates", "reported", "seconds", "stopped"
+FIELDS = "optimizer_state", "variate", "variates", "memory", "stopped"
 
 
 class Failing:
@@ -161,7 +162,7 @@ def state_of(fitted):
     groups = net.optimizer_.param_groups
     known = {name: getattr(server, name) for name in FIELDS}
     known |= {"model": net.module_.state_dict(), "history": list(net.history)}
-    known |= {"callbacks": server.current_callback_state()}
+    known |= {"callbacks": server.current_callback_state(), "past": server.past.to_columns()}
     return content(known | {"rates": [{**group, "params": None} for group in groups]})
 
 
@@ -171,6 +172,7 @@ UNDONE = {
     "begun by scikit-learn": (SklearnCallbacks, "begin_round", "after"),
     "model": (Rounds, "_apply_server_optimizer", "after"),
     "variates": (Rounds, "_update_variates", "after"),
+    "past": (PastRecords, "add", "after"),
     "validation": (Validation, "after_round", "before"),
     "row": (Rounds, "_append_row", "after"),
     "callbacks": (RoundCallbacks, "end_round", "after"),
@@ -395,7 +397,7 @@ def test_what_clients_sent_before_an_interrupted_round_is_charged_once():
         model = FederatedRegressor(n_rounds=2, warm_start=True, random_state=0)
         model.fit(X, y, clients=clients).set_params(n_rounds=4)
         if interrupted:
-            failing = patch.object(Rounds, "_poll_and_select", side_effect=OSError)
+            failing = patch.object(Rounds, "_select_and_train", side_effect=OSError)
             with failing, pytest.raises(OSError):
                 model.fit(2 * X, y, clients=clients)
         model.fit(2 * X, y, clients=clients)

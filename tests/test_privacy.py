@@ -268,7 +268,7 @@ class First(BaseAggregator):
 def test_every_reported_loss_has_noise(blobs):
     loud = GaussianMechanism(clip=1.0, noise_multiplier=1e6)
     model = fit(blobs, aggregator=First(), loss_privacy=loud, engine="loop", n_rounds=1)
-    reported = [*model._server.reported.values()]
+    reported = model._server.past.column("reported").tolist()
     assert reported and min(np.abs(reported)) > 100
     with pytest.raises(ValueError, match=r"update is not finite: lower"):
         fit(blobs, loss_privacy=loud, lr_schedule=3e38, n_rounds=1, local_epochs=9)

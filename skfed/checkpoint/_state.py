@@ -9,9 +9,11 @@ from skorch import NeuralNet
 from skorch.history import History
 
 from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
+from skfed.exchanges import PastRecords, checked_columns
 from skfed.nets import State, get_state, set_shift, set_state, shift_of, standardize_layers
+from skfed.selection._cohort import copied_memory
 from skfed.server._moments import Pooled
-from skfed.server._state import Best, Guess, ServerState
+from skfed.server._state import Best, Guess, Memory, ServerState
 from skfed.utils._files import checksum
 
 
@@ -26,8 +28,10 @@ class _Field(NamedTuple):
 _FIELDS = {
     "model": _Field(dict),
     "seed": _Field(int),
-    "reported": _Field(dict, dict),
+    "past": _Field(dict | None, lambda: None),
+    "reported": _Field(dict, dict),  # until there was a past, its columns "reported" and "waited"
     "seconds": _Field(dict, dict),
+    "memory": _Field(list, lambda: ["", {}]),
     "optimizer_state": _Field(dict | None, lambda: None),
     "variates": _Field(list, lambda: [{}, {}]),  # the server's, and the clients' by digest
     "told": _Field(list, list),  # failures that were logged
@@ -53,8 +57,8 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
     return {
         "model": get_state(server.net),
         "seed": server.seed,
-        "reported": server.reported,
-        "seconds": server.seconds,
+        "past": server.past.to_columns(),
+        "memory": [server.memory.owner, dict(server.memory.values)],
         "optimizer_state": server.optimizer_state,
         "variates": [server.variate, server.variates],
         "told": sorted(server.logged),
@@ -93,12 +97,15 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         messages, logged = _messages(state["messages"]), set(state["told"])
         variate, variates = state["variates"]
         best, columns = _best(state), _columns(state, server.net)
+        past = PastRecords(checked_columns(_past(state)))
+        owner, values = state["memory"]
+        memory = Memory(str(owner), copied_memory(values, "the file"))
         set_state(server.net, state["model"])
         for group, one in pairs:
             group.update(one)
         server.net.history = History(state["net_history"])
         server.seed, server.rows = state["seed"], rows
-        server.reported, server.seconds = state["reported"], state["seconds"]
+        server.past, server.memory = past, memory
         server.optimizer_state, server.logged = state["optimizer_state"], logged
         server.variate, server.variates = variate, variates
         server.messages, server.private_rounds = messages, state["private_rounds"]
@@ -111,6 +118,19 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         server.succeeded = True  # only such a state is written
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"it holds no valid state: {error!r}") from error
+
+
+def _past(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of clients, of a file of an older format too."""
+    if state["past"] is not None:
+        return state["past"]
+    reported, waited = state["reported"], state["seconds"]
+    clients = tuple(reported | waited)
+    return {
+        "clients": clients,
+        "reported": np.array([reported.get(key, np.inf) for key in clients], dtype=float),
+        "waited": np.array([waited.get(key, np.nan) for key in clients], dtype=float),
+    }
 
 
 def _best(state: dict[str, Any]) -> Best | None:

@@ -24,6 +24,7 @@ from skfed.exchanges._log import (
 )
 from skfed.exchanges._messages import SCALAR_BYTES, Message, Messages
 from skfed.exchanges._noise import LossPrivatizer
+from skfed.exchanges._past import PastRecords, checked_columns
 
 __all__ = [
     "COLUMNS",
@@ -47,7 +48,9 @@ __all__ = [
     "Messages",
     "ModelHolders",
     "Outcome",
+    "PastRecords",
     "Send",
+    "checked_columns",
     "exchange_table",
     "failed_clients",
     "in_one_line",

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +28,8 @@ class Answers:
         The rows that each has computed on.
     raised : dict of int to Exception
         Why a client has not answered, by position; :class:`~skfed.engines.Late` if it was late.
+    extras : dict of str to ndarray of shape (n_clients, ...)
+        What else is known of each, by name.
     sent : ndarray of shape (n_clients,), dtype=bool, default=None
         Whether its reply has left it, whatever is in it. None: where it has a value.
     times : sequence of (ndarray of int, ReplyTimes or None)
@@ -36,6 +40,7 @@ class Answers:
     rows: np.ndarray
     raised: Mapping[int, Exception] = field(default_factory=dict)
     sent: np.ndarray | None = None
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     times: Sequence[tuple[np.ndarray, ReplyTimes | None]] = ()
 
     @classmethod
@@ -73,6 +78,7 @@ class Exchanges:
         at_most: float | None = None,
         metric: str | None = None,
         on_all_rows: bool = False,
+        asked_for: str | None = None,
     ) -> Exchange:
         """Ask clients, and return what came of it.
 
@@ -98,6 +104,8 @@ class Exchanges:
             What of w_t the answers are.
         on_all_rows : bool, default=False
             Whether they are on all rows of each client.
+        asked_for : str, default=None
+            What clients that fail have not sent, for the log.
         """
         holders = self.holders if holders is None else holders
         plan = plan_exchange(kind, messages, clients, rows, holders, away)
@@ -105,7 +113,7 @@ class Exchanges:
         closed, in_time = self._in_time(plan, speeds)
         holders.note(clients if messages.down.model else clients[:0])
         answers = send(in_time)
-        self._note_failures(clients[in_time], answers)
+        self._note_failures(clients[in_time], answers, asked_for)
         values = self._with_noise(kind, clients[in_time], answers.values)
         exchange = _recorded(closed, in_time, replace(answers, values=values), at_most)
         exchange = replace(exchange, metric=metric, on_all_rows=on_all_rows)
@@ -117,11 +125,11 @@ class Exchanges:
         closed = self.clock.close(plan, speeds)
         return closed, np.flatnonzero(closed.outcomes == Outcome.OK)
 
-    def _note_failures(self, clients: np.ndarray, answers: Answers) -> None:
+    def _note_failures(self, clients: np.ndarray, answers: Answers, asked_for: str | None) -> None:
         """Log who has failed, or raise if that ends the fit."""
         for i, cause in sorted(answers.raised.items()):
             if not isinstance(cause, Late):
-                self.failures.add(int(clients[i]), cause)
+                self.failures.add(int(clients[i]), cause, asked_for)
 
     def _with_noise(self, kind: Kind, clients: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Return losses with the noise that the clients add."""
@@ -145,7 +153,7 @@ def plan_exchange(
         messages=messages,
         clients=clients,
         outcomes=np.where(away, np.int8(Outcome.AWAY), np.int8(Outcome.OK)),
-        rows=np.where(away, 0, rows),
+        rows=np.where(away, 0, rows) if away.any() else rows,
         lacked=holders.lacking(clients) if messages.down.model else none,
         replied=~away,
         answers=np.broadcast_to(np.nan, n_clients),
@@ -156,23 +164,23 @@ def _recorded(
     closed: Exchange, asked: np.ndarray, answers: Answers, at_most: float | None
 ) -> Exchange:
     """Return a closed exchange with the answers of the clients at some positions."""
-    outcomes, rows = closed.outcomes.copy(), np.zeros(len(closed.clients), dtype=int)
-    replied, values = np.zeros(len(rows), dtype=bool), np.full(len(rows), np.nan)
-    answered = np.isfinite(answers.values)
+    outcomes, answered = closed.outcomes.copy(), np.isfinite(answers.values)
     if at_most is not None:
         answered &= answers.values <= at_most
         outcomes[asked[~answered]] = Outcome.SILENT
     for i, cause in answers.raised.items():
         outcomes[asked[i]] = Outcome.LATE if isinstance(cause, Late) else Outcome.FAILED
-    rows[asked] = answers.rows
-    replied[asked] = answered if answers.sent is None else answers.sent
-    values[asked] = np.where(answered, answers.values, np.nan)
+    values: Any = np.nan  # one for all, as there may be very many clients
+    if answered.any():
+        values = np.where(answered, answers.values, np.nan)
+    spread_out = partial(_spread_out, asked, len(outcomes))
     exchange = replace(
         closed,
         outcomes=outcomes,
-        rows=rows,
-        replied=replied,
-        answers=values,
+        rows=spread_out(answers.rows, 0),
+        replied=spread_out(answered if answers.sent is None else answers.sent, False),
+        answers=spread_out(values, np.nan),
+        extras={name: spread_out(one, np.nan) for name, one in answers.extras.items()},
         causes={
             int(asked[i]): cause
             for i, cause in sorted(answers.raised.items())
@@ -180,6 +188,15 @@ def _recorded(
         },
     )
     return _with_times(exchange, asked, answers.times)
+
+
+def _spread_out(asked: np.ndarray, n_clients: int, values: Any, other: Any) -> np.ndarray:
+    """Return the values of clients at some positions for all, with another for those not asked."""
+    if len(asked) == n_clients:  # a view, as there may be very many clients
+        return np.broadcast_to(values, (n_clients, *np.shape(values)[1:]))
+    result = np.full((n_clients, *np.shape(values)[1:]), other)
+    result[asked] = values
+    return result
 
 
 def _with_times(

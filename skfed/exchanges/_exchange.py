@@ -43,6 +43,7 @@ class Exchange:
     lacked: np.ndarray  # of the model that the messages have, how many each was sent: 0 or 1
     replied: np.ndarray  # whether its message has left it
     answers: np.ndarray  # polled values or training losses, NaN without
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)  # what else is known, by name
     seconds: np.ndarray | None = None  # until the reply, NaN without one; None: not measured
     computing: np.ndarray | None = None  # of them, those of the client's rows
     duration: float | None = None  # seconds until its end; None: not measured

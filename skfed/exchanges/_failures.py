@@ -24,13 +24,16 @@ class FailureLog:
         """Name a client and the round in error messages."""
         return f"client {self.federation.names([k])[0]!r} in round {self.round}"
 
-    def add(self, k: int, cause: Exception) -> None:
-        """Log that a client failed; raise the cause if that is fatal."""
+    def add(self, k: int, cause: Exception, asked_for: str | None = None) -> None:
+        """Log that a client failed, asked for something; raise the cause if that is fatal."""
         if self.fatal:
-            cause.add_note(self.name(k))
+            cause.add_note(f"{self.name(k)}{(asked_for and f', asked for the {asked_for}') or ''}")
             raise cause
         entry = self.federation.digest(k), in_one_line(cause)
         if entry not in self.logged:
             self.logged.add(entry)
             name = self.federation.names([k])[0]
-            logger.warning("client %r fails in round %d: %s", name, self.round, entry[1])
+            if asked_for is None:
+                logger.warning("client %r fails in round %d: %s", name, self.round, entry[1])
+            else:
+                logger.warning("client %r sends no %s: %s", name, asked_for, entry[1])

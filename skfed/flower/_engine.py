@@ -91,18 +91,17 @@ class MessageEngine:
     def moments(self, names: list[str]) -> tuple[list[ClientMoments | Exception], ReplyTimes]:
         """Return the moments of each priority client's "columns" and "targets", and its seconds."""
         read = partial(get_moments, n_values={name: self.n_values[name] for name in names})
-        return self._statistics(MOMENTS, f"moments of its {' and '.join(names)}", read, of=names)
+        return self._statistics(MOMENTS, read, of=names)
 
     def norms(self, net: NeuralNet) -> tuple[list[Norms | Exception], ReplyTimes]:
         """Return the norms of each priority client's scaled rows, and its seconds."""
         mean, scale = map(torch.from_numpy, mean_and_scale(net))
         scaling = {"scaling": to_arrays({"mean": mean, "scale": scale})}
-        return self._statistics(NORMS, "norms of its rows", get_norms, scaling)
+        return self._statistics(NORMS, get_norms, scaling)
 
     def _statistics(
         self,
         kind: str,
-        what: str,
         read: Callable[[RecordDict], T],
         records: Mapping[str, ArrayRecord] | None = None,
         **options: Any,
@@ -114,9 +113,6 @@ class MessageEngine:
             content.update(records or {})
         replies = self.nodes.exchange(contents, kind)
         found = [_read(replies.contents[name], read) for name in names]
-        for one in found:
-            if isinstance(one, Exception):
-                one.add_note(f"asked for the {what}")
         return found, replies.times(names)
 
     def train(self, request: TrainRequest) -> Updates:

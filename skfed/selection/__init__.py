@@ -4,16 +4,20 @@ To add a selector, subclass :class:`BaseSelector` in a new file here and name th
 """
 
 from skfed.selection._active import ActiveFLSelector
-from skfed.selection._base import BaseSelector, Cohort, Round
+from skfed.selection._base import BaseSelector
+from skfed.selection._cohort import Cohort
 from skfed.selection._fedalign import FedAlignSelector
+from skfed.selection._past import Past
 from skfed.selection._power_of_choice import PowerOfChoice
 from skfed.selection._random import RandomSelector
+from skfed.selection._round import Round
 
 __all__ = [
     "ActiveFLSelector",
     "BaseSelector",
     "Cohort",
     "FedAlignSelector",
+    "Past",
     "PowerOfChoice",
     "RandomSelector",
     "Round",

@@ -1,8 +1,13 @@
 """Rounds with given losses, to try a selector without data."""
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
 import numpy as np
 
-from skfed.selection._base import Round
+from skfed.selection._past import SKETCH_SIZE, Past
+from skfed.selection._round import Round
 
 
 class MockRound(Round):
@@ -26,11 +31,14 @@ def mock_round(
     index: int = 0,
     n_rounds: int = 10,
     rng: np.random.Generator | None = None,
+    past: Mapping[str, Any] | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> MockRound:
     """Return a round whose clients answer each poll with ``losses``; NaN is no answer.
 
     By default each client has one sample and priority, is available, and has neither reported a
-    loss nor been timed; there are no devices that tell ``expected_seconds``.
+    loss nor been timed; there are no devices that tell ``expected_seconds``. ``past`` has arrays by
+    the names of ``Past``; without, nothing is known of clients.
     """
     losses = np.asarray(losses, float)
     n_clients = len(losses)
@@ -58,9 +66,21 @@ def mock_round(
         seconds=np.full(n_clients, np.nan) if seconds is None else np.asarray(seconds, float),
         ends=np.cumsum(sizes),
         ask=ask,
+        past=Past(partial(_past_column, past or {}, n_clients)),
+        memory=memory or {},
         expect=None
         if expected_seconds is None
         else np.asarray(expected_seconds, float).__getitem__,
     )
     object.__setattr__(view, "polls", polls)
     return view
+
+
+def _past_column(past: Mapping[str, Any], n_clients: int, name: str) -> np.ndarray:
+    """Return an array of the past; of clients that are new if it is not given."""
+    if name in past:
+        return np.asarray(past[name])
+    if name in ("updates", "last_layer"):
+        return np.full((n_clients, SKETCH_SIZE), np.nan)
+    new = {"n_polled": 0, "n_chosen": 0, "last_chosen": -1}
+    return np.full(n_clients, new.get(name, np.nan))

@@ -38,6 +38,7 @@ class LastRound:
         """Undo what has happened since ``keep``."""
         n_rounds, fields, model, restore_callbacks = self._kept
         vars(self.server).update(fields)
+        self.server.past.undo(n_rounds)
         del self.server.rows[n_rounds:]
         set_state(self.server.net, model)
         restore_callbacks()

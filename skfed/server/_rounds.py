@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from hashlib import sha256
 from time import perf_counter
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from skorch import NeuralNetClassifier
 from skfed._federation import Federation
 from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
+from skfed.checkpoint._describe import describe
 from skfed.engines import Engine, LocalTraining
 from skfed.exchanges import (
     TOO_LATE,
@@ -36,14 +38,15 @@ from skfed.server._doubt import in_doubt, n_tested
 from skfed.server._exchanges import make_clock, make_exchanges
 from skfed.server._last_round import LastRound
 from skfed.server._poll import Poll, objective, poll_in_doubt, spread
-from skfed.server._records import ClientRecords
+from skfed.server._private_messages import count_messages
 from skfed.server._requests import make_train_request
-from skfed.server._state import TRAINING_LOSS, Best, ServerState
+from skfed.server._state import TRAINING_LOSS, Best, Memory, ServerState
 from skfed.server._statistics import RateLimits
 from skfed.server._training import CohortTraining, training_messages
 from skfed.server._validation import Validation
 from skfed.utils._seeding import Purpose, stream
 from skfed.utils._torch_context import one_torch_thread
+from skfed.utils._warnings import warn
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +66,13 @@ class PendingRound:
     """A round in progress, from its selection on."""
 
     view: Round
-    chosen: Cohort  # without clients whose poll failed
+    chosen: Cohort  # by the selector
+    asked: Cohort  # those of them whose poll has not failed
     training: CohortTraining
-    exchanges: list[Exchange]  # so far
+    exchanges: Exchanges
     scheduled: dict[str, float]  # values of the selector's schedules
     started: float  # times of perf_counter
-    selected: float
+    began_training: float
     trained: float = float("nan")
 
 
@@ -95,7 +99,13 @@ class Rounds:
         self.limits, self.last_round = limits, last_round
         self.checkpoint, self.report = checkpoint, report
         self.clock = make_clock(server, federation, config, engine.measures_time)
-        self.records = ClientRecords(server, federation, timed=self.clock.is_timed)
+        server.past = server.past.of(federation)
+        if server.memory.values and server.memory.owner != self._owner:
+            warn(
+                f"the memory of {config.selector} is empty at the start of this fit: the rule, its "
+                "parameters or the clients are others than in the fit before."
+            )
+            server.memory = Memory()
         self._first = server.begun
         self._tested = float("nan")  # the loss that was polled in doubt in the last round
         self._first_failure: tuple[int, Exception] | None = None  # of a client, in any round
@@ -118,8 +128,16 @@ class Rounds:
         """Tell whether clients are asked for losses before the fit ends."""
         is_told = self.config.loss_privacy is None
         return is_told and in_doubt(
-            self.server, self.federation, self.records.reported, self._n_passes
+            self.server, self.federation, self.server.past.column("reported"), self._n_passes
         )
+
+    @cached_property
+    def _owner(self) -> str:
+        """Whose memory the server keeps: a text that is another for other rules and clients."""
+        digest = sha256(describe(self.config.selector).encode())
+        for k in range(len(self.federation)):
+            digest.update(self.federation.digest(k))
+        return digest.hexdigest()
 
     @cached_property
     def _n_passes(self) -> float:
@@ -146,19 +164,31 @@ class Rounds:
         for callback in self.callbacks:
             callback.begin_round()
         with one_torch_thread():
-            pending = self._select_and_train()
-            training = pending.training
+            pending = self._select()
+            training, exchanges = pending.training, pending.exchanges
+            clients = pending.asked.clients
+            rows, away = self._n_trained(clients), ~self._replies(clients)
+            # The clients train here.
+            exchange = exchanges.ask(
+                TRAINING, self._messages, clients, training.send, rows=rows, away=away
+            )
+            training.take_answers(exchange)
             cohort = training.request.cohort
             admitted = admit(cohort, training.finite, self.config.min_clients)
             cohort, aggregate = cohort.keep(admitted), training.aggregate(admitted)
             pending.trained = perf_counter()
             if not self._apply_server_optimizer(pending, cohort, aggregate):
                 cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
-            self.records.add(pending.exchanges, self.config)
-            row = self._append_row(pending, cohort)
+            server = self.server
+            settled = [*server.first_exchanges, *exchanges.settled]
+            server.past.add(server.round, pending.chosen.clients, settled)
+            if pending.chosen.memory is not None:
+                server.memory = Memory(self._owner, pending.chosen.memory)
+            count_messages(server, self.federation, settled, self.config)
+            row = self._append_row(pending, cohort, settled)
         self.server.first_exchanges = []  # large, and in the row of this round
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
-        self._after_callbacks(pending, row, stops)
+        self._after_callbacks(pending.training, failed_clients(settled), row, stops)
         self.last_round.keep()
         if self.checkpoint is not None and self.server.succeeded:
             self.checkpoint(stops or self.server.round == self.until)
@@ -188,8 +218,8 @@ class Rounds:
         if has_changed and self.checkpoint is not None:
             self.checkpoint(True)  # the model that is kept, from which a later fit goes on
 
-    def _select_and_train(self) -> PendingRound:
-        """Let the selector poll clients and choose the cohort, and train it."""
+    def _select(self) -> PendingRound:
+        """Let the selector poll clients and choose the cohort."""
         server, config = self.server, self.config
         started = perf_counter()
         state = self.last_round.current_model()
@@ -206,18 +236,15 @@ class Rounds:
             self._tested, server.best = poll_in_doubt(
                 poll, view, spread(clients, n_clients), server.best
             )
-        if lost:
-            chosen = chosen.keep(~np.isin(chosen.clients, lost))
-        scheduled, selected = config.selector.scheduled(view), perf_counter()
-        training = CohortTraining(
-            self.engine,
-            exchanges,
-            partial(make_train_request, server, self.federation, config, state, self.limits),
-            self._messages,
+        asked = chosen.keep(~np.isin(chosen.clients, lost)) if lost else chosen
+        scheduled, began_training = config.selector.scheduled(view), perf_counter()
+        make_request = partial(
+            make_train_request, server, self.federation, config, state, self.limits
         )
-        training.ask(chosen, ~self._replies(chosen.clients), self._n_trained(chosen.clients))
-        settled = [*server.first_exchanges, *exchanges.settled]
-        return PendingRound(view, chosen, training, settled, scheduled, started, selected)
+        training = CohortTraining(self.engine, exchanges, make_request, asked)
+        return PendingRound(
+            view, chosen, asked, training, exchanges, scheduled, started, began_training
+        )
 
     def _poll(self, state: State, exchanges: Exchanges) -> Poll:
         """Return what sends the polls of the round."""
@@ -264,13 +291,18 @@ class Rounds:
             priority=federation.priority,
             priority_weights=federation.priority_weights,
             available=available,
-            reported=self.records.reported,
-            seconds=self.records.seconds,
+            reported=server.past.column("reported"),
+            # Without devices one number for all, to save memory.
+            seconds=(
+                server.past.column("waited")
+                if self.clock.is_timed
+                else np.broadcast_to(np.nan, len(federation))
+            ),
+            past=server.past.past(self.config.selector.needs),
+            memory=server.memory.values,
             ends=federation.ends,
             ask=poll,
-            expect=partial(self._expected_seconds, poll.exchanges.holders)
-            if self._is_public
-            else None,
+            expect=expect if self._is_public else None,
         )
 
     def _replies(self, chosen: np.ndarray) -> np.ndarray:
@@ -321,7 +353,9 @@ class Rounds:
         server.variate, changed = updated_variates(server.variate, old, new, len(self.federation))
         server.variates = server.variates | changed
 
-    def _append_row(self, pending: PendingRound, cohort: Cohort) -> Row:
+    def _append_row(
+        self, pending: PendingRound, cohort: Cohort, settled: Sequence[Exchange]
+    ) -> Row:
         """Validate the new model; append the round's row to the history, and return it."""
         server, training = self.server, pending.training
         request, finite = training.request, training.finite
@@ -333,23 +367,23 @@ class Rounds:
         known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,
-            exchanges=pending.exchanges,
+            exchanges=settled,
             model_bytes=n_bytes,
             names=self.federation.names,
             elapsed=self._elapsed,
             cohort=cohort.clients,
-            objective=known if np.isfinite(known) else objective(pending.view, pending.exchanges),
+            objective=known if np.isfinite(known) else objective(pending.view, settled),
             train_loss=_train_loss(training.losses, request.cohort, finite),
             validation=scores,
             lr=_rate(server, request.training),
             scheduled=pending.scheduled,
             seconds={
-                "select_seconds": pending.selected - pending.started,
-                "train_seconds": pending.trained - pending.selected,
+                "select_seconds": pending.began_training - pending.started,
+                "train_seconds": pending.trained - pending.began_training,
                 "round_seconds": perf_counter() - pending.started,
             },
         )
-        if exchanges := pack_exchanges(pending.exchanges, n_bytes, self.federation, self._elapsed):
+        if exchanges := pack_exchanges(settled, n_bytes, self.federation, self._elapsed):
             row["exchanges"] = exchanges  # no column of the history: see skfed.metrics
         row["begins"] = bool(server.first_exchanges)  # likewise: its scalars are not of polls alone
         # No column either: for the warning about losses that grow.
@@ -375,9 +409,11 @@ class Rounds:
             name = "objective" if polled else TRAINING_LOSS
             self.server.best = Best(loss, row["round"], state, name)
 
-    def _after_callbacks(self, pending: PendingRound, row: Row, stops: bool) -> None:
+    def _after_callbacks(
+        self, training: CohortTraining, causes: dict[int, Exception], row: Row, stops: bool
+    ) -> None:
         """Validate where a callback stops the fit; record whether the fit stopped or succeeded."""
-        server, causes = self.server, failed_clients(pending.exchanges)
+        server = self.server
         if stops and self.validation is not None:
             started = perf_counter()
             n_rows = self.engine.validation_rows
@@ -386,7 +422,7 @@ class Rounds:
         server.stopped = self.until if stops else 0
         self._first_failure = self._first_failure or next(iter(causes.items()), None)
         if row["round"] not in self._overflows:
-            succeeded = bool(pending.training.finite.any()) or not causes
+            succeeded = bool(training.finite.any()) or not causes
             server.succeeded = server.succeeded or succeeded
 
 

@@ -166,7 +166,8 @@ def _ask_moments(
 
     up = {name: len(SENT[name]) * source.n_values[name] for name in wanted.names}
     messages = Messages(up=Message(scalars=up))
-    exchange = ask_priority_clients(federation, exchanges, messages, send)
+    asked_for = f"moments of its {' and '.join(wanted.names)}"
+    exchange = ask_priority_clients(federation, exchanges, messages, send, asked_for)
     if not exchange.replied.any():
         _refuse_silence(wanted)
     return {n: pool.pooled for n, pool in pools.items() if pool.pooled is not None}, exchange
@@ -178,8 +179,9 @@ def _statistics_sent(
     """Return the answers of clients to a request for statistics, all but those that raised."""
     sent = np.ones(n_clients, dtype=bool)
     sent[list(raised)] = False
-    nothing = np.full(n_clients, np.nan), np.zeros(n_clients, dtype=int)
-    return Answers(*nothing, raised, sent, [(np.arange(n_clients), times)])
+    # Views, as there may be very many clients.
+    nothing = np.broadcast_to(np.nan, n_clients), np.broadcast_to(0, n_clients)
+    return Answers(*nothing, raised, sent, times=[(np.arange(n_clients), times)])
 
 
 def ask_priority_clients(
@@ -187,12 +189,13 @@ def ask_priority_clients(
     exchanges: Exchanges,
     messages: Messages,
     send: Send | None = None,
+    asked_for: str | None = None,
 ) -> Exchange:
     """Ask each priority client for statistics of its rows; without ``send``, all have sent them."""
     clients = np.flatnonzero(federation.priority)
-    rows = np.zeros(len(clients), dtype=int)
+    rows = np.broadcast_to(0, len(clients))
     send = send or (lambda asked: _statistics_sent(len(asked)))
-    return exchanges.ask(STATISTICS, messages, clients, send, rows=rows)
+    return exchanges.ask(STATISTICS, messages, clients, send, rows=rows, asked_for=asked_for)
 
 
 def _refuse_silence(wanted: Wanted) -> None:
@@ -364,7 +367,9 @@ def _ask_rate(
     n_columns = source.n_values["columns"]
     down = Message(scalars={"mean": n_columns, "scale": n_columns})
     up = Message(scalars=dict.fromkeys(Norms._fields, 1))
-    exchange = ask_priority_clients(federation, exchanges, Messages(down, up), send)
+    exchange = ask_priority_clients(
+        federation, exchanges, Messages(down, up), send, "norms of its rows"
+    )
     return min(rates), exchange
 
 

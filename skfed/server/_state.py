@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from skorch import NeuralNet
 
 from skfed.callbacks._skorch import get_callback_state
-from skfed.exchanges import Exchange
+from skfed.exchanges import Exchange, PastRecords
 from skfed.nets import State
 from skfed.server._moments import Pooled
 from skfed.utils._seeding import Purpose, stream
@@ -38,6 +39,13 @@ class Best(NamedTuple):
         return self.name != TRAINING_LOSS
 
 
+class Memory(NamedTuple):
+    """What a rule remembers from round to round."""
+
+    owner: str = ""  # a description of the rule and the clients
+    values: Mapping[str, Any] = MappingProxyType({})
+
+
 @dataclass
 class ServerState:
     """All that the server keeps between rounds.
@@ -48,9 +56,8 @@ class ServerState:
 
     net: NeuralNet  # holds the global model
     seed: int
-    reported: dict[bytes, float] = field(default_factory=dict)  # last training losses; NaN: failed
-    # Of last trainings: simulated, over Flower measured.
-    seconds: dict[bytes, float] = field(default_factory=dict)
+    past: PastRecords = field(default_factory=PastRecords)  # of clients; a round can be undone
+    memory: Memory = field(default_factory=Memory)
     variates: dict[bytes, State] = field(default_factory=dict)  # SCAFFOLD's c_k
     # Numbers of messages sent under noise, by kind, "update" or "loss", and noise multiplier.
     messages: dict[bytes, Mapping[tuple[str, float], int]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ import numpy as np
 
 from skfed.aggregation._tensors import settled
 from skfed.engines import Engine, Late, ReplyTimes, Report, TrainRequest, Updates
-from skfed.exchanges import TRAINING, Answers, Exchange, Exchanges, Kind, Message, Messages
+from skfed.exchanges import Answers, Exchange, Exchanges, Message, Messages
 from skfed.nets import State
 from skfed.selection import Cohort
 
@@ -29,47 +29,35 @@ class CohortTraining:
         engine: Engine,
         exchanges: Exchanges,
         make_request: Callable[[Cohort], TrainRequest],
-        messages: Messages,
+        cohort: Cohort,
     ):
-        self.engine, self.exchanges, self.make_request = engine, exchanges, make_request
-        self.messages = messages
-        self.losses = np.zeros(0)  # of members, NaN of those whose update is not finite
+        self.engine, self.exchanges = engine, exchanges
+        self.make_request, self.cohort = make_request, cohort
         # Names of tensors that a finite update has changed.
         self.changed: frozenset[str] = frozenset()
         self.parts: list[tuple[np.ndarray, Any]] = []  # what the aggregator has collected
 
-    def ask(
-        self, chosen: Cohort, away: np.ndarray, rows: np.ndarray, kind: Kind = TRAINING
-    ) -> Exchange:
-        """Ask a cohort to train; return the exchange, which has all members."""
-
-        def send(in_time: np.ndarray) -> Answers:
-            mask = np.zeros(len(chosen.clients), dtype=bool)
-            mask[in_time] = True
-            self._in_time = in_time
-            return self._train(self.make_request(chosen.keep(mask)), len(in_time))
-
-        exchange = self.exchanges.ask(
-            kind, self.messages, chosen.clients, send, rows=rows, away=away
-        )
-        if len(self.losses):
-            self.losses = exchange.answers[self._in_time]  # with the noise of clients
-        return exchange
-
-    def _train(self, request: TrainRequest, n_asked: int) -> Answers:
+    def send(self, in_time: np.ndarray) -> Answers:
         """Train the members that will be in time; none, if none of them has a weight."""
-        self.request, n_members = request, len(request.cohort.clients)
+        mask = np.zeros(len(self.cohort.clients), dtype=bool)
+        mask[in_time] = True
+        self.request, self._in_time = self.make_request(self.cohort.keep(mask)), in_time
+        n_members = len(self.request.cohort.clients)
         self.finite = np.ones(n_members, dtype=bool)  # members whose update is finite
-        self.late = np.zeros(n_members, dtype=bool)
-        self.losses = np.full(n_members, np.nan)
+        self.losses = np.full(n_members, np.nan)  # of those
         self.variates: list[State | None] = [None] * n_members
         if not n_members:
-            return Answers.of_nobody(n_asked)
-        updates = self.engine.train(request)  # the clients train here
+            return Answers.of_nobody(len(in_time))
+        updates = self.engine.train(self.request)
         self.changed = updates.changed
         for members, part in updates.parts:
-            request.aggregator.accumulate(self.parts, members, part)
+            self.request.aggregator.accumulate(self.parts, members, part)
         return self._answers(updates)
+
+    def take_answers(self, exchange: Exchange) -> None:
+        """Take the losses of the settled exchange, with the noise that clients have added."""
+        if len(self.losses):
+            self.losses = exchange.answers[self._in_time]
 
     def _answers(self, updates: Updates) -> Answers:
         """Return what the members have answered."""
@@ -81,12 +69,11 @@ class CohortTraining:
             members = report.members
             rows[members], sent[members] = report.n_samples, report.error is None
             self.finite[members] = report.finite
-            self.late[members] = isinstance(report.error, Late)
             self.losses[members] = np.where(report.finite, report.losses, np.nan)
             times.append((members, report.times))
             self._add_variates(report)
             raised |= self._raised(report)
-        return Answers(self.losses, rows, raised, sent, times)
+        return Answers(self.losses, rows, raised, sent, times=times)
 
     def _add_variates(self, report: Report) -> None:
         if self.request.corrections is not None:

@@ -25,8 +25,10 @@ from skfed.server import _rounds
 from skfed.server._rounds import admit
 from skfed.server._training import training_messages
 
+NOTHING = Messages()
 
-def exchange(kind, clients, messages=Messages(), **columns):
+
+def exchange(kind, clients, messages=NOTHING, **columns):
     n = len(clients)
     given = {name: np.array(columns.pop(name, [0] * n)) for name in ("rows", "lacked")}
     outcomes = np.array(columns.pop("outcomes", [Outcome.OK] * n))

@@ -187,7 +187,7 @@ def test_with_raise_a_failed_client_ends_the_fit(blobs, federate):
     fails_in(grid, "b", "norms", FAILURES["nan"])
     with pytest.raises(ValueError, match="are not those of rows") as raised:
         strategy.start(grid)
-    assert "client 'b', asked for the norms of its rows" in raised.value.__notes__
+    assert "client 'b' in round 0, asked for the norms of its rows" in raised.value.__notes__
 
 
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])

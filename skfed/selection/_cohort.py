@@ -1,0 +1,80 @@
+"""What a selector returns: the clients of a round and their weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients whose updates are aggregated this round, with their weights.
+
+    Parameters
+    ----------
+    clients : ndarray of shape (n_chosen,), dtype=int
+        Client indices; a client drawn twice is listed twice and trains twice.
+    weights : ndarray of shape (n_chosen,)
+        The weight of each update, summing to 1 unless ``unbiased``.
+    unbiased : bool, default=False
+        Aggregate as w + sum of q_k (w_k - w) (power-of-choice, appendix E), with the weights as
+        the q_k, which need not sum to 1.
+    objective : float, default=nan
+        F(w_t) over the priority clients reached, if the rule polled them for it.
+    memory : dict, default=None
+        What the rule wants to see in the next round's ``round.memory``: numbers, strings, bools and
+        arrays of numbers by name. None keeps what is there; ``{}`` empties it.
+    """
+
+    clients: np.ndarray
+    weights: np.ndarray
+    unbiased: bool = False
+    objective: float = float("nan")
+    memory: Mapping[str, Any] | None = None
+
+    def keep(self, mask: np.ndarray) -> "Cohort":
+        """Return the cohort of the clients in ``mask``; weights sum to 1 again unless unbiased.
+
+        It is empty if all weights in the mask are 0: they define no mean.
+        """
+        clients, weights = self.clients[mask], self.weights[mask]
+        if not self.unbiased and not mask.all():
+            if not weights.any():
+                clients, weights = clients[:0], weights[:0]
+            weights = weights / max(weights.sum(), np.finfo(float).tiny)
+        return replace(self, clients=clients, weights=weights)
+
+    @classmethod
+    def mean(cls, clients: np.ndarray) -> "Cohort":
+        """Return a cohort of equal weights, 1/m (power-of-choice, equation 3)."""
+        return cls(clients, np.full(len(clients), 1 / max(len(clients), 1)))
+
+    @classmethod
+    def by_size(cls, clients: np.ndarray, sizes: np.ndarray) -> "Cohort":
+        """Return a cohort of weights D_k / sum of D over the cohort (FedALIGN, Algorithm 1)."""
+        chosen = sizes[clients]
+        return cls(clients, chosen / max(chosen.sum(), 1))
+
+
+def copied_memory(memory: Any, caller: str) -> dict[str, Any]:
+    """Return a copy of a rule's memory.
+
+    Raises
+    ------
+    TypeError
+        If it is no dict, a key is no string, or a value cannot be kept; the message names the key.
+    """
+    if not isinstance(memory, Mapping):
+        raise TypeError(f"{caller} gave memory={memory!r}: give a dict of numbers and arrays.")
+    copied = {}
+    for key, value in memory.items():
+        is_array = isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+        if not isinstance(key, str) or not (is_array or isinstance(value, str | Number | np.bool)):
+            raise TypeError(
+                f"{caller} gave memory[{key!r}] = {value!r} ({type(value).__name__}): keys are "
+                "strings, values are numbers, strings, bools or arrays of numbers."
+            )
+        copied[key] = value.copy() if is_array else value
+    return copied
