@@ -184,6 +184,7 @@ def test_the_way_to_the_first_product_is_short_and_as_documented():
 def test_files_that_contributing_names_exist():
     names = re.findall(r"`([\w/]+(?:\.py|/))`", CONTRIBUTING)
     papers = ROOT.parent / "benchmarks" / "papers"
-    folders = ROOT, ROOT.parent, ROOT / "server", ROOT / "engines", papers
+    rooms = [ROOT / name for name in ("server", "engines", "exchanges")]
+    folders = ROOT, ROOT.parent, *rooms, papers
     assert len(names) > 30
     assert not [name for name in names if not any((folder / name).exists() for folder in folders)]

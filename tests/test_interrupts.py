@@ -397,7 +397,7 @@ def test_what_clients_sent_before_an_interrupted_round_is_charged_once():
         model = FederatedRegressor(n_rounds=2, warm_start=True, random_state=0)
         model.fit(X, y, clients=clients).set_params(n_rounds=4)
         if interrupted:
-            failing = patch.object(Rounds, "_select_and_train", side_effect=OSError)
+            failing = patch.object(Rounds, "_select", side_effect=OSError)
             with failing, pytest.raises(OSError):
                 model.fit(2 * X, y, clients=clients)
         model.fit(2 * X, y, clients=clients)

@@ -4,8 +4,8 @@ from skfed.engines._choose import make_engine
 from skfed.engines._data import clients_with_weight, row_weights
 from skfed.engines._loop import LoopEngine, evaluate
 from skfed.engines._replies import Engine, Evaluation, Evaluator, Late, ReplyTimes, Report, Updates
-from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
-from skfed.engines._sampling import Draws, enumerate_copies
+from skfed.engines._requests import EvaluateRequest, LocalTraining, SketchRequest, TrainRequest
+from skfed.engines._sampling import Draws, enumerate_copies, first_copy_of_trial
 from skfed.engines._stacked import StackedEngine
 
 __all__ = [
@@ -19,12 +19,14 @@ __all__ = [
     "LoopEngine",
     "ReplyTimes",
     "Report",
+    "SketchRequest",
     "StackedEngine",
     "TrainRequest",
     "Updates",
     "clients_with_weight",
     "enumerate_copies",
     "evaluate",
+    "first_copy_of_trial",
     "make_engine",
     "row_weights",
 ]

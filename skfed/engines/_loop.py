@@ -18,7 +18,7 @@ from skorch.callbacks import GradientNormClipping
 
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._replies import Evaluation, Updates, collect, merge
-from skfed.engines._requests import EvaluateRequest, TrainRequest
+from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.engines._sampling import (
     Draws,
     Minibatches,
@@ -27,6 +27,7 @@ from skfed.engines._sampling import (
     take_positions,
 )
 from skfed.engines._sharing import FORWARD, STEP, NetCost
+from skfed.engines._sketch import sketch_clients
 from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
 from skfed.engines._worker_data import ClientData
 from skfed.engines._workers import Load, Work, Workers
@@ -104,6 +105,10 @@ class LoopEngine:
         workers = self._workers(FORWARD, len(request.clients), n_rows.sum())
         return evaluate_one_by_one(self.net_pool, self.data, self.draws, workers, request)
 
+    def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
+        """Project the gradient of each client."""
+        return sketch_clients(self.net_pool, self.data, self.draws, self.workers, request)
+
     def _workers(self, n_passes: int, n_calls: int, n_rows: int) -> Workers:
         """Return the workers for a poll or training: this thread where it is too small for them."""
         if self.net_cost is None:
@@ -115,7 +120,8 @@ class LoopEngine:
     def trainings(self, request: TrainRequest) -> Iterator["ClientTraining"]:
         """Yield the training of each member of a cohort."""
         draws, t, clients = self.draws, request.round, request.cohort.clients
-        n_rows = draws.n_trained(request.training, clients).tolist()
+        training = request.training
+        n_rows = draws.n_trained(training, clients).tolist()
         for i, (k, copy) in enumerate(enumerate_copies(clients)):
             member = np.array([i])
             yield ClientTraining(
@@ -124,8 +130,8 @@ class LoopEngine:
                 member=member,
                 clients=[k],
                 cost=n_rows[i],
-                draw=draws.minibatches(request.training, t, k, copy),
-                layers_key=draws.key(Purpose.RANDOM_LAYERS, t, k, copy),
+                draw=draws.minibatches(training, t, k, copy),
+                layers_key=draws.training_key(Purpose.RANDOM_LAYERS, training, t, k, copy),
             )
 
 

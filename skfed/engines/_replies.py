@@ -1,9 +1,9 @@
 """What clients reply: updates after training, and values of a poll's metric."""
 
 from cmath import isfinite  # of complex numbers too
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +12,8 @@ import torch
 from skfed.aggregation import BaseAggregator
 from skfed.aggregation._low_rank import LowRankStack, MemberStates, written_out
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
-from skfed.engines._requests import EvaluateRequest, TrainRequest
+from skfed.engines._projection import project
+from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.nets import State, by_member, moved
 
 
@@ -53,6 +54,8 @@ class Report:
         Raised by the training of these members; :class:`Late` if they have not replied in time.
     times : ReplyTimes, default=None
         Of these members, where the engine measures them.
+    extras : dict of str to ndarray of shape (n_members, ...)
+        What the request needs beside, by name: "updates", "last_layer", "norms".
     """
 
     members: np.ndarray
@@ -62,6 +65,7 @@ class Report:
     variates: Sequence[State | None]
     error: Exception | None = None
     times: ReplyTimes | None = None
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,9 @@ class Evaluator(Protocol):
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
 
+    def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
+        """Return clients' replies, and projections of their gradients, (n_clients, 64)."""
+
 
 class Engine(Evaluator, Protocol):
     """Trains and evaluates clients."""
@@ -152,6 +159,7 @@ def collect(
     if request.privacy is not None and request.noise is not None:
         noise = deepcopy(request.noise)  # kept, since a member that fails trains again
         stack = request.privacy.of_updates(request.state, stack, request.parameters, noise)
+    extras = {name: _EXTRAS[name](request, stack) for name in sorted(request.needs)}
     part = request.aggregator.collect(
         request.state, stack, request.cohort.weights, request.parameters
     )
@@ -173,7 +181,40 @@ def collect(
         kept = {n: t.clone() if _address(t) in reused else t for n, t in part.items()}
         part = {name: moved(tensor, "cpu") for name, tensor in kept.items()}
     parts = [(members[finite], part)] if finite.any() else []
-    return Updates([Report(members, losses, n_samples, finite, variates)], parts, changed)
+    report = Report(members, losses, n_samples, finite, variates, extras=extras)
+    return Updates([report], parts, changed)
+
+
+def _changes(request: TrainRequest, stack: State, i: int) -> list[torch.Tensor]:
+    """Return the update of a member, of each trained tensor."""
+    return [stack[name][i] - request.state[name].to(stack[name]) for name in request.parameters]
+
+
+def _projections(request: TrainRequest, stack: State) -> np.ndarray:
+    """Return a random projection of each update."""
+    members = range(len(request.cohort.clients))
+    return np.array([project(_changes(request, stack, i), request.seed) for i in members])
+
+
+def _norms(request: TrainRequest, stack: State) -> np.ndarray:
+    """Return the weight of each member times the norm of its update."""
+    members = range(len(request.cohort.clients))
+    squares = [
+        sum(float(change.double().square().sum()) for change in _changes(request, stack, i))
+        for i in members
+    ]
+    return request.cohort.weights * np.sqrt(squares)
+
+
+def _last_layers(request: TrainRequest, stack: State) -> np.ndarray:
+    """Return the update of the last layer's bias; without one, the row means of its weights."""
+    name = request.parameters[-1]
+    changes = (stack[name] - request.state[name].to(stack[name])).double().cpu()
+    return (changes if changes.dim() < 3 else changes.flatten(2).mean(2)).numpy()
+
+
+#: What else a request may need of each member.
+_EXTRAS = {"updates": _projections, "last_layer": _last_layers, "norms": _norms}
 
 
 def _may_overflow(stack: MemberStates) -> bool:

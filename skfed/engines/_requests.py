@@ -22,6 +22,7 @@ class LocalTraining:
     # Of each iteration the learning rate of each parameter group; None: the net's own.
     rates: tuple[tuple[float, ...], ...] | None = None
     max_norm: float | None = None  # to which the gradient of each step is clipped
+    trial: int | None = None  # the number of a trial in its round; None: the round's training
 
     @property
     def n_iterations(self) -> int:
@@ -44,6 +45,8 @@ class TrainRequest:
     noise: Sequence[np.random.Generator] | None = None  # of each member
     # By what the rates of each member are multiplied, where ``training`` has rates.
     rate_factors: np.ndarray | None = None
+    needs: frozenset[str] = frozenset()  # "updates", "last_layer" or "norms" of each member
+    seed: int = 0  # of the projection of updates
 
     def subset(self, members: np.ndarray) -> "TrainRequest":
         """Return the request to some members alone."""
@@ -66,3 +69,12 @@ class EvaluateRequest(NamedTuple):
     metric: str = "loss"  # a key of POLL_METRICS
     max_samples: int | str | None = None  # rows of a client; "batch": as many as of a minibatch
     at_most: float | None = None  # a client whose value is above does not reply
+
+
+class SketchRequest(NamedTuple):
+    """A request for projections of the gradients of some clients."""
+
+    round: int
+    state: State  # w
+    clients: np.ndarray
+    seed: int  # of the projection

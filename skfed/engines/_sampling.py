@@ -12,6 +12,12 @@ from skfed.engines._requests import LocalTraining
 from skfed.nets import whole
 from skfed.utils._seeding import Purpose, StreamKey, stream, stream_states, streams
 
+#: The purposes of draws in a trial.
+_OF_TRIALS = {
+    Purpose.MINIBATCHES: Purpose.TRIAL_MINIBATCHES,
+    Purpose.RANDOM_LAYERS: Purpose.TRIAL_LAYERS,
+}
+
 #: Positions among a client's rows; a range where they are consecutive.
 Positions = range | np.ndarray
 
@@ -38,6 +44,13 @@ class Draws:
         """Return the key of one client's draws of one kind in a round."""
         return self.seed, purpose, round, self.federation.digest(k), copy
 
+    def training_key(
+        self, purpose: Purpose, training: LocalTraining, round: int, k: int, copy: int
+    ) -> StreamKey:
+        """Return the key of a client's draws in a training, other ones in a trial."""
+        purpose, first = _of_trial(purpose, training)
+        return self.key(purpose, round, k, first + copy)
+
     def stream(self, purpose: Purpose, round: int, k: int, copy: int = 0) -> np.random.Generator:
         """Return the generator of these draws."""
         return stream(*self.key(purpose, round, k, copy))
@@ -53,7 +66,7 @@ class Draws:
         self, training: LocalTraining, round: int, k: int, copy: int
     ) -> Callable[[], "Minibatches"]:
         """Return a function that draws a client's minibatches; it is small when it is sent."""
-        key = self.key(Purpose.MINIBATCHES, round, k, copy)
+        key = self.training_key(Purpose.MINIBATCHES, training, round, k, copy)
         n_samples = self.federation.size(k)
         size = self.rows_a_step(n_samples)
         return partial(_draw, key, n_samples, size, training.epochs, training.steps)
@@ -65,8 +78,10 @@ class Draws:
         clients = np.array([k for k, _ in copies], dtype=int)
         numbers = [copy for _, copy in copies]
         digests = [self.federation.digest(k) for k in clients.tolist()]
+        purpose, first = _of_trial(Purpose.MINIBATCHES, training)
+        copies_drawn = [first + copy for copy in numbers]
         return MinibatchDraws(
-            states=stream_states(self.seed, Purpose.MINIBATCHES, round, digests, numbers),
+            states=stream_states(self.seed, purpose, round, digests, copies_drawn),
             sizes=self.federation.sizes[clients],
             batch_size=self.batch_size,
             epochs=training.epochs,
@@ -117,6 +132,18 @@ class Draws:
     def name(self, k: int, round: int) -> str:
         """Name a client and a round in error messages."""
         return f"client {self.federation.names([k])[0]!r} in round {round}"
+
+
+def _of_trial(purpose: Purpose, training: LocalTraining) -> tuple[Purpose, int]:
+    """Return the purpose of draws in a training, and the number of a client's first copy."""
+    if training.trial is None:
+        return purpose, 0
+    return _OF_TRIALS[purpose], first_copy_of_trial(training.trial)
+
+
+def first_copy_of_trial(trial: int) -> int:
+    """Return the number of a client's first copy in the draws of a trial of a round."""
+    return trial << 20
 
 
 def take_positions(rows: np.ndarray, positions: Positions) -> np.ndarray:

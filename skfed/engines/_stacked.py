@@ -20,19 +20,20 @@ from skfed.engines._evaluated_layers import EvaluatedLayers
 from skfed.engines._loop import evaluate_one_by_one
 from skfed.engines._low_rank import LowRankLinear, most_rows, weight_bytes
 from skfed.engines._replies import Evaluation, Updates, merge
-from skfed.engines._requests import EvaluateRequest, TrainRequest
+from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.engines._sampling import (
     Draws,
     Positions,
     enumerate_copies,
     take_positions,
 )
+from skfed.engines._sketch import sketch_clients
 from skfed.engines._stacked_steps import ChunkTraining, Method
 from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
 from skfed.engines._workers import Workers
 from skfed.nets import NetPool, batch_weight
 from skfed.selection._poll_metrics import POLL_METRICS, Batches, PollMetric
-from skfed.utils._seeding import Purpose
+from skfed.utils._seeding import Purpose, stream
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,10 @@ class StackedEngine:
         n_samples = np.array([len(rows) for rows in polled])
         return Evaluation(sums / self._totals(metric, clients, polled), n_samples, raised)
 
+    def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
+        """Project the gradient of each client, one by one."""
+        return sketch_clients(self.net_pool, self.data, self.draws, self.workers, request)
+
     def _evaluations(
         self,
         request: EvaluateRequest,
@@ -223,7 +228,9 @@ class StackedEngine:
                 draws=minibatches.subset(members),
                 # A chunk's random layers have draws of their own, since its cut is its own.
                 layers_rng=(
-                    draws.stream(Purpose.RANDOM_LAYERS, t, *chosen[0]) if self.plan.random else None
+                    stream(*draws.training_key(Purpose.RANDOM_LAYERS, training, t, *chosen[0]))
+                    if self.plan.random
+                    else None
                 ),
                 low_rank=low_rank,
             )

@@ -13,7 +13,17 @@ from skfed.exchanges._exchange import (
     late_clients,
 )
 from skfed.exchanges._failures import NOT_FINITE, FailureLog
-from skfed.exchanges._kinds import KINDS, POLL, STATISTICS, TRAINING, Kind
+from skfed.exchanges._kinds import (
+    KINDS,
+    POLL,
+    REPORT,
+    SKETCH,
+    STATISTICS,
+    TRAINING,
+    TRIAL,
+    UPLOAD,
+    Kind,
+)
 from skfed.exchanges._limits import Limits
 from skfed.exchanges._log import (
     COLUMNS,
@@ -32,10 +42,14 @@ __all__ = [
     "NOT_FINITE",
     "NO_ANSWER",
     "POLL",
+    "REPORT",
     "SCALAR_BYTES",
+    "SKETCH",
     "STATISTICS",
     "TOO_LATE",
     "TRAINING",
+    "TRIAL",
+    "UPLOAD",
     "Answers",
     "Clock",
     "Exchange",

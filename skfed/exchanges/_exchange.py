@@ -71,7 +71,7 @@ class Exchange:
     def models_up(self) -> np.ndarray:
         """The models sent by each."""
         up = self.messages.up
-        return self.replied * np.int64(up.model + len(up.models))
+        return self.replied * np.int32(up.model + len(up.models))
 
     @property
     def scalars_down(self) -> np.ndarray:
@@ -81,12 +81,13 @@ class Exchange:
     @property
     def scalars_up(self) -> np.ndarray:
         """The scalars sent by each."""
-        return self.replied * np.int64(self.messages.up.n_scalars)
+        return self.replied * np.int32(self.messages.up.n_scalars)
 
     def n_bytes(self, model_bytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes sent to, and by, each client; ``model_bytes`` are those of a model."""
-        down = self.models_down * model_bytes + self.scalars_down * SCALAR_BYTES
-        return down, self.models_up * model_bytes + self.scalars_up * SCALAR_BYTES
+        model, scalar = np.int64(model_bytes), np.int64(SCALAR_BYTES)
+        down = self.models_down * model + self.scalars_down * scalar
+        return down, self.models_up * model + self.scalars_up * scalar
 
     @property
     def is_measured(self) -> bool:

@@ -22,5 +22,11 @@ STATISTICS = Kind("statistics", "sent statistics", has_deadline=False)
 #: The rows of a poll have no backward pass.
 POLL = Kind("poll", "polled", rows_as_one=3, noise=Purpose.POLL_NOISE)
 TRAINING = Kind("training", "trained", trains=True, has_goal=True, noise=Purpose.LOSS_NOISE)
+#: Of a copy of the model, which is thrown away.
+TRIAL = Kind("trial", "trained on trial", trains=True, noise=Purpose.TRIAL_LOSS_NOISE)
+SKETCH = Kind("sketch", "sent a sketch")
+#: The two phases of a rule with ``admit``: a training without its update, and the update.
+REPORT = Kind("report", "trained", trains=True, has_goal=True, noise=Purpose.LOSS_NOISE)
+UPLOAD = Kind("upload", "uploaded")
 
-KINDS = {kind.name: kind for kind in (STATISTICS, POLL, TRAINING)}
+KINDS = {kind.name: kind for kind in (STATISTICS, POLL, SKETCH, TRIAL, TRAINING, REPORT, UPLOAD)}

@@ -11,7 +11,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed.exchanges._exchange import Exchange, Outcome
-from skfed.exchanges._kinds import POLL, TRAINING
+from skfed.exchanges._kinds import POLL, REPORT, TRAINING
 from skfed.selection._past import NEEDS, Past
 
 #: The facts, and what they are of a client that is new.
@@ -34,18 +34,35 @@ Columns = Mapping[str, Any]  # facts by name, and the digests of their clients u
 
 
 class PastRecords:
-    """Facts of clients: arrays over those of the present fit, made when they are first needed.
+    """Facts of clients, kept of those alone of which there are any.
 
-    A round changes them in place, since a copy of each would take time in proportion to the number
-    of clients; it can be undone.
+    A round changes them in place, since a copy would take time in proportion to the number of
+    clients; it can be undone.
     """
 
     def __init__(self, columns: Columns | None = None, federation: Federation | None = None):
-        self._columns = {"clients": ()} if columns is None else columns
+        self._saved = {"clients": ()} if columns is None else columns
         self._federation = federation
-        self._arrays: dict[str, np.ndarray] = {}
+        n_clients = 0 if federation is None else len(federation)
+        self._slot = np.full(n_clients, -1, dtype=np.int32)  # of each client; -1: no facts
+        self._clients = np.zeros(0, dtype=int)  # of each slot
+        self._facts: dict[str, np.ndarray] = {}  # by name, an entry for each slot
+        self._arrays: dict[str, np.ndarray] = {}  # over all clients, of facts that were asked for
         # Of the last round: names, clients and old values.
         self._round, self._before = -1, list[tuple[str, np.ndarray, np.ndarray]]()
+        if federation is not None:
+            self._load(federation)
+
+    def _load(self, federation: Federation) -> None:
+        """Take the facts of clients that were in the fit before."""
+        place = {key: i for i, key in enumerate(self._saved["clients"])}
+        if not place:
+            return
+        digests = map(federation.digest, range(len(federation)))
+        known = {k: place[key] for k, key in enumerate(digests) if key in place}
+        clients, rows = np.array(list(known), dtype=int), list(known.values())
+        for name in self._saved.keys() - {"clients"}:
+            self._write(name, clients, np.asarray(self._saved[name])[rows])
 
     def __reduce__(self) -> tuple:
         return PastRecords, (self.to_columns(),)
@@ -70,23 +87,15 @@ class PastRecords:
 
     def column(self, name: str) -> np.ndarray:
         """Return one fact of all clients, a view that is not to be changed."""
-        view = self._array(name).view()
+        if name not in self._arrays:
+            facts = self._facts.get(name, np.zeros(0))
+            array = np.full((len(self._slot), *facts.shape[1:]), _NEW[name])
+            n = min(len(facts), len(self._clients))
+            array[self._clients[:n]] = facts[:n]
+            self._arrays[name] = array
+        view = self._arrays[name].view()
         view.flags.writeable = False
         return view
-
-    def _array(self, name: str) -> np.ndarray:
-        """Return the array of a fact, with what was known before the fit."""
-        if name not in self._arrays:
-            assert self._federation is not None
-            given = np.asarray(self._columns.get(name, np.zeros(0)))
-            array = np.full((len(self._federation), *given.shape[1:]), _NEW[name])
-            if len(given):
-                place = {key: i for i, key in enumerate(self._columns["clients"])}
-                digests = map(self._federation.digest, range(len(array)))
-                known = {k: place[key] for k, key in enumerate(digests) if key in place}
-                array[list(known)] = given[list(known.values())]
-            self._arrays[name] = array
-        return self._arrays[name]
 
     def add(self, t: int, chosen: np.ndarray, exchanges: Iterable[Exchange]) -> None:
         """Add what round t has told; ``chosen`` are the clients of the selector's cohort."""
@@ -96,14 +105,14 @@ class PastRecords:
         for exchange in exchanges:
             if exchange.kind is POLL:
                 self._count("n_polled", exchange.clients)
-            elif exchange.kind is TRAINING:
+            elif exchange.kind in (TRAINING, REPORT):
                 self._add_training(exchange)
 
     def undo(self, n_rounds: int) -> None:
         """Undo the last round if it is not one of the first ``n_rounds``."""
         if self._round >= n_rounds:
             for name, clients, values in reversed(self._before):
-                self._arrays[name][clients] = values
+                self._write(name, clients, values)
             self._before = []
 
     def _add_training(self, training: Exchange) -> None:
@@ -112,7 +121,8 @@ class PastRecords:
         # What late clients have reported before stays.
         self._set("reported", clients[failed | finite], losses[failed | finite])
         self._set("loss_mean", clients[finite], losses[finite])
-        for name, values in training.extras.items():
+        for name in training.extras.keys() & _NEW.keys():
+            values = training.extras[name]
             self._set(name, clients[finite], values[finite])
         if training.seconds is None or training.duration is None:
             return
@@ -124,31 +134,55 @@ class PastRecords:
 
     def _count(self, name: str, clients: np.ndarray) -> None:
         distinct, n = np.unique(clients, return_counts=True)
-        self._set(name, distinct, self._array(name)[distinct] + n)
+        self._set(name, distinct, self._read(name, distinct) + n)
 
     def _set(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
         """Set a fact; of a client that is listed twice, to the last value."""
-        array = self._array(name)
-        if array.shape[1:] != values.shape[1:]:  # the first of several numbers
-            self._arrays[name] = array = np.full((len(array), *values.shape[1:]), _NEW[name])
-        self._before.append((name, clients, array[clients]))
-        array[clients] = values
+        self._before.append((name, clients, self._read(name, clients, values.shape[1:])))
+        self._write(name, clients, values)
+
+    def _read(self, name: str, clients: np.ndarray, shape: tuple[int, ...] = ()) -> np.ndarray:
+        """Return a fact of some clients, of the shape that it has been given or is to have."""
+        values = np.full((len(clients), *shape), _NEW[name])
+        facts, slots = self._facts.get(name), self._slot[clients]
+        if facts is not None and facts.shape[1:] == shape:
+            known = (slots >= 0) & (slots < len(facts))
+            values[known] = facts[slots[known]]
+        return values
+
+    def _write(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
+        """Set a fact of some clients, in the array over all of them too if there is one."""
+        new = np.unique(clients[self._slot[clients] < 0])
+        if len(new):
+            self._slot[new] = np.arange(len(self._clients), len(self._clients) + len(new))
+            self._clients = np.concatenate([self._clients, new])
+        facts = self._facts.get(name)
+        if facts is None or facts.shape[1:] != values.shape[1:]:
+            facts = np.full((0, *values.shape[1:]), _NEW[name])
+            self._arrays.pop(name, None)
+        if len(facts) < len(self._clients):  # with room for as many again
+            room = np.full((2 * len(self._clients), *facts.shape[1:]), _NEW[name])
+            room[: len(facts)] = facts
+            facts = room
+        facts[self._slot[clients]] = values
+        self._facts[name] = facts
+        if name in self._arrays:
+            self._arrays[name][clients] = values
 
     def to_columns(self) -> dict[str, Any]:
         """Return the facts of all clients that have any, as they are in a file."""
         if self._federation is None:
-            return dict(self._columns)
-        arrays = {name: self._array(name) for name in _NEW if self._is_known(name)}
-        known = np.zeros(len(self._federation), dtype=bool)
-        for name, array in arrays.items():
-            is_new = np.isnan(array) if np.isnan(_NEW[name]) else array == _NEW[name]
-            known |= ~is_new.reshape(len(array), -1).all(axis=1)
-        columns = {name: array[known] for name, array in arrays.items()}
-        clients = tuple(map(self._federation.digest, np.flatnonzero(known).tolist()))
+            return dict(self._saved)
+        n_slots = len(self._clients)
+        columns = {name: _filled(facts, n_slots, name) for name, facts in self._facts.items()}
+        clients = tuple(map(self._federation.digest, self._clients.tolist()))
         return {"clients": clients} | columns
 
-    def _is_known(self, name: str) -> bool:
-        return name in self._arrays or name in self._columns
+
+def _filled(facts: np.ndarray, n_slots: int, name: str) -> np.ndarray:
+    """Return a fact of each slot."""
+    rest = np.full((max(0, n_slots - len(facts)), *facts.shape[1:]), _NEW[name])
+    return np.concatenate([facts[:n_slots], rest])
 
 
 def checked_columns(columns: Any) -> Columns:

@@ -6,16 +6,14 @@ so the same object can choose among arrays in this process or among machines on 
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
-from math import isclose
 from typing import Any
 
 import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator
 
-from skfed.selection._cohort import Cohort, copied_memory
-from skfed.selection._round import Round, client_indices
+from skfed.selection._cohort import Cohort, checked_cohort
+from skfed.selection._round import Round
 from skfed.utils._checks import check_params
 
 
@@ -62,7 +60,7 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
             check_params(self)
         if not round.available.any():  # the round keeps the model
             return Cohort.mean(np.empty(0, dtype=np.intp))
-        return self._check(self._select(round), round)
+        return checked_cohort(self._select(round), round.available, type(self).__name__)
 
     def scheduled(self, round: Round) -> dict[str, float]:
         """Return the values of scheduled parameters in a round, as columns of the history."""
@@ -109,22 +107,3 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
     @abstractmethod
     def _select(self, round: Round) -> Cohort:
         """Choose a cohort; the parameters are valid and at least one client is available."""
-
-    def _check(self, cohort: Cohort, round: Round) -> Cohort:
-        name = type(self).__name__
-        clients = client_indices(cohort.clients, round.available, name)
-        weights = np.asarray(cohort.weights, dtype=float)
-        if weights.shape != clients.shape:
-            raise ValueError(f"{name} chose {len(clients)} clients with {weights.size} weights.")
-        if not (np.isfinite(weights).all() and (weights >= 0).all()):
-            raise ValueError(f"{name} gave weights that are negative or not finite: {weights}.")
-        if len(weights) and not cohort.unbiased and not isclose(weights.sum(), 1, rel_tol=1e-5):
-            raise ValueError(
-                f"{name} gave weights that sum to {weights.sum()}, not to 1: divide them by their "
-                "sum, or use Cohort.mean or Cohort.by_size."
-            )
-        order = np.argsort(clients, kind="stable")
-        memory = cohort.memory
-        if memory is not None:
-            memory = copied_memory(memory, name)
-        return replace(cohort, clients=clients[order], weights=weights[order], memory=memory)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isclose
 from numbers import Number
 from typing import Any
 
@@ -78,3 +79,47 @@ def copied_memory(memory: Any, caller: str) -> dict[str, Any]:
             )
         copied[key] = value.copy() if is_array else value
     return copied
+
+
+def checked_cohort(cohort: Cohort, available: np.ndarray, caller: str) -> Cohort:
+    """Return a cohort sorted by client index, after checks of its clients, weights and memory.
+
+    Raises
+    ------
+    ValueError
+        If a client does not exist or is not available, or weights are not valid.
+    TypeError
+        If its memory cannot be kept.
+    """
+    clients = client_indices(cohort.clients, available, caller)
+    weights = np.asarray(cohort.weights, dtype=float)
+    if weights.shape != clients.shape:
+        raise ValueError(f"{caller} chose {len(clients)} clients with {weights.size} weights.")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError(f"{caller} gave weights that are negative or not finite: {weights}.")
+    if len(weights) and not cohort.unbiased and not isclose(weights.sum(), 1, rel_tol=1e-5):
+        raise ValueError(
+            f"{caller} gave weights that sum to {weights.sum()}, not to 1: divide them by their "
+            "sum, or use Cohort.mean or Cohort.by_size."
+        )
+    order = np.argsort(clients, kind="stable")
+    memory = cohort.memory
+    if memory is not None:
+        memory = copied_memory(memory, caller)
+    return replace(cohort, clients=clients[order], weights=weights[order], memory=memory)
+
+
+def client_indices(clients: Any, available: np.ndarray, caller: str) -> np.ndarray:
+    """Check that all are indices of available clients."""
+    clients = np.asarray(clients)
+    if clients.size == 0:
+        return np.empty(0, dtype=np.intp)
+    if clients.ndim != 1 or not np.issubdtype(clients.dtype, np.integer):
+        raise ValueError(f"{caller} needs a list of client indices, got {clients!r}.")
+    outside = clients[(clients < 0) | (clients >= len(available))]
+    if len(outside):
+        raise ValueError(f"{caller} names client {outside[0]}; indices go to {len(available) - 1}.")
+    away = clients[~available[clients]]
+    if len(away):
+        raise ValueError(f"{caller} names client {away[0]}, which is not available in this round.")
+    return clients.astype(np.intp)

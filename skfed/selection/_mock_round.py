@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from skfed.selection._cohort import Cohort
 from skfed.selection._past import SKETCH_SIZE, Past
 from skfed.selection._round import Round
 
@@ -13,10 +14,13 @@ from skfed.selection._round import Round
 class MockRound(Round):
     """A round that answers polls from a table of losses.
 
-    ``polls`` lists the polls so far as (clients, metric, max_samples, at_most).
+    ``polls`` lists the polls so far as (clients, metric, max_samples, at_most), those of trials
+    too, ``trials`` the cohorts of trials, and ``sketched`` the clients asked for sketches.
     """
 
     polls: list[tuple]
+    trials: list[Cohort]
+    sketched: list[list[int]]
 
 
 def mock_round(
@@ -31,14 +35,18 @@ def mock_round(
     index: int = 0,
     n_rounds: int = 10,
     rng: np.random.Generator | None = None,
+    trial_losses: np.ndarray | None = None,
+    sketches: np.ndarray | None = None,
     past: Mapping[str, Any] | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> MockRound:
     """Return a round whose clients answer each poll with ``losses``; NaN is no answer.
 
     By default each client has one sample and priority, is available, and has neither reported a
-    loss nor been timed; there are no devices that tell ``expected_seconds``. ``past`` has arrays by
-    the names of ``Past``; without, nothing is known of clients.
+    loss nor been timed; there are no devices that tell ``expected_seconds``. Clients answer polls
+    of a trial's model with ``trial_losses``, by default ``losses``; ``sketches`` are theirs, by
+    default different ones. ``past`` has arrays by the names of ``Past``; without, nothing is known
+    of clients.
     """
     losses = np.asarray(losses, float)
     n_clients = len(losses)
@@ -46,12 +54,25 @@ def mock_round(
     weights = (
         np.ones(n_clients) if priority_weights is None else np.asarray(priority_weights, float)
     )
+    trial_losses = losses if trial_losses is None else np.asarray(trial_losses, float)
+    if sketches is None:
+        sketches = np.random.default_rng(0).normal(size=(n_clients, SKETCH_SIZE))
     polls: list[tuple] = []
+    trials: list[Cohort] = []
+    sketched: list[list[int]] = []
 
-    def ask(clients, metric, max_samples, at_most):
+    def ask(of, clients, metric, max_samples, at_most):
         polls.append((clients.tolist(), metric, max_samples, at_most))
-        values = losses[clients]
+        values = of[clients]
         return values if at_most is None else np.where(values <= at_most, values, np.nan)
+
+    def train(cohort):
+        trials.append(cohort)
+        return partial(ask, trial_losses)
+
+    def project(clients):
+        sketched.append(clients.tolist())
+        return sketches[clients]
 
     view = MockRound(
         index=index,
@@ -65,14 +86,17 @@ def mock_round(
         reported=np.full(n_clients, np.inf) if reported is None else np.asarray(reported, float),
         seconds=np.full(n_clients, np.nan) if seconds is None else np.asarray(seconds, float),
         ends=np.cumsum(sizes),
-        ask=ask,
+        ask=partial(ask, losses),
+        train=train,
+        project=project,
         past=Past(partial(_past_column, past or {}, n_clients)),
         memory=memory or {},
         expect=None
         if expected_seconds is None
         else np.asarray(expected_seconds, float).__getitem__,
     )
-    object.__setattr__(view, "polls", polls)
+    for name, value in (("polls", polls), ("trials", trials), ("sketched", sketched)):
+        object.__setattr__(view, name, value)
     return view
 
 

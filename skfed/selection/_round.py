@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from skfed.selection._cohort import copied_memory
+from skfed.selection._cohort import Cohort, checked_cohort, client_indices, copied_memory
 from skfed.selection._past import Past
 from skfed.selection._poll_metrics import POLL_METRICS
 from skfed.selection._sampling import draw_by_size
@@ -44,6 +44,10 @@ class Round:
         Cumulative sums of the sizes, used by :meth:`draw`.
     ask : callable
         Sends a poll to the clients and records its cost; use :meth:`poll`.
+    train : callable
+        Trains a cohort on trial; use :meth:`trial`.
+    project : callable
+        Asks for projections of gradients; use :meth:`sketch`.
     expect : callable, default=None
         Returns the seconds that clients are expected to take; use :meth:`expected_seconds`.
     past : Past
@@ -65,6 +69,8 @@ class Round:
     seconds: np.ndarray
     ends: np.ndarray
     ask: Callable[..., np.ndarray] = field(repr=False)
+    train: Callable[[Cohort], Callable[..., np.ndarray]] = field(repr=False)
+    project: Callable[[np.ndarray], np.ndarray] = field(repr=False)
     past: Past = field(repr=False)
     expect: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
     memory: Mapping[str, Any] = field(default_factory=dict)
@@ -133,14 +139,64 @@ class Round:
         ValueError
             If a client does not exist or is not available, or an option is unknown.
         """
-        polled = client_indices(clients, self.available, "poll")
-        if metric not in POLL_METRICS:
-            names = " or ".join(f'"{name}"' for name in POLL_METRICS)
-            raise ValueError(f"metric must be {names}, got {metric!r}.")
-        whole_number = isinstance(max_samples, Integral) and max_samples >= 1
-        if max_samples not in (None, "batch") and not whole_number:
-            raise ValueError(f'max_samples must be None, "batch" or >= 1, got {max_samples!r}.')
-        return self.ask(polled, metric=metric, max_samples=max_samples, at_most=at_most)
+        return _poll(self.ask, self.available, clients, metric, max_samples, at_most)
+
+    def trial(self, cohort: Cohort) -> "Trial":
+        """Train a cohort from a copy of the current global model; the ledger is charged.
+
+        It is trained as the round's cohort would be, and aggregated by the same aggregator, without
+        a server optimizer; its draws are its own, but who drops out or is slow is drawn once a
+        round. A client that fails or is late in it is left out of the round's cohort. If none comes
+        back, the trial's model is the current one.
+
+        Parameters
+        ----------
+        cohort : Cohort
+            Available clients and their weights.
+
+        Returns
+        -------
+        Trial
+            Its ``poll`` asks clients for losses of the trial's model, as :meth:`poll` does for the
+            current one, which clients keep.
+
+        Raises
+        ------
+        ValueError
+            If a client does not exist or is not available, or weights are not valid.
+        """
+        cohort = checked_cohort(cohort, self.available, "trial")
+        return Trial(self.available, self.train(cohort))
+
+    def sketch(self, clients: Any, of: str = "gradient") -> np.ndarray:
+        """Ask clients for a random projection of their gradient; the ledger is charged.
+
+        It is the gradient of F_k, on all rows of a client, at the current global model in
+        evaluation mode. The projection is the same in all rounds of a fit, so that inner products
+        and distances are kept in expectation, also between rounds.
+
+        Parameters
+        ----------
+        clients : array-like of int
+            Indices of available clients.
+        of : {"gradient"}, default="gradient"
+            What is projected.
+
+        Returns
+        -------
+        ndarray of shape (len(clients), 64)
+            The projections in the order of ``clients``; rows of NaN for clients that failed.
+
+        Raises
+        ------
+        ValueError
+            If a client does not exist or is not available, ``of`` is unknown, or the fit has
+            privacy, which does not cover gradients.
+        """
+        asked = client_indices(clients, self.available, "sketch")
+        if of != "gradient":
+            raise ValueError(f'of must be "gradient", got {of!r}.')
+        return self.project(asked)
 
     def expected_seconds(self, clients: Any) -> np.ndarray:
         """Return the seconds that a training of each client is expected to take, if begun now.
@@ -174,17 +230,64 @@ class Round:
         return self.expect(distinct)[position]
 
 
-def client_indices(clients: Any, available: np.ndarray, caller: str) -> np.ndarray:
-    """Check that all are indices of available clients."""
-    clients = np.asarray(clients)
-    if clients.size == 0:
-        return np.empty(0, dtype=np.intp)
-    if clients.ndim != 1 or not np.issubdtype(clients.dtype, np.integer):
-        raise ValueError(f"{caller} needs a list of client indices, got {clients!r}.")
-    outside = clients[(clients < 0) | (clients >= len(available))]
-    if len(outside):
-        raise ValueError(f"{caller} names client {outside[0]}; indices go to {len(available) - 1}.")
-    away = clients[~available[clients]]
-    if len(away):
-        raise ValueError(f"{caller} names client {away[0]}, which is not available in this round.")
-    return clients.astype(np.intp)
+@dataclass(frozen=True)
+class Reports:
+    """What the cohort of a rule with two phases reports before anything is uploaded.
+
+    Parameters
+    ----------
+    clients : ndarray of shape (n_members,), dtype=int
+        The cohort, a client that was drawn twice listed twice.
+    norms : ndarray of shape (n_members,)
+        The weight of each times the L2 norm of its update; NaN of those that failed.
+    losses : ndarray of shape (n_members,)
+        Their training losses; NaN of those that failed.
+    """
+
+    clients: np.ndarray
+    norms: np.ndarray
+    losses: np.ndarray
+
+
+class Trial:
+    """A model that a cohort has trained from a copy of the global one; see :meth:`Round.trial`.
+
+    Parameters
+    ----------
+    available : ndarray of shape (n_clients,), dtype=bool
+        Who can be reached in this round.
+    ask : callable
+        Sends a poll; use :meth:`poll`.
+    """
+
+    def __init__(self, available: np.ndarray, ask: Callable[..., np.ndarray]):
+        self._available, self._ask = available, ask
+
+    def poll(
+        self,
+        clients: Any,
+        metric: str = "loss",
+        max_samples: int | str | None = None,
+        at_most: float | None = None,
+    ) -> np.ndarray:
+        """Ask clients for the loss or error of the trial's model, as :meth:`Round.poll`."""
+        return _poll(self._ask, self._available, clients, metric, max_samples, at_most)
+
+
+def _poll(
+    ask: Callable[..., np.ndarray],
+    available: np.ndarray,
+    clients: Any,
+    metric: str,
+    max_samples: int | str | None,
+    at_most: float | None,
+) -> np.ndarray:
+    """Check the arguments of a poll, and send it."""
+    polled = client_indices(clients, available, "poll")
+    if metric not in POLL_METRICS:
+        names = " or ".join(f'"{name}"' for name in POLL_METRICS)
+        raise ValueError(f"metric must be {names}, got {metric!r}.")
+    whole_number = isinstance(max_samples, Integral) and max_samples >= 1
+    if max_samples not in (None, "batch") and not whole_number:
+        raise ValueError(f'max_samples must be None, "batch" or >= 1, got {max_samples!r}.')
+    return ask(polled, metric=metric, max_samples=max_samples, at_most=at_most)

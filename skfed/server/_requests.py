@@ -6,7 +6,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed.aggregation._scaffold import correction
-from skfed.engines import LocalTraining, TrainRequest, enumerate_copies
+from skfed.engines import LocalTraining, TrainRequest, enumerate_copies, first_copy_of_trial
 from skfed.nets import State, parameter_names
 from skfed.schedules import LinearDecay, value_at
 from skfed.selection import Cohort
@@ -26,33 +26,51 @@ def make_train_request(
     state: State,
     limits: RateLimits | None,
     cohort: Cohort,
+    *,
+    trial: int | None = None,
+    norms: bool = False,
 ) -> TrainRequest:
-    """Return what the round's cohort is asked to do; ``limits`` are of the rates of clients."""
+    """Return what a cohort is asked to do.
+
+    ``limits`` are of the rates of clients. A ``trial``, of that number in the round, has no
+    variates. With ``norms``, those of the updates are reported.
+    """
     training, factors = _training(server, config), None
     if limits is not None and training.rates is not None:
         factors = limits.factors(cohort.clients, training.rates[0][0])
+    is_trial = trial is not None
+    needs = [] if is_trial else [name for name in config.selector.needs if name != "spread"]
     return TrainRequest(
         round=server.round,
         state=state,
         parameters=parameter_names(server.net),
         cohort=cohort,
-        training=training,
+        training=replace(training, trial=trial),
         aggregator=config.aggregator,
-        corrections=_corrections(server, federation, config, cohort),
+        corrections=None if is_trial else _corrections(server, federation, config, cohort),
         privacy=config.update_privacy,
-        noise=_update_noise(server, federation, config, cohort),
+        noise=_update_noise(server, federation, config, cohort, trial),
         rate_factors=factors,
+        needs=frozenset(needs + ["norms"] * norms),
+        seed=server.seed,
     )
 
 
 def _update_noise(
-    server: ServerState, federation: Federation, config: RoundConfig, cohort: Cohort
+    server: ServerState,
+    federation: Federation,
+    config: RoundConfig,
+    cohort: Cohort,
+    trial: int | None,
 ) -> list[np.random.Generator] | None:
     """Return the noise of each member's update."""
     if config.update_privacy is None:
         return None
     members = enumerate_copies(cohort.clients.tolist())
-    return [noise_stream(server, federation, Purpose.UPDATE_NOISE, k, copy) for k, copy in members]
+    purpose, first = Purpose.UPDATE_NOISE, 0
+    if trial is not None:
+        purpose, first = Purpose.TRIAL_UPDATE_NOISE, first_copy_of_trial(trial)
+    return [noise_stream(server, federation, purpose, k, first + copy) for k, copy in members]
 
 
 def _training(server: ServerState, config: RoundConfig) -> LocalTraining:

@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import sha256
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
-from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
 from skfed.aggregation._scaffold import updated_variates
@@ -20,31 +19,26 @@ from skfed.exchanges import (
     TOO_LATE,
     TRAINING,
     Exchange,
-    Exchanges,
-    Messages,
-    ModelHolders,
     failed_clients,
     late_clients,
     pack_exchanges,
     pack_losses,
-    plan_exchange,
 )
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, bytes_of, set_state, weighs_rows
-from skfed.selection import Cohort, Round
+from skfed.nets import State, bytes_of, set_state
+from skfed.selection import Cohort
 from skfed.server._config import RoundConfig
+from skfed.server._current_round import CurrentRound
 from skfed.server._divergence import warn_at_end
 from skfed.server._doubt import in_doubt, n_tested
-from skfed.server._exchanges import make_clock, make_exchanges
+from skfed.server._exchanges import make_clock
 from skfed.server._last_round import LastRound
-from skfed.server._poll import Poll, objective, poll_in_doubt, spread
+from skfed.server._poll import objective, poll_in_doubt, spread
 from skfed.server._private_messages import count_messages
-from skfed.server._requests import make_train_request
 from skfed.server._state import TRAINING_LOSS, Best, Memory, ServerState
 from skfed.server._statistics import RateLimits
-from skfed.server._training import CohortTraining, training_messages
+from skfed.server._training import CohortTraining
 from skfed.server._validation import Validation
-from skfed.utils._seeding import Purpose, stream
 from skfed.utils._torch_context import one_torch_thread
 from skfed.utils._warnings import warn
 
@@ -65,11 +59,9 @@ class LoopCallback(Protocol):
 class PendingRound:
     """A round in progress, from its selection on."""
 
-    view: Round
+    current: CurrentRound
     chosen: Cohort  # by the selector
     asked: Cohort  # those of them whose poll has not failed
-    training: CohortTraining
-    exchanges: Exchanges
     scheduled: dict[str, float]  # values of the selector's schedules
     started: float  # times of perf_counter
     began_training: float
@@ -165,30 +157,26 @@ class Rounds:
             callback.begin_round()
         with one_torch_thread():
             pending = self._select()
-            training, exchanges = pending.training, pending.exchanges
-            clients = pending.asked.clients
-            rows, away = self._n_trained(clients), ~self._replies(clients)
+            current, clients = pending.current, pending.asked.clients
+            training = current.training(pending.asked)
+            rows, away = current.n_trained(clients), current.away(clients)
             # The clients train here.
-            exchange = exchanges.ask(
-                TRAINING, self._messages, clients, training.send, rows=rows, away=away
+            exchange = current.exchanges.ask(
+                TRAINING, current.messages, clients, training.send, rows=rows, away=away
             )
             training.take_answers(exchange)
             cohort = training.request.cohort
             admitted = admit(cohort, training.finite, self.config.min_clients)
             cohort, aggregate = cohort.keep(admitted), training.aggregate(admitted)
             pending.trained = perf_counter()
-            if not self._apply_server_optimizer(pending, cohort, aggregate):
+            if not self._apply_server_optimizer(training, cohort, aggregate):
                 cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
-            server = self.server
-            settled = [*server.first_exchanges, *exchanges.settled]
-            server.past.add(server.round, pending.chosen.clients, settled)
-            if pending.chosen.memory is not None:
-                server.memory = Memory(self._owner, pending.chosen.memory)
-            count_messages(server, self.federation, settled, self.config)
-            row = self._append_row(pending, cohort, settled)
+            settled = [*self.server.first_exchanges, *current.exchanges.settled]
+            self._remember(pending.chosen, settled)
+            row = self._append_row(pending, training, cohort, settled)
         self.server.first_exchanges = []  # large, and in the row of this round
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
-        self._after_callbacks(pending.training, failed_clients(settled), row, stops)
+        self._after_callbacks(training, failed_clients(settled), row, stops)
         self.last_round.keep()
         if self.checkpoint is not None and self.server.succeeded:
             self.checkpoint(stops or self.server.round == self.until)
@@ -220,105 +208,40 @@ class Rounds:
 
     def _select(self) -> PendingRound:
         """Let the selector poll clients and choose the cohort."""
-        server, config = self.server, self.config
-        started = perf_counter()
-        state = self.last_round.current_model()
-        exchanges = make_exchanges(
-            server, self.federation, config, self.clock, self.engine.clients_add_noise
+        server, config, started = self.server, self.config, perf_counter()
+        current = CurrentRound(
+            *(server, self.federation, config, self.engine, self.clock, self.limits),
+            self.last_round.current_model(),
         )
-        poll = self._poll(state, exchanges)
-        view = self._view(poll)
+        view, settled = current.view, current.exchanges.settled
         chosen = config.selector.select(view)
-        lost = [*failed_clients(exchanges.settled), *late_clients(exchanges.settled)]
+        lost = [*failed_clients(settled), *late_clients(settled)]
         if self._is_last and np.isnan(chosen.objective) and self._is_in_doubt():
             clients = np.flatnonzero(view.priority & view.available)
             n_clients = n_tested(server.rows[self._first :], chosen.clients)
             self._tested, server.best = poll_in_doubt(
-                poll, view, spread(clients, n_clients), server.best
+                current.poll, view, spread(clients, n_clients), server.best
             )
         asked = chosen.keep(~np.isin(chosen.clients, lost)) if lost else chosen
-        scheduled, began_training = config.selector.scheduled(view), perf_counter()
-        make_request = partial(
-            make_train_request, server, self.federation, config, state, self.limits
-        )
-        training = CohortTraining(self.engine, exchanges, make_request, asked)
-        return PendingRound(
-            view, chosen, asked, training, exchanges, scheduled, started, began_training
-        )
+        scheduled = config.selector.scheduled(view)
+        return PendingRound(current, chosen, asked, scheduled, started, perf_counter())
 
-    def _poll(self, state: State, exchanges: Exchanges) -> Poll:
-        """Return what sends the polls of the round."""
-        net = self.server.net
-        return Poll(
-            evaluator=self.engine,
-            state=state,
-            exchanges=exchanges,
-            is_classifier=isinstance(net, NeuralNetClassifier),
-            leaves_out_rows=weighs_rows(getattr(net, "criterion_", None)),
-        )
-
-    @property
-    def _messages(self) -> Messages:
-        """What travels in a training."""
-        return training_messages(self.config.aggregator.uses_variates)
-
-    def _n_trained(self, clients: np.ndarray) -> np.ndarray:
-        """Return the rows that a training of each client uses."""
-        return self.clock.draws.n_trained(self.config.training, clients)
-
-    def _expected_seconds(self, holders: ModelHolders, clients: np.ndarray) -> np.ndarray:
-        """Return the seconds that a training of some clients is expected to take now."""
-        rows = self._n_trained(clients)
-        planned = plan_exchange(TRAINING, self._messages, clients, rows, holders)
-        return self.clock.expected(planned, self.server.round)
-
-    def _view(self, poll: Poll) -> Round:
-        """Return what the selector may know of the round."""
-        server, federation = self.server, self.federation
-        available = self.config.availability.reachable(
-            federation,
-            server.round,
-            server.stream(Purpose.AVAILABILITY),
-            stream(server.seed, Purpose.FIXED_AVAILABILITY),
-        )
-        expect = partial(self._expected_seconds, poll.exchanges.holders)
-        return Round(
-            index=server.round,
-            n_rounds=self.config.n_rounds,
-            rng=server.stream(Purpose.SELECTION),
-            sizes=federation.sizes,
-            fractions=federation.fractions,
-            priority=federation.priority,
-            priority_weights=federation.priority_weights,
-            available=available,
-            reported=server.past.column("reported"),
-            # Without devices one number for all, to save memory.
-            seconds=(
-                server.past.column("waited")
-                if self.clock.is_timed
-                else np.broadcast_to(np.nan, len(federation))
-            ),
-            past=server.past.past(self.config.selector.needs),
-            memory=server.memory.values,
-            ends=federation.ends,
-            ask=poll,
-            expect=expect if self._is_public else None,
-        )
-
-    def _replies(self, chosen: np.ndarray) -> np.ndarray:
-        """Return a mask of the chosen clients that reply, the same for copies of a client."""
-        distinct, position = np.unique(chosen, return_inverse=True)
-        rng = self.server.stream(Purpose.ANSWERS)
-        return self.config.availability.answers(self.federation, distinct, rng)[position]
+    def _remember(self, chosen: Cohort, settled: Sequence[Exchange]) -> None:
+        """Keep what the round has told of clients, and what the rule wants to remember."""
+        server = self.server
+        server.past.add(server.round, chosen.clients, settled)
+        if chosen.memory is not None:
+            server.memory = Memory(self._owner, chosen.memory)
+        count_messages(server, self.federation, settled, self.config)
 
     def _apply_server_optimizer(
-        self, pending: PendingRound, cohort: Cohort, aggregate: State
+        self, training: CohortTraining, cohort: Cohort, aggregate: State
     ) -> bool:
         """Set the new global model; return False, and keep the old one, if it is not finite.
 
         Without a server optimizer it is the aggregate. An empty cohort keeps the model.
         """
-        server, request = self.server, pending.training.request
+        server, request = self.server, training.request
         optimizer = self.config.server_optimizer
         state, optimizer_state = request.state, server.optimizer_state
         if not len(cohort.clients):
@@ -338,7 +261,7 @@ class Rounds:
         set_state(server.net, aggregate)
         server.optimizer_state = optimizer_state
         if self.config.aggregator.uses_variates:
-            self._update_variates(pending.training)
+            self._update_variates(training)
         return True
 
     def _update_variates(self, training: CohortTraining) -> None:
@@ -354,11 +277,14 @@ class Rounds:
         server.variates = server.variates | changed
 
     def _append_row(
-        self, pending: PendingRound, cohort: Cohort, settled: Sequence[Exchange]
+        self,
+        pending: PendingRound,
+        training: CohortTraining,
+        cohort: Cohort,
+        settled: Sequence[Exchange],
     ) -> Row:
         """Validate the new model; append the round's row to the history, and return it."""
-        server, training = self.server, pending.training
-        request, finite = training.request, training.finite
+        server, request, finite = self.server, training.request, training.finite
         scores = {}
         if self.validation is not None:
             n_rows = self.engine.validation_rows
@@ -372,7 +298,7 @@ class Rounds:
             names=self.federation.names,
             elapsed=self._elapsed,
             cohort=cohort.clients,
-            objective=known if np.isfinite(known) else objective(pending.view, settled),
+            objective=known if np.isfinite(known) else objective(pending.current.view, settled),
             train_loss=_train_loss(training.losses, request.cohort, finite),
             validation=scores,
             lr=_rate(server, request.training),

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +42,7 @@ class Memory(NamedTuple):
     """What a rule remembers from round to round."""
 
     owner: str = ""  # a description of the rule and the clients
-    values: Mapping[str, Any] = MappingProxyType({})
+    values: Mapping[str, Any] = {}
 
 
 @dataclass

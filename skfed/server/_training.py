@@ -65,15 +65,19 @@ class CohortTraining:
         raised: dict[int, Exception] = {}
         rows, sent = np.zeros(n_members, dtype=int), np.ones(n_members, dtype=bool)
         times: list[tuple[np.ndarray, ReplyTimes | None]] = []
+        extras: dict[str, np.ndarray] = {}
         for report in updates.reports:
             members = report.members
             rows[members], sent[members] = report.n_samples, report.error is None
             self.finite[members] = report.finite
             self.losses[members] = np.where(report.finite, report.losses, np.nan)
             times.append((members, report.times))
+            for name, values in report.extras.items():
+                nothing = np.full((n_members, *values.shape[1:]), np.nan)
+                extras.setdefault(name, nothing)[members] = values
             self._add_variates(report)
             raised |= self._raised(report)
-        return Answers(self.losses, rows, raised, sent, times=times)
+        return Answers(self.losses, rows, raised, sent, extras, times)
 
     def _add_variates(self, report: Report) -> None:
         if self.request.corrections is not None:

@@ -38,6 +38,11 @@ class Purpose(IntEnum):
     DEVICES = 12
     DEVICE_JITTER = 13
     STATISTICS_NOISE = 14
+    TRIAL_MINIBATCHES = 15
+    TRIAL_LAYERS = 16
+    TRIAL_UPDATE_NOISE = 17
+    TRIAL_LOSS_NOISE = 18
+    PROJECTION = 19
 
 
 #: Seed, purpose, round, digest of the client and copy: the arguments of ``stream``.

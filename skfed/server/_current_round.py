@@ -1,0 +1,166 @@
+"""What the server does in a round for the rule that selects, and for the training."""
+
+from functools import cached_property, partial
+
+import numpy as np
+from skorch import NeuralNetClassifier
+
+from skfed._federation import Federation
+from skfed.engines import Engine, SketchRequest
+from skfed.exchanges import (
+    SKETCH,
+    TRAINING,
+    TRIAL,
+    Answers,
+    Clock,
+    Message,
+    Messages,
+    plan_exchange,
+)
+from skfed.nets import State, weighs_rows
+from skfed.selection import SKETCH_SIZE, Cohort, Round
+from skfed.server._config import RoundConfig
+from skfed.server._exchanges import make_exchanges
+from skfed.server._poll import Poll
+from skfed.server._requests import make_train_request
+from skfed.server._state import ServerState
+from skfed.server._statistics import RateLimits
+from skfed.server._training import CohortTraining, training_messages
+from skfed.utils._seeding import Purpose, stream
+
+
+class CurrentRound:
+    """The server's side of one round: polls, trials, sketches and the training."""
+
+    def __init__(
+        self,
+        server: ServerState,
+        federation: Federation,
+        config: RoundConfig,
+        engine: Engine,
+        clock: Clock,
+        limits: RateLimits | None,
+        state: State,
+    ):
+        self.server, self.federation, self.config = server, federation, config
+        self.engine, self.clock, self.state = engine, clock, state
+        self.exchanges = make_exchanges(server, federation, config, clock, engine.clients_add_noise)
+        self._make_request = partial(make_train_request, server, federation, config, state, limits)
+        self._n_trials = 0
+        # Who answers after a training is drawn once a round for each client.
+        self._answers: dict[int, bool] = {}
+        self._answers_rng = server.stream(Purpose.ANSWERS)
+
+    @cached_property
+    def poll(self) -> Poll:
+        """What polls clients for w_t."""
+        net = self.server.net
+        return Poll(
+            evaluator=self.engine,
+            state=self.state,
+            exchanges=self.exchanges,
+            is_classifier=isinstance(net, NeuralNetClassifier),
+            leaves_out_rows=weighs_rows(getattr(net, "criterion_", None)),
+        )
+
+    @cached_property
+    def view(self) -> Round:
+        """What the selector may know of the round, and do in it."""
+        server, federation = self.server, self.federation
+        available = self.config.availability.reachable(
+            federation,
+            server.round,
+            server.stream(Purpose.AVAILABILITY),
+            stream(server.seed, Purpose.FIXED_AVAILABILITY),
+        )
+        devices, is_timed = self.clock.devices, self.clock.is_timed
+        nothing = np.broadcast_to(np.nan, len(federation))  # one number, to save memory
+        return Round(
+            index=server.round,
+            n_rounds=self.config.n_rounds,
+            rng=server.stream(Purpose.SELECTION),
+            sizes=federation.sizes,
+            fractions=federation.fractions,
+            priority=federation.priority,
+            priority_weights=federation.priority_weights,
+            available=available,
+            reported=server.past.column("reported"),
+            seconds=server.past.column("waited") if is_timed else nothing,
+            ends=federation.ends,
+            ask=self.poll,
+            train=self.trial,
+            project=self.sketch,
+            past=server.past.past(self.config.selector.needs),
+            memory=server.memory.values,
+            expect=self.expected_seconds if devices is not None and devices.public else None,
+        )
+
+    def expected_seconds(self, clients: np.ndarray) -> np.ndarray:
+        """Return the seconds that a training of some clients is expected to take now."""
+        planned = plan_exchange(
+            TRAINING, self.messages, clients, self.n_trained(clients), self.exchanges.holders
+        )
+        return self.clock.expected(planned, self.server.round)
+
+    @property
+    def messages(self) -> Messages:
+        """What travels in a training."""
+        return training_messages(self.config.aggregator.uses_variates)
+
+    def n_trained(self, clients: np.ndarray) -> np.ndarray:
+        """Return the rows that a training of each client uses."""
+        return self.clock.draws.n_trained(self.config.training, clients)
+
+    def away(self, clients: np.ndarray) -> np.ndarray:
+        """Return a mask of the clients that do not answer, the same for copies of a client."""
+        new = np.array([k for k in np.unique(clients) if int(k) not in self._answers], dtype=int)
+        found = self.config.availability.answers(self.federation, new, self._answers_rng)
+        self._answers |= dict(zip(new.tolist(), found.tolist(), strict=True))
+        return np.array([not self._answers[k] for k in clients.tolist()], dtype=bool)
+
+    def training(self, cohort: Cohort) -> CohortTraining:
+        """Return the training of a cohort, not begun."""
+        return CohortTraining(self.engine, self.exchanges, self._make_request, cohort)
+
+    def trial(self, cohort: Cohort) -> Poll:
+        """Train a cohort from a copy of w_t; return what polls clients for the result."""
+        number, self._n_trials = self._n_trials, self._n_trials + 1
+        make_request = partial(self._make_request, trial=number)
+        training = CohortTraining(self.engine, self.exchanges, make_request, cohort)
+        clients = cohort.clients
+        self.exchanges.ask(
+            TRIAL,
+            training_messages(with_variates=False),
+            clients,
+            training.send,
+            rows=self.n_trained(clients),
+            away=self.away(clients),
+        )
+        return self.poll.of_another(training.aggregate(training.finite))
+
+    def sketch(self, clients: np.ndarray) -> np.ndarray:
+        """Return projections of the gradients of clients; see ``Round.sketch``."""
+        for name in ("update_privacy", "loss_privacy"):
+            if getattr(self.config, name) is not None:
+                raise ValueError(
+                    f"{name} does not cover the gradients of which {self.config.selector} asks for "
+                    "sketches: use another selector, or no privacy."
+                )
+        request = SketchRequest(self.server.round, self.state, clients, self.server.seed)
+
+        def send(asked: np.ndarray) -> Answers:
+            reply, sketches = self.engine.sketch(request._replace(clients=clients[asked]))
+            times = [(np.arange(len(asked)), reply.times)]
+            extras = {"sketch": sketches}
+            return Answers(reply.values, reply.n_samples, reply.raised, extras=extras, times=times)
+
+        exchange = self.exchanges.ask(
+            SKETCH,
+            Messages(
+                Message(model=True, scalars={"seed": 1}), Message(scalars={"sketch": SKETCH_SIZE})
+            ),
+            clients,
+            send,
+            rows=self.federation.sizes[clients],
+        )
+        return exchange.extras["sketch"].copy()
