@@ -71,7 +71,7 @@ class Exchange:
     def models_up(self) -> np.ndarray:
         """The models sent by each."""
         up = self.messages.up
-        return self.replied * np.int32(up.model + len(up.models))
+        return self._sent_up(up.model + len(up.models))
 
     @property
     def scalars_down(self) -> np.ndarray:
@@ -81,7 +81,13 @@ class Exchange:
     @property
     def scalars_up(self) -> np.ndarray:
         """The scalars sent by each."""
-        return self.replied * np.int32(self.messages.up.n_scalars)
+        return self._sent_up(self.messages.up.n_scalars)
+
+    def _sent_up(self, n: int) -> np.ndarray:
+        """Return n for each that has replied, else 0; a view where it can be, of many clients."""
+        if n == 0 or self.replied.all():
+            return np.broadcast_to(n, len(self.clients))
+        return self.replied * np.int64(n)
 
     def n_bytes(self, model_bytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes sent to, and by, each client; ``model_bytes`` are those of a model."""
