@@ -113,9 +113,9 @@ class Exchanges:
         closed, in_time = self._in_time(plan, speeds)
         holders.note(clients if messages.down.model else clients[:0])
         answers = send(in_time)
-        self._note_failures(clients[in_time], answers, asked_for)
-        values = self._with_noise(kind, clients[in_time], answers.values)
-        exchange = _recorded(closed, in_time, replace(answers, values=values), at_most)
+        self._note_failures(clients, in_time, answers, asked_for)
+        answers = self._with_noise(kind, clients, in_time, answers)
+        exchange = _recorded(closed, in_time, answers, at_most)
         exchange = replace(exchange, metric=metric, on_all_rows=on_all_rows)
         self.settled.append(self.clock.settle(exchange, speeds))
         return self.settled[-1]
@@ -125,15 +125,22 @@ class Exchanges:
         closed = self.clock.close(plan, speeds)
         return closed, np.flatnonzero(closed.outcomes == Outcome.OK)
 
-    def _note_failures(self, clients: np.ndarray, answers: Answers, asked_for: str | None) -> None:
+    def _note_failures(
+        self, clients: np.ndarray, in_time: np.ndarray, answers: Answers, asked_for: str | None
+    ) -> None:
         """Log who has failed, or raise if that ends the fit."""
         for i, cause in sorted(answers.raised.items()):
             if not isinstance(cause, Late):
-                self.failures.add(int(clients[i]), cause, asked_for)
+                self.failures.add(int(clients[in_time[i]]), cause, asked_for)
 
-    def _with_noise(self, kind: Kind, clients: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return losses with the noise that the clients add."""
-        return values if kind.noise is None else self.privatizer.add(kind.noise, clients, values)
+    def _with_noise(
+        self, kind: Kind, clients: np.ndarray, in_time: np.ndarray, answers: Answers
+    ) -> Answers:
+        """Return the answers with the noise that clients add to losses."""
+        if kind.noise is None:
+            return answers
+        values = self.privatizer.add(kind.noise, clients[in_time], answers.values)
+        return replace(answers, values=values)
 
 
 def plan_exchange(

@@ -192,7 +192,8 @@ def ask_priority_clients(
     asked_for: str | None = None,
 ) -> Exchange:
     """Ask each priority client for statistics of its rows; without ``send``, all have sent them."""
-    clients = np.flatnonzero(federation.priority)
+    # There may be very many, and the record is kept until the end of the first round.
+    clients = np.flatnonzero(federation.priority).astype(np.int32)
     rows = np.broadcast_to(0, len(clients))
     send = send or (lambda asked: _statistics_sent(len(asked)))
     return exchanges.ask(STATISTICS, messages, clients, send, rows=rows, asked_for=asked_for)
