@@ -159,7 +159,8 @@ class PastRecords:
         facts = self._facts.get(name)
         if facts is None or facts.shape[1:] != values.shape[1:]:
             facts = np.full((0, *values.shape[1:]), _NEW[name])
-            self._arrays.pop(name, None)
+            if name in self._arrays and self._arrays[name].shape[1:] != values.shape[1:]:
+                del self._arrays[name]
         if len(facts) < len(self._clients):  # with room for as many again
             room = np.full((2 * len(self._clients), *facts.shape[1:]), _NEW[name])
             room[: len(facts)] = facts

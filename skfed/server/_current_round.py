@@ -63,9 +63,11 @@ class CurrentRound:
             leaves_out_rows=weighs_rows(getattr(net, "criterion_", None)),
         )
 
-    @cached_property
     def view(self) -> Round:
-        """What the selector may know of the round, and do in it."""
+        """Return what the selector may know of the round, and do in it.
+
+        It is not kept here: it refers to this object, and a circle would stay in memory.
+        """
         server, federation = self.server, self.federation
         available = self.config.availability.reachable(
             federation,

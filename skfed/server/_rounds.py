@@ -26,7 +26,7 @@ from skfed.exchanges import (
 )
 from skfed.history import Row, make_row, to_record
 from skfed.nets import State, bytes_of, set_state
-from skfed.selection import Cohort
+from skfed.selection import Cohort, Round
 from skfed.server._config import RoundConfig
 from skfed.server._current_round import CurrentRound
 from skfed.server._divergence import warn_at_end
@@ -60,6 +60,7 @@ class PendingRound:
     """A round in progress, from its selection on."""
 
     current: CurrentRound
+    view: Round
     chosen: Cohort  # by the selector
     asked: Cohort  # those of them whose poll has not failed
     scheduled: dict[str, float]  # values of the selector's schedules
@@ -213,7 +214,7 @@ class Rounds:
             *(server, self.federation, config, self.engine, self.clock, self.limits),
             self.last_round.current_model(),
         )
-        view, settled = current.view, current.exchanges.settled
+        view, settled = current.view(), current.exchanges.settled
         chosen = config.selector.select(view)
         lost = [*failed_clients(settled), *late_clients(settled)]
         if self._is_last and np.isnan(chosen.objective) and self._is_in_doubt():
@@ -224,7 +225,7 @@ class Rounds:
             )
         asked = chosen.keep(~np.isin(chosen.clients, lost)) if lost else chosen
         scheduled = config.selector.scheduled(view)
-        return PendingRound(current, chosen, asked, scheduled, started, perf_counter())
+        return PendingRound(current, view, chosen, asked, scheduled, started, perf_counter())
 
     def _remember(self, chosen: Cohort, settled: Sequence[Exchange]) -> None:
         """Keep what the round has told of clients, and what the rule wants to remember."""
@@ -298,7 +299,7 @@ class Rounds:
             names=self.federation.names,
             elapsed=self._elapsed,
             cohort=cohort.clients,
-            objective=known if np.isfinite(known) else objective(pending.current.view, settled),
+            objective=known if np.isfinite(known) else objective(pending.view, settled),
             train_loss=_train_loss(training.losses, request.cohort, finite),
             validation=scores,
             lr=_rate(server, request.training),
