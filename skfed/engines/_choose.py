@@ -17,7 +17,7 @@ from skfed.engines._probe import CannotStack, Probe, few_rows, first_line, sprea
 from skfed.engines._sampling import Draws
 from skfed.engines._sharing import NetCost
 from skfed.engines._stacked import Plan, StackedEngine
-from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method, is_plain_sgd
+from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
 from skfed.engines._vmap import BatchedModule
 from skfed.engines._workers import Workers
 from skfed.nets import (
@@ -240,7 +240,6 @@ def _make_plan(net: NeuralNet, probe: Probe, speed: _Speed | None) -> tuple[Plan
         method=method,
         evaluated_layers=probe.evaluated_layers() if isinstance(method, LinearStack) else None,
         random=probe.random,
-        plain_sgd=is_plain_sgd(net.optimizer_),
         rowwise=is_rowwise(net.criterion_),
         evaluation_batch=batch_size(net, "iterator_valid") if averages_rows(net) else -1,
         predicts_largest=predicts_largest(net),

@@ -150,7 +150,8 @@ class Dataset:
             out = memory.empty("X", shape, _torch_dtype(self.X.dtype))
             flat = out.numpy().reshape(-1, *self.X.shape[1:])
             for numbers in rows.reshape(len(rows), -1):
-                _gather(self.X, numbers, flat)
+                # Not torch's index_select, which is as fast, since torch takes no read-only array.
+                np.take(self.X, numbers, axis=0, out=flat, mode="clip")
                 yield self._on_device(out, memory)
         else:  # np.take would copy all of X
             for numbers in rows:
@@ -161,15 +162,6 @@ class Dataset:
         if self.device.type == "cpu":
             return X
         return memory.empty("X on device", X.shape, X.dtype, self.device).copy_(X)
-
-    def take_into(self, out: torch.Tensor, rows: np.ndarray | torch.Tensor, memory: Memory) -> None:
-        """Write what ``take`` returns into a contiguous tensor of as many elements."""
-        X = self.X
-        if isinstance(rows, np.ndarray) and isinstance(X, np.ndarray) and X.flags.c_contiguous:
-            by_row = out.view(-1, *X.shape[1:])
-            _gather(X, rows.reshape(-1), by_row.numpy())
-        else:
-            out.copy_(self.take(rows, memory).reshape(out.shape))
 
 
 def clients_with_weight(sample_weight, X: np.ndarray, federation: Federation) -> Federation:
@@ -274,12 +266,6 @@ def _difference(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> str | None:
             return str(error)
     same = torch.allclose(mean, by_row, rtol=1e-3, equal_nan=True)
     return None if same else f"that of the criterion {net.criterion_} is another"
-
-
-def _gather(X: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """Write rows of X in C's order into ``out``."""
-    # Not torch's index_select, which is as fast, since torch takes no read-only array.
-    np.take(X, rows, axis=0, out=out, mode="clip")
 
 
 def _torch_dtype(dtype: np.dtype) -> torch.dtype:

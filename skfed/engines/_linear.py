@@ -77,44 +77,11 @@ class LinearStack:
     #: Bytes of models and rows that are worth stacking on a CPU: what fits a core's cache.
     cache_bytes: ClassVar[int] = 8 * 2**20
 
-    @property
-    def n_before(self) -> int:
-        """How many layers there are before the first linear one."""
-        return next(i for i, layer in enumerate(self.layers) if isinstance(layer, Linear))
-
-    @property
-    def first_linear(self) -> Linear:
-        """The first linear layer."""
-        layer = self.layers[self.n_before]
-        assert isinstance(layer, Linear)
-        return layer
-
-    def inputs(self, X: torch.Tensor, buffers: State) -> torch.Tensor:
-        """Return the inputs (client, row, in) of the first linear layer."""
-        h = X.flatten(2).mT
-        for layer in self.layers[: self.n_before]:
-            h = _bound(layer, {}, buffers)(h)
-        return h.mT
-
-    def bind(
-        self,
-        net: NeuralNet,
-        params: State,
-        buffers: State,
-        first_layer: "BoundLinear | None" = None,
-    ) -> "BoundLinearStack":
-        """Return the stack with the parameters and buffers of some clients, for training.
-
-        ``first_layer`` is the first linear layer, where its parameters are not among those given;
-        then X is what ``inputs`` returns.
-        """
+    def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLinearStack":
+        """Return the stack with the parameters and buffers of some clients, for training."""
         if self.loss.runs_net:
             net._set_training(True)
-        if first_layer is None:
-            layers = [_bound(layer, params, buffers) for layer in self.layers]
-        else:
-            others = self.layers[self.n_before + 1 :]
-            layers = [first_layer, *(_bound(layer, params, buffers) for layer in others)]
+        layers = [_bound(layer, params, buffers) for layer in self.layers]
         return BoundLinearStack(self.loss, net, layers)
 
 

@@ -18,7 +18,6 @@ from skfed.engines._data import Dataset, MemoryPool
 from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
 from skfed.engines._evaluated_layers import EvaluatedLayers
 from skfed.engines._loop import evaluate_one_by_one
-from skfed.engines._low_rank import LowRankLinear, most_rows, weight_bytes
 from skfed.engines._replies import Evaluation, Updates, merge
 from skfed.engines._requests import EvaluateRequest, TrainRequest
 from skfed.engines._sampling import (
@@ -47,8 +46,6 @@ class Plan:
         What evaluates the module if ``method`` is a LinearStack; None: the module itself.
     random : bool
         Whether the module draws random numbers in training.
-    plain_sgd : bool
-        Whether the optimizer's step is w - lr * gradient.
     rowwise : bool
         Whether the criterion is the plain mean of cross-entropies.
     evaluation_batch : int
@@ -64,7 +61,6 @@ class Plan:
     method: Method
     evaluated_layers: EvaluatedLayers | None
     random: bool
-    plain_sgd: bool
     rowwise: bool
     evaluation_batch: int
     predicts_largest: bool
@@ -211,7 +207,7 @@ class StackedEngine:
         draws, t, training = self.draws, request.round, request.training
         copies = list(enumerate_copies(request.cohort.clients.tolist()))
         minibatches = draws.minibatches_of_many(training, t, copies)
-        for members, low_rank in self._cut(request):
+        for members in self._cut(request):
             chosen = [copies[i] for i in members]
             yield ChunkTraining(
                 net_pool=self.net_pool,
@@ -225,63 +221,32 @@ class StackedEngine:
                 layers_rng=(
                     draws.stream(Purpose.RANDOM_LAYERS, t, *chosen[0]) if self.plan.random else None
                 ),
-                low_rank=low_rank,
             )
 
-    def _cut(self, request: TrainRequest) -> Iterator[tuple[np.ndarray, bool]]:
-        """Cut a cohort into chunks; tell of each whether its first layer is a ``LowRankLinear``."""
+    def _cut(self, request: TrainRequest) -> list[np.ndarray]:
+        """Cut a cohort into chunks; return the members of each."""
         clients, training = request.cohort.clients, request.training
-        sizes = self.draws.federation.sizes[clients]
-        n_steps = self.draws.n_steps(training, clients)
-        n_rows = n_steps * self.draws.rows_a_step(sizes)
-        few = n_rows <= self._few_rows(request)
+        largest = int(self.draws.federation.sizes[clients].max())
         # Where the rate changes with the epoch, clients of a chunk change epochs together.
         alike = training.steps is None and len(set(training.rates or ())) > 1
-        for low_rank in (True, False):
-            own = np.flatnonzero(few == low_rank)
-            if not len(own):
-                continue
-            largest = int(sizes[own].max())
-            if low_rank:
-                limit = self._clients_of_few_rows(int(n_rows[own].max()), request)
-            else:
-                limit = self._clients_a_chunk(largest)
-            # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
-            max_steps = self.memory_budget // (4 * 8 * int(self.draws.rows_a_step(largest)))
-            for chunk in cut(n_steps[own], limit, alike, max_steps):
-                yield own[chunk], low_rank
-
-    def _few_rows(self, request: TrainRequest) -> int:
-        """Return the most rows of a client with which the first layer is a ``LowRankLinear``.
-
-        It is 0 except on a CPU: a GPU writes the weights of clients in less time.
-        """
-        if self.dataset.device.type != "cpu":
-            return 0
-        return most_rows(self.plan.method, request, self.plan.plain_sgd)
+        # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
+        max_steps = self.memory_budget // (4 * 8 * int(self.draws.rows_a_step(largest)))
+        n_steps = self.draws.n_steps(training, clients)
+        return cut(n_steps, self._clients_a_chunk(largest), alike, max_steps)
 
     def _clients_a_chunk(self, largest: int) -> int:
         """Return the most clients of a chunk, given the rows of the largest."""
-        return self._limit(*self._bytes_a_client(int(self.draws.rows_a_step(largest))))
-
-    def _clients_of_few_rows(self, n_rows: int, request: TrainRequest) -> int:
-        """Return the most clients of a chunk whose first layer is a ``LowRankLinear``."""
-        cached, stored = self._bytes_a_client(n_rows)
-        cached -= weight_bytes(self.plan.method, request)
-        return self._limit(cached, stored, LowRankLinear.cache_bytes)
-
-    def _bytes_a_client(self, n_rows: int) -> tuple[int, int]:
-        """Return the bytes of a client's model and rows, and what they fill at worst."""
-        model, data = self.plan.model_bytes, n_rows * self.plan.row_bytes
+        model = self.plan.model_bytes
+        data = int(self.draws.rows_a_step(largest)) * self.plan.row_bytes
         # Beside a model there may be its gradient, a copy with other terms added, and SCAFFOLD's
         # correction; beside each activation its gradient.
-        return model + data, 4 * model + self.plan.state_bytes + 2 * data
+        return self._limit(model + data, 4 * model + self.plan.state_bytes + 2 * data)
 
-    def _limit(self, cached: int, stored: int, cache_bytes: int | None = None) -> int:
+    def _limit(self, cached: int, stored: int) -> int:
         """Return how many fit, given the bytes of each in a step's cache and in memory."""
         limit = self.memory_budget // stored
         if self.dataset.device.type == "cpu":
-            limit = min(limit, (cache_bytes or self.plan.method.cache_bytes) // cached)
+            limit = min(limit, self.plan.method.cache_bytes // cached)
         return max(1, limit)
 
 

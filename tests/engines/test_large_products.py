@@ -86,16 +86,6 @@ def test_a_round_is_that_of_the_loop(shapes, family, expected, momentum):
     assert expected <= set(shapes)
 
 
-def test_rows_that_are_multiplied_at_once(shapes):
-    """Clients of few rows: their first layer, and the sum of their weights."""
-    data = make_data([20] * 12)
-    settings = {"module": MODULES["narrow"], "batch_size": 10, "local_epochs": 1}
-    loop, stacked = (fit(data, engine, **settings) for engine in ("loop", "stacked"))
-    mine, reference = flat(stacked.net_.module_), flat(loop.net_.module_)
-    torch.testing.assert_close(mine, reference, rtol=0, atol=1e-5)
-    assert {(192, 400, 100), (64, 400, 100), (100, 240, 400)} <= set(shapes)
-
-
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_polls(shapes, engine):
     """The loop polls clients one by one, each in a batch of all its rows."""
