@@ -58,7 +58,6 @@ _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
 _LARGE_STEP = 2**20
 _LARGE_BY_LAYER: dict[type | UnionType, int] = {
     nn.Conv1d | nn.Conv2d | nn.Conv3d: _LARGE_STEP,
-    nn.LSTM: 7 * 2**18,  # in the loop oneDNN computes a whole layer of float32 at once
     nn.RNN: 4 * 2**20,
     nn.GRU: 8 * 2**20,
 }
@@ -291,6 +290,8 @@ def _check_settings(net: NeuralNet) -> None:
     own = overridden(net, STEP_METHODS)
     if not isinstance(net.criterion_, nn.Module):
         raise CannotStack("the criterion is not a torch module")
+    if _has(net, nn.LSTM):
+        raise CannotStack("the module has an nn.LSTM, which only the loop trains")
     if net._modules != ["module"] or net._criteria != ["criterion"]:
         raise CannotStack("estimator has more than one module or criterion")
     optimizer, module = net.optimizer_, net.module_
