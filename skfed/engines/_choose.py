@@ -9,17 +9,17 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
+from skfed.engines._batching import Draws
 from skfed.engines._data import Dataset, check_gives_row_losses
 from skfed.engines._layers import layers_of, on_meta, row_bytes
-from skfed.engines._linear import CriterionLoss, CrossEntropy, LinearStack
 from skfed.engines._loop import LoopEngine
 from skfed.engines._probe import CannotStack, Probe, few_rows, first_line, spread_rows
-from skfed.engines._sampling import Draws
-from skfed.engines._sharing import NetCost
 from skfed.engines._stacked import Plan, StackedEngine
 from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
-from skfed.engines._vmap import BatchedModule
-from skfed.engines._workers import Workers
+from skfed.engines.products._linear import CriterionLoss, CrossEntropy, LinearStack
+from skfed.engines.products._vmap import BatchedModule
+from skfed.engines.workers._net_cost import NetCost
+from skfed.engines.workers._workers import Workers
 from skfed.nets import (
     STEP_METHODS,
     NetPool,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from skfed.engines._data import Dataset
-from skfed.engines._targets import Target
+from skfed.engines.products._targets import Target
 from skfed.nets import moved
 
 

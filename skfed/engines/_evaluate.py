@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from skorch import NeuralNet
 
-from skfed.engines._data import MemoryPool
-from skfed.engines._evaluated_layers import EvaluatedLayers
-from skfed.engines._sampling import Positions, take_positions
-from skfed.engines._workers import Load, Work
+from skfed.engines._batching import Positions, take_positions
+from skfed.engines._memory import MemoryPool
+from skfed.engines.products._evaluated_layers import EvaluatedLayers
+from skfed.engines.workers._workers import Load, Work
 from skfed.nets import NetPool, State, moved, set_state
 from skfed.selection._poll_metrics import Batches
 from skfed.utils._products import PRODUCTS

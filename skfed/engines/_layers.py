@@ -13,9 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from skfed.engines._linear import Linear, WithBuffer
-
-Layers = list[Linear | WithBuffer | Callable]
+from skfed.engines.products._linear import Layers, Linear, WithBuffer
 
 _ELEMENTWISE_FUNCTIONS = {
     F.alpha_dropout, F.celu, F.dropout, F.elu, F.gelu, F.hardsigmoid, F.hardswish, F.hardtanh,
@@ -108,7 +106,7 @@ def layers_of(module: nn.Module, X: torch.Tensor) -> tuple[Layers, Callable | No
         output = module(X)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     buffers = {id(buffer): name for name, buffer in module.named_buffers() if buffer.dim() == 1}
-    layers: Layers = []
+    layers: list[Linear | WithBuffer | Callable] = []
     head = None
     current = X
     for function, args, kwargs, result in recorder.calls:

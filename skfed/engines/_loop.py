@@ -17,19 +17,19 @@ from skorch import NeuralNet
 from skorch.callbacks import GradientNormClipping
 
 from skfed.aggregation._scaffold import new_variate
-from skfed.engines._replies import Evaluation, Updates, collect, merge
-from skfed.engines._requests import EvaluateRequest, TrainRequest
-from skfed.engines._sampling import (
+from skfed.engines._batching import (
     Draws,
     Minibatches,
     Positions,
     enumerate_copies,
     take_positions,
 )
-from skfed.engines._sharing import FORWARD, STEP, NetCost
-from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
-from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Load, Work, Workers
+from skfed.engines._replies import Evaluation, Updates, collect, merge
+from skfed.engines._requests import EvaluateRequest, TrainRequest
+from skfed.engines.workers._net_cost import FORWARD, STEP, NetCost
+from skfed.engines.workers._tasks import balanced_tree, consecutive_tree, run_works
+from skfed.engines.workers._worker_data import ClientData
+from skfed.engines.workers._workers import Load, Work, Workers
 from skfed.nets import (
     NetPool,
     Samples,

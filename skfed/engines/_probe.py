@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from skfed.aggregation._tensors import real
-from skfed.engines._evaluated_layers import EvaluatedLayers
 from skfed.engines._layers import Layers, layers_of, row_bytes
-from skfed.engines._linear import LinearStack
-from skfed.engines._targets import Target
-from skfed.engines._vmap import BatchedModule
+from skfed.engines.products._evaluated_layers import EvaluatedLayers
+from skfed.engines.products._linear import LinearStack
+from skfed.engines.products._targets import Target
+from skfed.engines.products._vmap import BatchedModule
 from skfed.nets import (
     Samples,
     State,

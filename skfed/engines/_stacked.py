@@ -14,21 +14,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from skfed.engines._data import Dataset, MemoryPool
-from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
-from skfed.engines._evaluated_layers import EvaluatedLayers
-from skfed.engines._loop import evaluate_one_by_one
-from skfed.engines._replies import Evaluation, Updates, merge
-from skfed.engines._requests import EvaluateRequest, TrainRequest
-from skfed.engines._sampling import (
+from skfed.engines._batching import (
     Draws,
     Positions,
     enumerate_copies,
     take_positions,
 )
+from skfed.engines._data import Dataset
+from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
+from skfed.engines._loop import evaluate_one_by_one
+from skfed.engines._memory import MemoryPool
+from skfed.engines._replies import Evaluation, Updates, merge
+from skfed.engines._requests import EvaluateRequest, TrainRequest
 from skfed.engines._stacked_steps import ChunkTraining, Method
-from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
-from skfed.engines._workers import Workers
+from skfed.engines.products._evaluated_layers import EvaluatedLayers
+from skfed.engines.workers._tasks import balanced_tree, consecutive_tree, run_works
+from skfed.engines.workers._workers import Workers
 from skfed.nets import NetPool, batch_weight
 from skfed.selection._poll_metrics import POLL_METRICS, Batches, PollMetric
 from skfed.utils._seeding import Purpose

@@ -11,15 +11,15 @@ import torch
 from skorch import NeuralNet
 
 from skfed.aggregation._scaffold import new_variate
+from skfed.engines._batching import MinibatchDraws
 from skfed.engines._chunk import Block, Chunk
-from skfed.engines._cuda_graphs import GraphedMethod, StepGraphs
-from skfed.engines._data import Memory, MemoryPool
-from skfed.engines._linear import BoundLinearStack, LinearStack
+from skfed.engines._memory import Memory, MemoryPool
 from skfed.engines._replies import Updates, collect, merge
 from skfed.engines._requests import TrainRequest
-from skfed.engines._sampling import MinibatchDraws
-from skfed.engines._vmap import BatchedModule, BoundModule
-from skfed.engines._workers import Load, Work
+from skfed.engines.products._cuda_graphs import GraphedMethod, StepGraphs
+from skfed.engines.products._linear import BoundLinearStack, LinearStack
+from skfed.engines.products._vmap import BatchedModule, BoundModule
+from skfed.engines.workers._workers import Load, Work
 from skfed.nets import NetPool, State, StepMeans, by_member, moved
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread

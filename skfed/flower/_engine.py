@@ -24,7 +24,7 @@ from skfed.engines import (
     enumerate_copies,
 )
 from skfed.engines._replies import collect, merge
-from skfed.engines._tasks import balanced_tree, fold
+from skfed.engines.workers._tasks import balanced_tree, fold
 from skfed.flower._messages import (
     MOMENTS,
     NORMS,

@@ -24,8 +24,8 @@ from skfed.engines import (
 )
 from skfed.engines._data import Dataset
 from skfed.engines._loop import Trained
-from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Workers
+from skfed.engines.workers._worker_data import ClientData
+from skfed.engines.workers._workers import Workers
 from skfed.flower._messages import Refusal, from_text, to_arrays, to_state
 from skfed.nets import (
     NetPool,

@@ -14,8 +14,8 @@ from skfed._federation import Federation, find_ids, make_federation
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.engines import Draws, LoopEngine
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Workers
+from skfed.engines.workers._worker_data import ClientData
+from skfed.engines.workers._workers import Workers
 from skfed.metrics._clients import client_scores
 from skfed.metrics._scorers import (
     check_targets,

@@ -11,8 +11,9 @@ from torch import nn
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
 from skfed.engines import Draws, StackedEngine, make_engine
-from skfed.engines._data import Dataset, Memory
+from skfed.engines._data import Dataset
 from skfed.engines._evaluate import BatchEvaluation, cut_into_products
+from skfed.engines._memory import Memory
 from skfed.engines._stacked import cut
 from skfed.engines._stacked_steps import ChunkTraining
 from skfed.nets import CLASSIFIER, NetPool, _evaluate, make_net

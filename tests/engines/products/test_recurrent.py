@@ -12,8 +12,8 @@ from parity import ALL, assert_same, both, net
 from torch import nn
 
 from skfed import FederatedClassifier
-from skfed.engines._recurrent import StackedRecurrence
-from skfed.engines._recurrent_layer import CELLS, RecurrentLayer
+from skfed.engines.products._recurrent import StackedRecurrence
+from skfed.engines.products._recurrent_layer import CELLS, RecurrentLayer
 
 
 class Reader(nn.Module):

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from skfed.engines._layers import Layers
-from skfed.engines._linear import Linear, WithBuffer
+from skfed.engines.products._linear import Layers, Linear, WithBuffer
 from skfed.nets import State
 from skfed.utils._products import PRODUCTS
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from skorch import NeuralNet
 
-from skfed.engines._recurrent import StackedRecurrence
-from skfed.engines._targets import Target, plain_targets
+from skfed.engines.products._recurrent import StackedRecurrence
+from skfed.engines.products._targets import Target, plain_targets
 from skfed.nets import State, clear_idle, weighed
 
 

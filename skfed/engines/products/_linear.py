@@ -12,7 +12,7 @@ import torch
 from skorch import NeuralNet
 from torch.nn import functional as F
 
-from skfed.engines._targets import Target, one_hot_targets, plain_targets
+from skfed.engines.products._targets import Target, one_hot_targets, plain_targets
 from skfed.nets import State, clear_idle, weighed
 from skfed.utils._products import PRODUCTS
 
@@ -57,19 +57,23 @@ class WithBuffer:
     buffer: str  # its name in the module
 
 
+#: From the rows of X to the outputs; a callable acts on each element.
+Layers = Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
+
+
 @dataclass(frozen=True)
 class LinearStack:
     """A module that is a stack of linear layers and elementwise functions.
 
     Parameters
     ----------
-    layers : sequence of Linear, WithBuffer or callable
-        From the rows of X to logits; a callable acts on each element.
+    layers : Layers
+        From the rows of X to logits.
     loss : LogitLoss
         The criterion, and a function before it.
     """
 
-    layers: Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
+    layers: Layers
     loss: LogitLoss
 
     #: Bytes of models and rows that are worth stacking on a CPU: what fits a core's cache.

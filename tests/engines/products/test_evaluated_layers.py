@@ -8,9 +8,9 @@ from parity import assert_same, both, net
 from torch import nn
 
 from skfed import PowerOfChoice
-from skfed.engines._evaluated_layers import EvaluatedLayers
-from skfed.engines._linear import Linear
 from skfed.engines._probe import Probe
+from skfed.engines.products._evaluated_layers import EvaluatedLayers
+from skfed.engines.products._linear import Linear
 from skfed.modules import Standardize
 from skfed.nets import get_state
 from skfed.utils import _onednn

@@ -15,8 +15,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Work, Workers, run_or_split
+from skfed.engines.workers._worker_data import ClientData
+from skfed.engines.workers._workers import Work, Workers, run_or_split
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from skfed.engines._targets import Target
+from skfed.engines.products._targets import Target
 from skfed.nets import State
 from skfed.utils._seeding import TORCH_GENERATOR
 

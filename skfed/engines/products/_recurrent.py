@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch.overrides import TorchFunctionMode
 
-from skfed.engines._recurrent_layer import CELLS, Cell, RecurrentLayer
+from skfed.engines.products._recurrent_layer import CELLS, Cell, RecurrentLayer
 
 
 class StackedRecurrence(TorchFunctionMode):

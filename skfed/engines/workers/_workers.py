@@ -27,9 +27,9 @@ from joblib.parallel import (
 from sklearn.utils.parallel import Parallel, delayed
 
 from skfed._federation import Federation
-from skfed.engines._calls import Call, DaskCluster, serve
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import CacheMiss, ClientData, FileData
+from skfed.engines.workers._remote import Call, DaskCluster, serve
+from skfed.engines.workers._worker_data import CacheMiss, ClientData, FileData
 from skfed.utils._extras import needs
 from skfed.utils._torch_context import stay_at_one_torch_thread
 

@@ -3,7 +3,7 @@ import pytest
 
 from skfed._federation import make_federation
 from skfed.engines import Draws, LocalTraining
-from skfed.engines._sampling import minibatches
+from skfed.engines._batching import minibatches
 from skfed.utils._seeding import Purpose, stream, stream_states, streams
 
 

@@ -20,10 +20,10 @@ from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed.aggregation import CoordinateMedian, WeightedMean
-from skfed.engines import _tasks, _workers
 from skfed.engines._stacked_steps import ChunkTraining
-from skfed.engines._tasks import balanced_tree, consecutive_tree, divide, fold, run_works
-from skfed.engines._workers import Workers, run_or_split
+from skfed.engines.workers import _tasks, _workers
+from skfed.engines.workers._tasks import balanced_tree, consecutive_tree, divide, fold, run_works
+from skfed.engines.workers._workers import Workers, run_or_split
 
 
 def test_works_go_to_the_half_that_is_lighter():
