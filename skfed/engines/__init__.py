@@ -1,6 +1,6 @@
 """How clients are trained and polled."""
 
-from skfed.engines._batching import Draws, enumerate_copies
+from skfed.engines._batching import Batching, enumerate_copies
 from skfed.engines._choose import make_engine
 from skfed.engines._data import clients_with_weight, row_weights
 from skfed.engines._loop import LoopEngine, evaluate
@@ -9,7 +9,7 @@ from skfed.engines._requests import EvaluateRequest, LocalTraining, TrainRequest
 from skfed.engines._stacked import StackedEngine
 
 __all__ = [
-    "Draws",
+    "Batching",
     "Engine",
     "EvaluateRequest",
     "Evaluation",

@@ -11,7 +11,7 @@ from skorch import NeuralNet
 from skfed.engines._batching import Positions, take_positions
 from skfed.engines._memory import MemoryPool
 from skfed.engines.products._evaluated_layers import EvaluatedLayers
-from skfed.engines.workers._workers import Load, Work
+from skfed.engines.workers._work import Load, Work
 from skfed.nets import NetPool, State, moved, set_state
 from skfed.selection._poll_metrics import Batches
 from skfed.utils._products import PRODUCTS

@@ -69,7 +69,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Call:
+class WithArguments:
     """A function with all its arguments but the first."""
 
     function: Callable
@@ -149,9 +149,10 @@ def _with_buffer(function: Callable, args: tuple, buffers: dict[int, str]) -> Wi
     return WithBuffer(_WITH_BUFFER[function], buffers[id(args[1])])
 
 
-def _call(function: Callable, args: tuple, kwargs: dict) -> Call:
+def _call(function: Callable, args: tuple, kwargs: dict) -> WithArguments:
     """Return a function with its arguments, not in place."""
-    return Call(function, args[1:], tuple((k, v) for k, v in kwargs.items() if k != "inplace"))
+    kept = tuple((k, v) for k, v in kwargs.items() if k != "inplace")
+    return WithArguments(function, args[1:], kept)
 
 
 def _covers(module: nn.Module, layers: Layers) -> bool:

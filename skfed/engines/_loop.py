@@ -18,7 +18,7 @@ from skorch.callbacks import GradientNormClipping
 
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._batching import (
-    Draws,
+    Batching,
     Minibatches,
     Positions,
     enumerate_copies,
@@ -27,9 +27,10 @@ from skfed.engines._batching import (
 from skfed.engines._replies import Evaluation, Updates, collect, merge
 from skfed.engines._requests import EvaluateRequest, TrainRequest
 from skfed.engines.workers._net_cost import FORWARD, STEP, NetCost
-from skfed.engines.workers._tasks import balanced_tree, consecutive_tree, run_works
+from skfed.engines.workers._tasks import balanced_tree, consecutive_tree
+from skfed.engines.workers._work import Load, Work
 from skfed.engines.workers._worker_data import ClientData
-from skfed.engines.workers._workers import Load, Work, Workers
+from skfed.engines.workers._workers import Workers
 from skfed.nets import (
     NetPool,
     Samples,
@@ -66,8 +67,8 @@ class LoopEngine:
         Copies of the net.
     data : ClientData
         The rows, in the dtype of the module, in the memory of the CPU.
-    draws : Draws
-        The random draws of clients.
+    batching : Batching
+        The rows that clients use, and their random streams.
     workers : Workers
         Where clients are trained and evaluated.
     net_cost : NetCost or None, default=None
@@ -77,7 +78,7 @@ class LoopEngine:
 
     net_pool: NetPool
     data: ClientData
-    draws: Draws
+    batching: Batching
     workers: Workers
     net_cost: NetCost | None = None
     this_thread: Workers = field(default_factory=partial(Workers, 1), init=False)
@@ -93,16 +94,16 @@ class LoopEngine:
     def train(self, request: TrainRequest) -> Updates:
         """Train each client from the same state; one that is listed twice trains twice."""
         clients, join = request.cohort.clients, partial(merge, request.aggregator)
-        n_steps = self.draws.n_steps(request.training, clients)
-        n_rows = self.draws.n_trained(request.training, clients)
+        n_steps = self.batching.n_steps(request.training, clients)
+        n_rows = self.batching.n_trained(request.training, clients)
         workers = self._workers(STEP, len(clients) + n_steps.sum(), n_rows.sum())
-        return run_works(list(self.trainings(request)), balanced_tree, join, workers, self.data)
+        return workers.run(list(self.trainings(request)), balanced_tree, join, self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
-        n_rows = self.draws.n_polled(request.clients, request.max_samples)
+        n_rows = self.batching.n_polled(request.clients, request.max_samples)
         workers = self._workers(FORWARD, len(request.clients), n_rows.sum())
-        return evaluate_one_by_one(self.net_pool, self.data, self.draws, workers, request)
+        return evaluate_one_by_one(self.net_pool, self.data, self.batching, workers, request)
 
     def _workers(self, n_passes: int, n_calls: int, n_rows: int) -> Workers:
         """Return the workers for a poll or training: this thread where it is too small for them."""
@@ -114,8 +115,8 @@ class LoopEngine:
 
     def trainings(self, request: TrainRequest) -> Iterator["ClientTraining"]:
         """Yield the training of each member of a cohort."""
-        draws, t, clients = self.draws, request.round, request.cohort.clients
-        n_rows = draws.n_trained(request.training, clients).tolist()
+        batching, t, clients = self.batching, request.round, request.cohort.clients
+        n_rows = batching.n_trained(request.training, clients).tolist()
         for i, (k, copy) in enumerate(enumerate_copies(clients)):
             member = np.array([i])
             yield ClientTraining(
@@ -124,8 +125,8 @@ class LoopEngine:
                 member=member,
                 clients=[k],
                 cost=n_rows[i],
-                draw=draws.minibatches(request.training, t, k, copy),
-                layers_key=draws.key(Purpose.RANDOM_LAYERS, t, k, copy),
+                draw=batching.minibatches(request.training, t, k, copy),
+                layers_key=batching.key(Purpose.RANDOM_LAYERS, t, k, copy),
             )
 
 
@@ -252,11 +253,15 @@ class ClientEvaluation:
 
 
 def evaluate_one_by_one(
-    net_pool: NetPool, data: ClientData, draws: Draws, workers: Workers, request: EvaluateRequest
+    net_pool: NetPool,
+    data: ClientData,
+    batching: Batching,
+    workers: Workers,
+    request: EvaluateRequest,
 ) -> Evaluation:
     """Evaluate any metric, client by client."""
     t, clients = request.round, request.clients
-    polled = draws.polled(t, clients, request.max_samples)
+    polled = batching.polled(t, clients, request.max_samples)
     works = [
         ClientEvaluation(
             net_pool=net_pool,
@@ -264,14 +269,14 @@ def evaluate_one_by_one(
             metric=POLL_METRICS[request.metric],
             clients=[k],
             positions=positions,
-            layers_key=draws.key(Purpose.EVALUATION_LAYERS, t, k),
+            layers_key=batching.key(Purpose.EVALUATION_LAYERS, t, k),
         )
         for k, positions in zip(clients, polled, strict=True)
     ]
-    results = run_works(works, consecutive_tree, add, workers, data) if works else []
+    results = workers.run(works, consecutive_tree, add, data) if works else []
     raised = {i: error for i, (_, error) in enumerate(results) if error is not None}
     for i, error in raised.items():
-        error.add_note(f"while polling {draws.name(clients[i], t)}")
+        error.add_note(f"while polling {batching.name(clients[i], t)}")
     values = np.array([value for value, _ in results], dtype=float)
     return Evaluation(values, np.array([len(rows) for rows in polled], dtype=int), raised)
 

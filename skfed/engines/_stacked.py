@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from skfed.engines._batching import (
-    Draws,
+    Batching,
     Positions,
     enumerate_copies,
     take_positions,
@@ -28,7 +28,7 @@ from skfed.engines._replies import Evaluation, Updates, merge
 from skfed.engines._requests import EvaluateRequest, TrainRequest
 from skfed.engines._stacked_steps import ChunkTraining, Method
 from skfed.engines.products._evaluated_layers import EvaluatedLayers
-from skfed.engines.workers._tasks import balanced_tree, consecutive_tree, run_works
+from skfed.engines.workers._tasks import balanced_tree, consecutive_tree
 from skfed.engines.workers._workers import Workers
 from skfed.nets import NetPool, batch_weight
 from skfed.selection._poll_metrics import POLL_METRICS, Batches, PollMetric
@@ -41,10 +41,10 @@ class Plan:
 
     Parameters
     ----------
-    method : LinearStack or BatchedModule
+    method : LinearLayers or BatchedModule
         How losses and gradients are computed.
     evaluated_layers : EvaluatedLayers or None
-        What evaluates the module if ``method`` is a LinearStack; None: the module itself.
+        What evaluates the module if ``method`` is a LinearLayers; None: the module itself.
     random : bool
         Whether the module draws random numbers in training.
     rowwise : bool
@@ -81,8 +81,8 @@ class StackedEngine:
         Copies of the net.
     dataset : Dataset
         The rows of all clients.
-    draws : Draws
-        The random draws of clients.
+    batching : Batching
+        The rows that clients use, and their random streams.
     plan : Plan
         How clients are stacked.
     memory_budget : int
@@ -93,7 +93,7 @@ class StackedEngine:
 
     net_pool: NetPool
     dataset: Dataset
-    draws: Draws
+    batching: Batching
     plan: Plan
     memory_budget: int
     workers: Workers
@@ -103,7 +103,7 @@ class StackedEngine:
 
     def __post_init__(self) -> None:
         self.data = self.workers.client_data(
-            self.dataset, self.draws.federation, self.memory_budget
+            self.dataset, self.batching.federation, self.memory_budget
         )
 
     def close(self) -> None:
@@ -115,28 +115,29 @@ class StackedEngine:
     def train(self, request: TrainRequest) -> Updates:
         """Train a cohort; a client that is listed twice trains twice."""
         join = partial(merge, request.aggregator)
-        return run_works(
-            list(self._trainings(request)), balanced_tree, join, self.workers, self.data
-        )
+        works = list(self._trainings(request))
+        return self.workers.run(works, balanced_tree, join, self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
         metric = POLL_METRICS[request.metric]
         by_outputs = self.plan.predicts_largest or not metric.by_prediction
         if metric.batch_sums is None or not by_outputs:
-            return evaluate_one_by_one(self.net_pool, self.data, self.draws, self.workers, request)
+            return evaluate_one_by_one(
+                self.net_pool, self.data, self.batching, self.workers, request
+            )
         t, clients = request.round, request.clients
         if not len(clients):
             return Evaluation(np.zeros(0), np.zeros(0, dtype=int))
-        polled = self.draws.polled(t, clients, request.max_samples)
+        polled = self.batching.polled(t, clients, request.max_samples)
         batches = list(cut_into_batches(polled, self._evaluation_batch()))
         works = list(self._evaluations(request, metric.batch_sums, batches))
-        results = run_works(works, consecutive_tree, add, self.workers, self.data)
+        results = self.workers.run(works, consecutive_tree, add, self.data)
         owners = np.array([i for i, _ in batches])
         sums = np.bincount(owners, weights=[value for value, _ in results])
         raised = {int(owners[b]): e for b, (_, e) in enumerate(results) if e is not None}
         for i, error in raised.items():
-            error.add_note(f"while polling {self.draws.name(clients[i], t)}")
+            error.add_note(f"while polling {self.batching.name(clients[i], t)}")
         n_samples = np.array([len(rows) for rows in polled])
         return Evaluation(sums / self._totals(metric, clients, polled), n_samples, raised)
 
@@ -171,7 +172,7 @@ class StackedEngine:
         by_criterion = metric.by_criterion and criterion is not None
         if weights is None and not by_criterion:
             return np.array([len(rows) for rows in polled])
-        rows = map(take_positions, map(self.draws.federation.rows, clients), polled)
+        rows = map(take_positions, map(self.batching.federation.rows, clients), polled)
         if weights is None:
             y = self.dataset.y
             totals = [batch_weight(criterion, torch.from_numpy(y[own])) for own in rows]
@@ -205,9 +206,9 @@ class StackedEngine:
 
     def _trainings(self, request: TrainRequest) -> Iterator[ChunkTraining]:
         """Yield the training of a cohort, chunk by chunk."""
-        draws, t, training = self.draws, request.round, request.training
+        batching, t, training = self.batching, request.round, request.training
         copies = list(enumerate_copies(request.cohort.clients.tolist()))
-        minibatches = draws.minibatches_of_many(training, t, copies)
+        minibatches = batching.minibatches_of_many(training, t, copies)
         for members in self._cut(request):
             chosen = [copies[i] for i in members]
             yield ChunkTraining(
@@ -220,25 +221,27 @@ class StackedEngine:
                 draws=minibatches.subset(members),
                 # A chunk's random layers have draws of their own, since its cut is its own.
                 layers_rng=(
-                    draws.stream(Purpose.RANDOM_LAYERS, t, *chosen[0]) if self.plan.random else None
+                    batching.stream(Purpose.RANDOM_LAYERS, t, *chosen[0])
+                    if self.plan.random
+                    else None
                 ),
             )
 
     def _cut(self, request: TrainRequest) -> list[np.ndarray]:
         """Cut a cohort into chunks; return the members of each."""
         clients, training = request.cohort.clients, request.training
-        largest = int(self.draws.federation.sizes[clients].max())
+        largest = int(self.batching.federation.sizes[clients].max())
         # Where the rate changes with the epoch, clients of a chunk change epochs together.
         alike = training.steps is None and len(set(training.rates or ())) > 1
         # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
-        max_steps = self.memory_budget // (4 * 8 * int(self.draws.rows_a_step(largest)))
-        n_steps = self.draws.n_steps(training, clients)
+        max_steps = self.memory_budget // (4 * 8 * int(self.batching.rows_a_step(largest)))
+        n_steps = self.batching.n_steps(training, clients)
         return cut(n_steps, self._clients_a_chunk(largest), alike, max_steps)
 
     def _clients_a_chunk(self, largest: int) -> int:
         """Return the most clients of a chunk, given the rows of the largest."""
         model = self.plan.model_bytes
-        data = int(self.draws.rows_a_step(largest)) * self.plan.row_bytes
+        data = int(self.batching.rows_a_step(largest)) * self.plan.row_bytes
         # Beside a model there may be its gradient, a copy with other terms added, and SCAFFOLD's
         # correction; beside each activation its gradient.
         return self._limit(model + data, 4 * model + self.plan.state_bytes + 2 * data)

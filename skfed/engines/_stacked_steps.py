@@ -17,14 +17,14 @@ from skfed.engines._memory import Memory, MemoryPool
 from skfed.engines._replies import Updates, collect, merge
 from skfed.engines._requests import TrainRequest
 from skfed.engines.products._cuda_graphs import GraphedMethod, StepGraphs
-from skfed.engines.products._linear import BoundLinearStack, LinearStack
+from skfed.engines.products._linear import BoundLayers, LinearLayers
 from skfed.engines.products._vmap import BatchedModule, BoundModule
-from skfed.engines.workers._workers import Load, Work
+from skfed.engines.workers._work import Load, Work
 from skfed.nets import NetPool, State, StepMeans, by_member, moved
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
-Method = LinearStack | BatchedModule
+Method = LinearLayers | BatchedModule
 
 #: The optimizers that the stacked engine takes. It runs one of them on the stacked parameters of
 #: many clients. To add one, name its class here and in ``OPTIMIZERS`` of tests/engines/families.py,
@@ -48,7 +48,7 @@ class ChunkTraining:
     ----------
     net_pool, memory_pool
         Copies of the net, and memory for the members' states.
-    method : LinearStack or BatchedModule
+    method : LinearLayers or BatchedModule
         How losses and gradients are computed.
     request : TrainRequest
         For these members alone.
@@ -89,7 +89,7 @@ class ChunkTraining:
             deterministic_cudnn(device),
         ):
             graphs = self._graphs(memory)
-            stack = Stack(net, self.method, request, len(self.members), memory, graphs)
+            stack = StackedStates(net, self.method, request, len(self.members), memory, graphs)
             rates = stack.rates(request, chunk.iterations)
             means = StepMeans(net, [len(own) for own in rows])
             with torch.no_grad():
@@ -131,14 +131,14 @@ class ChunkTraining:
         return reduce(partial(merge, self.request.aggregator), map(run, each))
 
 
-class Stack:
+class StackedStates:
     """The states of some members along a leading axis, with one optimizer for all of them.
 
     Parameters
     ----------
     net : NeuralNet
         Whose module, criterion and optimizer are used.
-    method : LinearStack or BatchedModule
+    method : LinearLayers or BatchedModule
         How losses and gradients are computed.
     request : TrainRequest
         For these members alone.
@@ -238,7 +238,7 @@ class Stack:
 
     def _bind(self) -> None:
         """Bind the method to the tensors of the members that still train."""
-        self.bound: BoundLinearStack | BoundModule | GraphedMethod
+        self.bound: BoundLayers | BoundModule | GraphedMethod
         self.bound = self.method.bind(self.net, self.params, self.buffers)
         if self.graphs is not None:
             used = [*self.params.values(), *self.buffers.values()]
@@ -246,7 +246,7 @@ class Stack:
 
     def _descend_by_factors(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step of plain SGD, each member by a rate of its own."""
-        assert self.factors is not None and isinstance(self.bound, BoundLinearStack)
+        assert self.factors is not None and isinstance(self.bound, BoundLayers)
         return self.bound.descend(X, target, rate * self.factors[: self.n_training, None, None])
 
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
@@ -265,7 +265,7 @@ class Stack:
     def _is_plain(self) -> bool:
         """Whether a step is w - lr * gradient, which needs no optimizer."""
         return (
-            isinstance(self.method, LinearStack)
+            isinstance(self.method, LinearLayers)
             and _is_plain_sgd(self.net.optimizer_)
             and not self.mu
             and not self.shifts

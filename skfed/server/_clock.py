@@ -12,7 +12,7 @@ import numpy as np
 from skfed._federation import Federation
 from skfed.devices import BaseDevices, Speeds
 from skfed.devices._base import ROWS_AS_ONE
-from skfed.engines import Draws, ReplyTimes
+from skfed.engines import Batching, ReplyTimes
 from skfed.nets import batch_size, model_bytes
 from skfed.server._config import RoundConfig
 from skfed.server._exchange import Exchange, Outcome
@@ -30,7 +30,7 @@ class Clock:
     devices: BaseDevices | None
     measured: bool  # by the engine, which also decides who is late
     limits: Limits
-    draws: Draws
+    batching: Batching
     model_bytes: int
 
     @classmethod
@@ -39,8 +39,8 @@ class Clock:
     ) -> Self:
         """Return the clock of a fit; raise if its devices do not fit the clients."""
         devices = config.devices and config.devices.bound(federation, config.deadline)
-        draws = Draws(federation, server.seed, batch_size(server.net))
-        return cls(devices, measured, config.limits, draws, model_bytes(server.net))
+        batching = Batching(federation, server.seed, batch_size(server.net))
+        return cls(devices, measured, config.limits, batching, model_bytes(server.net))
 
     @property
     def is_timed(self) -> bool:
@@ -78,8 +78,8 @@ class Clock:
     def expected(self, exchange: Exchange, round: int) -> np.ndarray:
         """Return the seconds that an exchange is expected to take each client."""
         assert self.devices is not None
-        federation, clients = self.draws.federation, np.unique(exchange.clients)
-        fixed = partial(self.draws.streams, Purpose.DEVICES, 0)
+        federation, clients = self.batching.federation, np.unique(exchange.clients)
+        fixed = partial(self.batching.streams, Purpose.DEVICES, 0)
         return self._seconds(exchange, self.devices.expected(federation, clients, round, fixed))
 
     def _speeds(self, exchange: Exchange, round: int) -> Speeds:
@@ -87,11 +87,11 @@ class Clock:
         if exchange.speeds is None:
             assert self.devices is not None
             exchange.speeds = self.devices.speeds(
-                self.draws.federation,
+                self.batching.federation,
                 np.unique(exchange.clients),
                 round,
-                partial(self.draws.streams, Purpose.DEVICE_JITTER, round),
-                partial(self.draws.streams, Purpose.DEVICES, 0),
+                partial(self.batching.streams, Purpose.DEVICE_JITTER, round),
+                partial(self.batching.streams, Purpose.DEVICES, 0),
             )
         return exchange.speeds
 

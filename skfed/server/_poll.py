@@ -107,7 +107,7 @@ class Poll:
             raise ValueError(refusal)
         exchange = poll_exchange(
             clients,
-            self.clock.draws.n_polled(clients, max_samples),
+            self.clock.batching.n_polled(clients, max_samples),
             self.holders,
             metric=metric,
             bounded=at_most is not None,

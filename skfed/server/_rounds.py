@@ -126,7 +126,7 @@ class Rounds:
         if training.steps is None:
             return float(training.epochs)
         clients = np.flatnonzero(self.federation.priority)
-        n_trained = self.clock.draws.n_trained(training, clients).sum()
+        n_trained = self.clock.batching.n_trained(training, clients).sum()
         return float(n_trained / self.federation.sizes[clients].sum())
 
     @property
@@ -244,7 +244,7 @@ class Rounds:
         self, clients: np.ndarray, replies: np.ndarray, models_down: np.ndarray
     ) -> Exchange:
         """Return the training of some clients as it is planned."""
-        rows = self.clock.draws.n_trained(self.config.training, clients)
+        rows = self.clock.batching.n_trained(self.config.training, clients)
         with_variates = self.config.aggregator.uses_variates
         return training_exchange(clients, replies, rows, models_down, with_variates)
 

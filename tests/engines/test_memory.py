@@ -10,7 +10,7 @@ from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
-from skfed.engines import Draws, StackedEngine, make_engine
+from skfed.engines import Batching, StackedEngine, make_engine
 from skfed.engines._data import Dataset
 from skfed.engines._evaluate import BatchEvaluation, cut_into_products
 from skfed.engines._memory import Memory
@@ -103,9 +103,9 @@ def make_stacked(blobs):
         X, y, clients = blobs
         y = np.unique(y, return_inverse=True)[1]
         model_net = make_net(CLASSIFIER, None, X, 3, seed=0)
-        draws = Draws(make_federation(clients, len(X)), 0, batch_size=10)
+        batching = Batching(make_federation(clients, len(X)), 0, batch_size=10)
         net_pool = NetPool(model_net, X[:1])
-        engine, _ = make_engine("stacked", net_pool, X, y, draws, memory_budget, n_jobs=None)
+        engine, _ = make_engine("stacked", net_pool, X, y, batching, memory_budget, n_jobs=None)
         assert isinstance(engine, StackedEngine)
         return engine
 

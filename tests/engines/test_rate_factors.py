@@ -13,7 +13,7 @@ from skfed import FedAlignSelector, FederatedRegressor, RandomSelector
 from skfed._federation import make_federation
 from skfed.aggregation import BaseAggregator, Scaffold
 from skfed.engines import (
-    Draws,
+    Batching,
     LocalTraining,
     StackedEngine,
     TrainRequest,
@@ -49,9 +49,9 @@ def train(engine, model_net, data, training, weights=None, **request):
     """Train every client once by an engine; return the request and the updates."""
     X, y, clients = data
     federation = make_federation(clients, len(X))
-    draws = Draws(federation, 0, batch_size=16)
+    batching = Batching(federation, 0, batch_size=16)
     pool = NetPool(model_net, X[:1])
-    made, _ = make_engine(engine, pool, X, y, draws, 2**30, n_jobs=None, weights=weights)
+    made, _ = make_engine(engine, pool, X, y, batching, 2**30, n_jobs=None, weights=weights)
     request = TrainRequest(
         round=0,
         state=get_state(model_net),

@@ -258,7 +258,7 @@ class GraphedMethod:
 
     Parameters
     ----------
-    bound : BoundLinearStack or BoundModule
+    bound : BoundLayers or BoundModule
         How they are computed; the latter takes no steps.
     used : sequence of Tensor
         The clients' parameters and buffers, a parameter first.

@@ -1,4 +1,4 @@
-"""Stacks of linear layers and elementwise functions, with their gradient written out.
+"""Linear layers and elementwise functions, with their gradient written out.
 
 Weights are kept as (client, out, in) and activations as (client, features, rows): so every
 product reads and writes memory in order, and is the fastest of the layouts measured.
@@ -62,8 +62,8 @@ Layers = Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class LinearStack:
-    """A module that is a stack of linear layers and elementwise functions.
+class LinearLayers:
+    """A module that is a sequence of linear layers and elementwise functions.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ class LinearStack:
     #: Bytes of models and rows that are worth stacking on a CPU: what fits a core's cache.
     cache_bytes: ClassVar[int] = 8 * 2**20
 
-    def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLinearStack":
-        """Return the stack with the parameters and buffers of some clients, for training."""
+    def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLayers":
+        """Return the layers with the parameters and buffers of some clients, for training."""
         if self.loss.runs_net:
             net._set_training(True)
         layers = [_bound(layer, params, buffers) for layer in self.layers]
-        return BoundLinearStack(self.loss, net, layers)
+        return BoundLayers(self.loss, net, layers)
 
 
 class BoundLinear:
@@ -102,7 +102,7 @@ class BoundLinear:
             self.bias.sub_(slope.sum(2), alpha=rate)
 
 
-class BoundLinearStack:
+class BoundLayers:
     """The losses and gradients of some clients' models, all at once.
 
     Parameters

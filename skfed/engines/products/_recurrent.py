@@ -27,7 +27,7 @@ class StackedRecurrence(TorchFunctionMode):
             return function(*args, **(kwargs or {}))
         X, h, weights, _, n_layers, _, _, bidirectional, batch_first = args
         inputs = X if batch_first else X.transpose(0, 1)
-        output, last = _Stacks.apply(
+        output, last = _Unbatched.apply(
             CELLS[function], n_layers, 1 + bidirectional, inputs, h, *weights
         )
         return output if batch_first else output.transpose(0, 1).contiguous(), last
@@ -36,12 +36,12 @@ class StackedRecurrence(TorchFunctionMode):
 def _is_plain(
     X, h, weights, has_biases, n_layers, dropout, training, bidirectional, batch_first
 ) -> bool:
-    """Tell whether the arguments of a recurrent layer are those of a layer that is written here."""
+    """Tell whether ``_all_layers`` computes a layer with these arguments."""
     is_packed = not isinstance(has_biases, bool)  # then the weights are the fourth
     return not is_packed and not (dropout and training and n_layers > 1)
 
 
-class _Stacks(torch.autograd.Function):
+class _Unbatched(torch.autograd.Function):
     """Gets the stacks behind batched tensors; autograd records what is done with them."""
 
     @staticmethod

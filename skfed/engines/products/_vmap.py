@@ -61,13 +61,13 @@ class BoundModule:
     buffers: State
 
     def targets(self, steps: Target) -> Iterator[Target]:
-        """Yield what ``gradients`` needs of each step; see ``BoundLinearStack.targets``."""
+        """Yield what ``gradients`` needs of each step; see ``BoundLayers.targets``."""
         return plain_targets(steps)
 
     def gradients(self, X: torch.Tensor, target: Target) -> tuple[torch.Tensor, State]:
         """Return each client's loss and gradients, and update the buffers.
 
-        See ``BoundLinearStack.gradients``.
+        See ``BoundLayers.gradients``.
         """
         losses, grads = self._of_target(X, target)
         clear_idle(self.net.criterion_, grads.values(), target.y, target.sizes)
