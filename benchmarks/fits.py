@@ -16,7 +16,7 @@ from benchmarks.machine import Floor, gpu_cache_bytes
 from benchmarks.torch_models import make_module
 from benchmarks.workloads import Workload
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
-from skfed.engines import _cuda_graphs
+from skfed.engines.products import _cuda_graphs
 
 
 def make_classifier(work: Workload, device="cpu", **params) -> FederatedClassifier:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.workloads import N_PIXELS, ROW_BYTES
-from skfed.utils._large_products import large_linear, onednn_is_faster
+from skfed.utils._products import PRODUCTS
 
 CACHE_BYTES = 32 * 2**20  # of a machine that does not name its caches
 
@@ -19,11 +19,11 @@ CACHE_BYTES = 32 * 2**20  # of a machine that does not name its caches
 def gemm_peak(seconds: float = 0.3) -> float:
     """Return the highest measured FLOP/s of a float32 matrix product, on torch's threads.
 
-    It is computed by that library of torch's which skfed uses for large products.
+    It is computed by the library that skfed uses for large products.
     """
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    multiply = large_linear if onednn_is_faster() else torch.mm
-    return 2 * 1024**3 / _fastest(lambda: multiply(a, b), seconds)
+    size = 1024
+    a, b = torch.randn(2, size, size)
+    return 2 * size**3 / _fastest(lambda: PRODUCTS.linear(a, b, None, size), seconds)
 
 
 def gather_rate(seconds: float = 0.3) -> float:

@@ -27,7 +27,7 @@ from skfed.checkpoint._save import (
 )
 from skfed.checkpoint._state import warn_of_lost_state
 from skfed.devices import BaseDevices
-from skfed.engines import Draws, clients_with_weight, make_engine
+from skfed.engines import Batching, clients_with_weight, make_engine
 from skfed.exchanges import Message, Messages
 from skfed.nets import (
     LINEAR_ATTRIBUTES,
@@ -446,9 +446,9 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         X = cast_samples(server.net, data.X)
         y = self._problem.for_criterion(server.net, X, data.y)
         net_pool = NetPool(server.net, X[:1])
-        draws = Draws(data.federation, server.seed, batch_size(server.net))
+        batching = Batching(data.federation, server.seed, batch_size(server.net))
         engine, self.engine_ = make_engine(
-            self.engine, net_pool, X, y, draws, self.memory_budget, self.n_jobs, data.weights
+            self.engine, net_pool, X, y, batching, self.memory_budget, self.n_jobs, data.weights
         )
         try:
             with (

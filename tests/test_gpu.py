@@ -27,8 +27,8 @@ from skfed import (
 )
 from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, ServerOptimizer
 from skfed.availability import IndependentAvailability
-from skfed.engines import _cuda_graphs
 from skfed.engines._stacked_steps import ChunkTraining
+from skfed.engines.products import _cuda_graphs
 from skfed.metrics import personalised_scores
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import LinearDecay

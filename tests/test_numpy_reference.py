@@ -12,7 +12,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
-from skfed.engines._sampling import minibatches
+from skfed.engines._batching import minibatches
 from skfed.schedules import LinearDecay
 from skfed.selection._sampling import draw_by_size
 from skfed.utils._ids import digest

@@ -20,7 +20,7 @@ from skfed import (
 from skfed._federation import make_federation
 from skfed.aggregation import Scaffold
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import ClientData, WorkerCache
+from skfed.engines.workers._worker_data import ClientData, WorkerCache
 from skfed.modules import SoftmaxRegression
 from skfed.nets import weighted_mean
 from skfed.privacy import GaussianMechanism

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from skfed.aggregation._base import BaseAggregator
-from skfed.aggregation._low_rank import LowRankStack
 from skfed.aggregation._tensors import added, difference, like, real
 from skfed.nets import State, by_member
 
@@ -25,9 +24,6 @@ class WeightedMean(BaseAggregator):
         total = {}
         q = _Weights(weights)
         for name, tensor in stack.items():
-            if isinstance(tensor, LowRankStack):
-                total[name] = tensor.weighted_sum(weights)
-                continue
             # Of buffers the sum of their changes, since large integers have no sum.
             values = real(tensor) if name in parameters else difference(tensor, model[name])
             total[name] = q.sum_of(values)

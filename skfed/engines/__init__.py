@@ -1,15 +1,15 @@
 """How clients are trained and polled."""
 
+from skfed.engines._batching import Batching, enumerate_copies, first_copy_of_trial
 from skfed.engines._choose import make_engine
 from skfed.engines._data import clients_with_weight, row_weights
 from skfed.engines._loop import LoopEngine, evaluate
 from skfed.engines._replies import Engine, Evaluation, Evaluator, Late, ReplyTimes, Report, Updates
 from skfed.engines._requests import EvaluateRequest, LocalTraining, SketchRequest, TrainRequest
-from skfed.engines._sampling import Draws, enumerate_copies, first_copy_of_trial
 from skfed.engines._stacked import StackedEngine
 
 __all__ = [
-    "Draws",
+    "Batching",
     "Engine",
     "EvaluateRequest",
     "Evaluation",

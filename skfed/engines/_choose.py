@@ -9,17 +9,17 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
+from skfed.engines._batching import Batching
 from skfed.engines._data import Dataset, check_gives_row_losses
 from skfed.engines._layers import layers_of, on_meta, row_bytes
-from skfed.engines._linear import CriterionLoss, CrossEntropy, LinearStack
 from skfed.engines._loop import LoopEngine
 from skfed.engines._probe import CannotStack, Probe, few_rows, first_line, spread_rows
-from skfed.engines._sampling import Draws
-from skfed.engines._sharing import NetCost
 from skfed.engines._stacked import Plan, StackedEngine
-from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method, is_plain_sgd
-from skfed.engines._vmap import BatchedModule
-from skfed.engines._workers import Workers
+from skfed.engines._stacked_steps import STACKABLE_OPTIMIZERS, Method
+from skfed.engines.products._linear import CriterionLoss, CrossEntropy, LinearLayers
+from skfed.engines.products._vmap import BatchedModule
+from skfed.engines.workers._net_cost import NetCost
+from skfed.engines.workers._workers import Workers
 from skfed.nets import (
     STEP_METHODS,
     NetPool,
@@ -40,8 +40,8 @@ from skfed.utils._torch_context import without_cudnn
 
 logger = logging.getLogger(__name__)
 
-# Their step costs little beside its passes, since they act on each element by itself. LBFGS
-# evaluates the loss several times, Muon multiplies matrices.
+# They act on each element by itself: a step costs little beside its passes. LBFGS evaluates the
+# loss several times, Muon multiplies matrices.
 _ELEMENTWISE_OPTIMIZERS = (
     *STACKABLE_OPTIMIZERS,
     torch.optim.Adadelta,
@@ -58,7 +58,6 @@ _PRESUMED_ROWS = 128  # of a client, where a batch is all its rows
 _LARGE_STEP = 2**20
 _LARGE_BY_LAYER: dict[type | UnionType, int] = {
     nn.Conv1d | nn.Conv2d | nn.Conv3d: _LARGE_STEP,
-    nn.LSTM: 7 * 2**18,  # in the loop oneDNN computes a whole layer of float32 at once
     nn.RNN: 4 * 2**20,
     nn.GRU: 8 * 2**20,
 }
@@ -72,7 +71,7 @@ def make_engine(
     net_pool: NetPool,
     X: Samples,
     y: np.ndarray,
-    draws: Draws,
+    batching: Batching,
     memory_budget: int,
     n_jobs: int | None,
     weights: np.ndarray | None = None,
@@ -83,7 +82,7 @@ def make_engine(
     ----------
     wanted : {"auto", "stacked", "loop"}
         The estimator's ``engine``.
-    net_pool, X, y, draws, memory_budget, n_jobs
+    net_pool, X, y, batching, memory_budget, n_jobs
         See the engines.
     weights : ndarray of shape (n_samples,), default=None
         Weights of the rows in the loss; None: all alike.
@@ -96,12 +95,12 @@ def make_engine(
     """
     if weights is not None:
         net = net_pool.set_up()
-        check_gives_row_losses(net, *few_rows(net, X, y, draws.batch_size))
+        check_gives_row_losses(net, *few_rows(net, X, y, batching.batch_size))
 
     reason = "engine='loop'"
     if wanted != "loop":
         try:
-            plan, kind = _plan(wanted, net_pool, X, y, draws.batch_size, weights)
+            plan, kind = _plan(wanted, net_pool, X, y, batching.batch_size, weights)
         except CannotStack as error:
             if wanted == "stacked":
                 raise ValueError(
@@ -113,16 +112,16 @@ def make_engine(
         else:
             logger.info("engine=%r takes the stacked engine: %s", wanted, kind)
             dataset, workers = Dataset(X, y, net_pool.device, weights), Workers(n_jobs)
-            engine = StackedEngine(net_pool, dataset, draws, plan, memory_budget, workers)
+            engine = StackedEngine(net_pool, dataset, batching, plan, memory_budget, workers)
             return engine, f"stacked: {kind}"
     workers = Workers(n_jobs, prefer="processes")
     dataset = Dataset(X, y, weights=weights)
-    data = workers.client_data(dataset, draws.federation, memory_budget)
-    net_cost = _net_cost(net_pool, X, y, draws) if workers.are_optional else None
-    return LoopEngine(net_pool, data, draws, workers, net_cost), f"loop: {reason}"
+    data = workers.client_data(dataset, batching.federation, memory_budget)
+    net_cost = _net_cost(net_pool, X, y, batching) if workers.are_optional else None
+    return LoopEngine(net_pool, data, batching, workers, net_cost), f"loop: {reason}"
 
 
-def _net_cost(net_pool: NetPool, X: Samples, y: np.ndarray, draws: Draws) -> NetCost | None:
+def _net_cost(net_pool: NetPool, X: Samples, y: np.ndarray, batching: Batching) -> NetCost | None:
     """Return what a pass through the net costs; None where a step may be more than its passes."""
     net = net_pool.set_up()
     if (
@@ -131,9 +130,9 @@ def _net_cost(net_pool: NetPool, X: Samples, y: np.ndarray, draws: Draws) -> Net
         or type(net.optimizer_) not in _ELEMENTWISE_OPTIMIZERS
     ):
         return None
-    sizes = draws.federation.sizes
+    sizes = batching.federation.sizes
     # The batch that a row is in, on average: clients of few rows take few of the steps.
-    n_rows = round(np.average(draws.rows_a_step(sizes), weights=sizes))
+    n_rows = round(np.average(batching.rows_a_step(sizes), weights=sizes))
     return NetCost.of(net, *spread_rows(net, X, y, n_rows))
 
 
@@ -238,9 +237,8 @@ def _make_plan(net: NeuralNet, probe: Probe, speed: _Speed | None) -> tuple[Plan
     method, kind = _method(net, probe, row_bytes, speed)
     plan = Plan(
         method=method,
-        evaluated_layers=probe.evaluated_layers() if isinstance(method, LinearStack) else None,
+        evaluated_layers=probe.evaluated_layers() if isinstance(method, LinearLayers) else None,
         random=probe.random,
-        plain_sgd=is_plain_sgd(net.optimizer_),
         rowwise=is_rowwise(net.criterion_),
         evaluation_batch=batch_size(net, "iterator_valid") if averages_rows(net) else -1,
         predicts_largest=predicts_largest(net),
@@ -259,7 +257,7 @@ def _method(
     layers, ignored = probe.layers(), _ignore_index(net)
     if layers is not None:
         rowwise = layers[1] is None and is_rowwise(net.criterion_)
-        linear = LinearStack(layers[0], CrossEntropy() if rowwise else CriterionLoss(layers[1]))
+        linear = LinearLayers(layers[0], CrossEntropy() if rowwise else CriterionLoss(layers[1]))
         if probe.difference(linear) is None:
             return linear, "linear layers"
     elif speed is not None:  # before a trial, which takes longer
@@ -292,6 +290,8 @@ def _check_settings(net: NeuralNet) -> None:
     own = overridden(net, STEP_METHODS)
     if not isinstance(net.criterion_, nn.Module):
         raise CannotStack("the criterion is not a torch module")
+    if _has(net, nn.LSTM):
+        raise CannotStack("the module has an nn.LSTM, which only the loop trains")
     if net._modules != ["module"] or net._criteria != ["criterion"]:
         raise CannotStack("estimator has more than one module or criterion")
     optimizer, module = net.optimizer_, net.module_

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from skfed.engines._data import Dataset
-from skfed.engines._targets import Target
+from skfed.engines.products._targets import Target
 from skfed.nets import moved
 
 
@@ -46,11 +46,6 @@ class Chunk:
             start, end = end, end + len(list(alike))
             yield slice(start, end), self._block(slice(start, end), *kind)
 
-    def rows_of_members(self) -> "MemberRows":
-        """Return the rows of each member in all steps."""
-        numbers, _ = self.dataset.prepare(np.ascontiguousarray(self.rows.swapaxes(0, 1)))
-        return MemberRows(self.dataset, numbers)
-
     def _block(self, steps: slice, n_members: int, width: int, full: bool) -> "Block":
         sizes = self.sizes[steps, :n_members]
         own = self.rows[steps, :n_members, :width]
@@ -61,13 +56,6 @@ class Chunk:
             weights = weights * moved(used, y.device)
         counts = None if full else moved(torch.from_numpy(sizes), y.device)
         return Block(self.dataset, rows, Target(y, counts, weights))
-
-
-class MemberRows(NamedTuple):
-    """The rows of each member in all steps."""
-
-    dataset: Dataset
-    numbers: np.ndarray | torch.Tensor  # prepared, of shape (n_members, n_steps, batch_size)
 
 
 class Block(NamedTuple):

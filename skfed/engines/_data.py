@@ -3,9 +3,7 @@
 X is never copied as a whole nor sorted by client, so it may be a memory map larger than memory.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -13,67 +11,14 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed._federation import Federation
-from skfed.engines._cuda_graphs import StepGraphs
+from skfed.engines._memory import Memory
 from skfed.nets import Samples, moved, overridden, weighed
 from skfed.utils._checks import naming
-from skfed.utils._pools import Pool
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._sklearn import check_sample_weight
 
 #: Methods of a net that a loss with weights of rows goes through.
 _LOSS_METHODS = "train_step", "train_step_single", "validation_step", "infer", "get_loss"
-
-
-class Memory:
-    """Tensors by name that use the same memory again: fresh pages would take longer.
-
-    Attributes
-    ----------
-    graphs : StepGraphs
-        CUDA graphs of steps that use these tensors.
-    """
-
-    def __init__(self):
-        self.graphs = StepGraphs()
-        self._blocks: dict[str, torch.Tensor] = {}
-        self._last: dict[str, torch.Tensor] = {}  # views of the blocks, in their shapes
-
-    @property
-    def n_bytes(self) -> int:
-        """The bytes of all tensors."""
-        return sum(block.nbytes for block in self._blocks.values())
-
-    def empty(
-        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: Any = "cpu"
-    ) -> torch.Tensor:
-        """Return a tensor with any values; it is valid until the next of this name."""
-        last = self._last.get(name)
-        if last is not None and last.shape == shape and last.dtype == dtype:
-            return last
-        needed = torch.Size(shape).numel()
-        block = self._blocks.get(name)
-        if block is None or block.numel() < needed or block.dtype != dtype:
-            if torch.device(device).type != "cpu":
-                self.graphs.clear()
-            block = self._blocks[name] = torch.empty(needed, dtype=dtype, device=device)
-        last = self._last[name] = block[:needed].view(torch.Size(shape))
-        return last
-
-
-class MemoryPool(Pool[Memory]):
-    """Memories, each used by one thread at a time."""
-
-    def borrowed(self) -> AbstractContextManager[Memory]:
-        """Context manager for a memory that no other thread has."""
-        return self._borrowed(Memory)
-
-    def close(self) -> None:
-        """Forget the CUDA graphs of all memories."""
-        for one in self._idle:
-            one.graphs.close()
-
-    def _n_bytes(self, one: Memory) -> int:
-        return one.n_bytes
 
 
 class Dataset:
@@ -150,7 +95,8 @@ class Dataset:
             out = memory.empty("X", shape, _torch_dtype(self.X.dtype))
             flat = out.numpy().reshape(-1, *self.X.shape[1:])
             for numbers in rows.reshape(len(rows), -1):
-                _gather(self.X, numbers, flat)
+                # Not torch's index_select, which is as fast, since torch takes no read-only array.
+                np.take(self.X, numbers, axis=0, out=flat, mode="clip")
                 yield self._on_device(out, memory)
         else:  # np.take would copy all of X
             for numbers in rows:
@@ -161,15 +107,6 @@ class Dataset:
         if self.device.type == "cpu":
             return X
         return memory.empty("X on device", X.shape, X.dtype, self.device).copy_(X)
-
-    def take_into(self, out: torch.Tensor, rows: np.ndarray | torch.Tensor, memory: Memory) -> None:
-        """Write what ``take`` returns into a contiguous tensor of as many elements."""
-        X = self.X
-        if isinstance(rows, np.ndarray) and isinstance(X, np.ndarray) and X.flags.c_contiguous:
-            by_row = out.view(-1, *X.shape[1:])
-            _gather(X, rows.reshape(-1), by_row.numpy())
-        else:
-            out.copy_(self.take(rows, memory).reshape(out.shape))
 
 
 def clients_with_weight(sample_weight, X: np.ndarray, federation: Federation) -> Federation:
@@ -274,12 +211,6 @@ def _difference(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> str | None:
             return str(error)
     same = torch.allclose(mean, by_row, rtol=1e-3, equal_nan=True)
     return None if same else f"that of the criterion {net.criterion_} is another"
-
-
-def _gather(X: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """Write rows of X in C's order into ``out``."""
-    # Not torch's index_select, which is as fast, since torch takes no read-only array.
-    np.take(X, rows, axis=0, out=out, mode="clip")
 
 
 def _torch_dtype(dtype: np.dtype) -> torch.dtype:

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from skorch import NeuralNet
 
-from skfed.engines._data import MemoryPool
-from skfed.engines._evaluated_layers import EvaluatedLayers
-from skfed.engines._sampling import Positions, take_positions
-from skfed.engines._workers import Load, Work
+from skfed.engines._batching import Positions, take_positions
+from skfed.engines._memory import MemoryPool
+from skfed.engines.products._evaluated_layers import EvaluatedLayers
+from skfed.engines.workers._work import Load, Work
 from skfed.nets import NetPool, State, moved, set_state
 from skfed.selection._poll_metrics import Batches
-from skfed.utils._large_products import with_large_products
+from skfed.utils._products import PRODUCTS
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
 
@@ -88,7 +88,7 @@ class BatchEvaluation:
             return torch.cat([self.layers.output(state, X, self.most_rows) for X in parts])
         net._set_training(False)
         set_state(net, self.state)
-        with with_large_products(net.module_, self.most_rows):
+        with PRODUCTS.evaluating(net.module_, self.most_rows):
             # Copied, since an output may be a view of X, whose memory the next part uses.
             return torch.cat([net.module_(X).clone() for X in parts])
 

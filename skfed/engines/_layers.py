@@ -13,9 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from skfed.engines._linear import Linear, WithBuffer
-
-Layers = list[Linear | WithBuffer | Callable]
+from skfed.engines.products._linear import Layers, Linear, WithBuffer
 
 _ELEMENTWISE_FUNCTIONS = {
     F.alpha_dropout, F.celu, F.dropout, F.elu, F.gelu, F.hardsigmoid, F.hardswish, F.hardtanh,
@@ -71,7 +69,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Call:
+class WithArguments:
     """A function with all its arguments but the first."""
 
     function: Callable
@@ -108,7 +106,7 @@ def layers_of(module: nn.Module, X: torch.Tensor) -> tuple[Layers, Callable | No
         output = module(X)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     buffers = {id(buffer): name for name, buffer in module.named_buffers() if buffer.dim() == 1}
-    layers: Layers = []
+    layers: list[Linear | WithBuffer | Callable] = []
     head = None
     current = X
     for function, args, kwargs, result in recorder.calls:
@@ -151,9 +149,10 @@ def _with_buffer(function: Callable, args: tuple, buffers: dict[int, str]) -> Wi
     return WithBuffer(_WITH_BUFFER[function], buffers[id(args[1])])
 
 
-def _call(function: Callable, args: tuple, kwargs: dict) -> Call:
+def _call(function: Callable, args: tuple, kwargs: dict) -> WithArguments:
     """Return a function with its arguments, not in place."""
-    return Call(function, args[1:], tuple((k, v) for k, v in kwargs.items() if k != "inplace"))
+    kept = tuple((k, v) for k, v in kwargs.items() if k != "inplace")
+    return WithArguments(function, args[1:], kept)
 
 
 def _covers(module: nn.Module, layers: Layers) -> bool:

@@ -17,20 +17,21 @@ from skorch import NeuralNet
 from skorch.callbacks import GradientNormClipping
 
 from skfed.aggregation._scaffold import new_variate
-from skfed.engines._replies import Evaluation, Updates, collect, merge
-from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
-from skfed.engines._sampling import (
-    Draws,
+from skfed.engines._batching import (
+    Batching,
     Minibatches,
     Positions,
     enumerate_copies,
     take_positions,
 )
-from skfed.engines._sharing import FORWARD, STEP, NetCost
+from skfed.engines._replies import Evaluation, Updates, collect, merge
+from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.engines._sketch import sketch_clients
-from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
-from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Load, Work, Workers
+from skfed.engines.workers._net_cost import FORWARD, STEP, NetCost
+from skfed.engines.workers._tasks import balanced_tree, consecutive_tree
+from skfed.engines.workers._work import Load, Work
+from skfed.engines.workers._worker_data import ClientData
+from skfed.engines.workers._workers import Workers
 from skfed.nets import (
     NetPool,
     Samples,
@@ -67,8 +68,8 @@ class LoopEngine:
         Copies of the net.
     data : ClientData
         The rows, in the dtype of the module, in the memory of the CPU.
-    draws : Draws
-        The random draws of clients.
+    batching : Batching
+        The rows that clients use, and their random streams.
     workers : Workers
         Where clients are trained and evaluated.
     net_cost : NetCost or None, default=None
@@ -78,7 +79,7 @@ class LoopEngine:
 
     net_pool: NetPool
     data: ClientData
-    draws: Draws
+    batching: Batching
     workers: Workers
     net_cost: NetCost | None = None
     this_thread: Workers = field(default_factory=partial(Workers, 1), init=False)
@@ -94,20 +95,20 @@ class LoopEngine:
     def train(self, request: TrainRequest) -> Updates:
         """Train each client from the same state; one that is listed twice trains twice."""
         clients, join = request.cohort.clients, partial(merge, request.aggregator)
-        n_steps = self.draws.n_steps(request.training, clients)
-        n_rows = self.draws.n_trained(request.training, clients)
+        n_steps = self.batching.n_steps(request.training, clients)
+        n_rows = self.batching.n_trained(request.training, clients)
         workers = self._workers(STEP, len(clients) + n_steps.sum(), n_rows.sum())
-        return run_works(list(self.trainings(request)), balanced_tree, join, workers, self.data)
+        return workers.run(list(self.trainings(request)), balanced_tree, join, self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
-        n_rows = self.draws.n_polled(request.clients, request.max_samples)
+        n_rows = self.batching.n_polled(request.clients, request.max_samples)
         workers = self._workers(FORWARD, len(request.clients), n_rows.sum())
-        return evaluate_one_by_one(self.net_pool, self.data, self.draws, workers, request)
+        return evaluate_one_by_one(self.net_pool, self.data, self.batching, workers, request)
 
     def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
         """Project the gradient of each client."""
-        return sketch_clients(self.net_pool, self.data, self.draws, self.workers, request)
+        return sketch_clients(self.net_pool, self.data, self.batching, self.workers, request)
 
     def _workers(self, n_passes: int, n_calls: int, n_rows: int) -> Workers:
         """Return the workers for a poll or training: this thread where it is too small for them."""
@@ -119,9 +120,9 @@ class LoopEngine:
 
     def trainings(self, request: TrainRequest) -> Iterator["ClientTraining"]:
         """Yield the training of each member of a cohort."""
-        draws, t, clients = self.draws, request.round, request.cohort.clients
+        batching, t, clients = self.batching, request.round, request.cohort.clients
         training = request.training
-        n_rows = draws.n_trained(training, clients).tolist()
+        n_rows = batching.n_trained(training, clients).tolist()
         for i, (k, copy) in enumerate(enumerate_copies(clients)):
             member = np.array([i])
             yield ClientTraining(
@@ -130,8 +131,8 @@ class LoopEngine:
                 member=member,
                 clients=[k],
                 cost=n_rows[i],
-                draw=draws.minibatches(training, t, k, copy),
-                layers_key=draws.training_key(Purpose.RANDOM_LAYERS, training, t, k, copy),
+                draw=batching.minibatches(training, t, k, copy),
+                layers_key=batching.training_key(Purpose.RANDOM_LAYERS, training, t, k, copy),
             )
 
 
@@ -258,11 +259,15 @@ class ClientEvaluation:
 
 
 def evaluate_one_by_one(
-    net_pool: NetPool, data: ClientData, draws: Draws, workers: Workers, request: EvaluateRequest
+    net_pool: NetPool,
+    data: ClientData,
+    batching: Batching,
+    workers: Workers,
+    request: EvaluateRequest,
 ) -> Evaluation:
     """Evaluate any metric, client by client."""
     t, clients = request.round, request.clients
-    polled = draws.polled(t, clients, request.max_samples)
+    polled = batching.polled(t, clients, request.max_samples)
     works = [
         ClientEvaluation(
             net_pool=net_pool,
@@ -270,14 +275,14 @@ def evaluate_one_by_one(
             metric=POLL_METRICS[request.metric],
             clients=[k],
             positions=positions,
-            layers_key=draws.key(Purpose.EVALUATION_LAYERS, t, k),
+            layers_key=batching.key(Purpose.EVALUATION_LAYERS, t, k),
         )
         for k, positions in zip(clients, polled, strict=True)
     ]
-    results = run_works(works, consecutive_tree, add, workers, data) if works else []
+    results = workers.run(works, consecutive_tree, add, data) if works else []
     raised = {i: error for i, (_, error) in enumerate(results) if error is not None}
     for i, error in raised.items():
-        error.add_note(f"while polling {draws.name(clients[i], t)}")
+        error.add_note(f"while polling {batching.name(clients[i], t)}")
     values = np.array([value for value, _ in results], dtype=float)
     return Evaluation(values, np.array([len(rows) for rows in polled], dtype=int), raised)
 

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from skfed.aggregation._tensors import real
-from skfed.engines._evaluated_layers import EvaluatedLayers
 from skfed.engines._layers import Layers, layers_of, row_bytes
-from skfed.engines._linear import LinearStack
-from skfed.engines._targets import Target
-from skfed.engines._vmap import BatchedModule
+from skfed.engines.products._evaluated_layers import EvaluatedLayers
+from skfed.engines.products._linear import LinearLayers
+from skfed.engines.products._targets import Target
+from skfed.engines.products._vmap import BatchedModule
 from skfed.nets import (
     Samples,
     State,
@@ -105,7 +105,7 @@ class Probe:
             output = self.net.module_(self.X)
         return evaluated if _close(output, own, output.abs().max()) else None
 
-    def difference(self, method: LinearStack | BatchedModule) -> str | None:
+    def difference(self, method: LinearLayers | BatchedModule) -> str | None:
         """Return how losses and gradients of stacked clients differ from those of each alone.
 
         None if they do not. One client has a full batch; those of two others are padded, one with
@@ -167,7 +167,7 @@ class Probe:
         return any(not _same(*pair) for pair in zip(before, after, strict=True))
 
     def _differs(
-        self, method: LinearStack | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
+        self, method: LinearLayers | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
     ) -> str | None:
         """Compare a stacked step on X (n_clients, n_rows, ...) with the step of each client."""
         states = [self.states[i % 2] for i in range(len(X))]
@@ -206,7 +206,7 @@ class Probe:
 
     def _step_stacked(
         self,
-        method: LinearStack | BatchedModule,
+        method: LinearLayers | BatchedModule,
         states: Sequence[State],
         sizes: Sequence[int] | None,
         X: torch.Tensor,

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from skfed.aggregation import BaseAggregator
-from skfed.aggregation._low_rank import LowRankStack, MemberStates, written_out
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.engines._projection import project
 from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
@@ -146,15 +145,14 @@ class Engine(Evaluator, Protocol):
 def collect(
     request: TrainRequest,
     members: np.ndarray,
-    stack: MemberStates,
+    stack: State,
     losses: np.ndarray,
     n_samples: np.ndarray,
     variates: Sequence[State | None],
 ) -> Updates:
     """Return the updates of some members, given their states stacked along a leading axis.
 
-    ``request`` is for these members alone. Only for a plain weighted mean may a tensor of the stack
-    be a ``LowRankStack``.
+    ``request`` is for these members alone.
     """
     if request.privacy is not None and request.noise is not None:
         noise = deepcopy(request.noise)  # kept, since a member that fails trains again
@@ -163,21 +161,20 @@ def collect(
     part = request.aggregator.collect(
         request.state, stack, request.cohort.weights, request.parameters
     )
-    certain = part is not stack and not _may_overflow(stack)  # if the part is finite
-    clean = certain and _is_finite(part)
-    whole = stack if clean else written_out(stack)
-    changed = changed_names(request.state, whole, with_nan=not clean)
+    is_sum = part is not stack
+    clean = is_sum and _is_finite(part)
+    changed = changed_names(request.state, stack, with_nan=not clean)
     finite = np.isfinite(losses)
-    if not clean and not (certain and _is_finite(part, request.state.keys() - changed)):
-        finite &= _finite_members(request.state, whole, changed)
+    if not clean and not (is_sum and _is_finite(part, request.state.keys() - changed)):
+        finite &= _finite_members(request.state, stack, changed)
     for i, variate in enumerate(variates):
         if variate is not None:
             finite[i] &= all(tensor.isfinite().all() for tensor in variate.values())
     if not finite.all():
-        part, changed = _of_finite(request, written_out(whole), finite)
+        part, changed = _of_finite(request, stack, finite)
     if isinstance(part, dict):
         # Memory that the next chunk uses again.
-        reused = {_address(tensor) for tensor in stack.values() if torch.is_tensor(tensor)}
+        reused = set(map(_address, stack.values()))
         kept = {n: t.clone() if _address(t) in reused else t for n, t in part.items()}
         part = {name: moved(tensor, "cpu") for name, tensor in kept.items()}
     parts = [(members[finite], part)] if finite.any() else []
@@ -215,10 +212,6 @@ def _last_layers(request: TrainRequest, stack: State) -> np.ndarray:
 
 #: What else a request may need of each member.
 _EXTRAS = {"updates": _projections, "last_layer": _last_layers, "norms": _norms}
-
-
-def _may_overflow(stack: MemberStates) -> bool:
-    return any(one.may_overflow() for one in stack.values() if isinstance(one, LowRankStack))
 
 
 def _of_finite(

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from skorch import NeuralNet
 
+from skfed.engines._batching import Batching
 from skfed.engines._projection import project
 from skfed.engines._replies import Evaluation
 from skfed.engines._requests import SketchRequest
-from skfed.engines._sampling import Draws
-from skfed.engines._tasks import consecutive_tree, run_works
-from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Load, Work, Workers
+from skfed.engines.workers._tasks import consecutive_tree
+from skfed.engines.workers._work import Load, Work
+from skfed.engines.workers._worker_data import ClientData
+from skfed.engines.workers._workers import Workers
 from skfed.nets import (
     NetPool,
     Samples,
@@ -66,11 +67,15 @@ class ClientSketch:
 
 
 def sketch_clients(
-    net_pool: NetPool, data: ClientData, draws: Draws, workers: Workers, request: SketchRequest
+    net_pool: NetPool,
+    data: ClientData,
+    batching: Batching,
+    workers: Workers,
+    request: SketchRequest,
 ) -> tuple[Evaluation, np.ndarray]:
     """Return the replies of clients, and their projections, of shape (n_clients, 64)."""
     t, clients = request.round, request.clients
-    sizes = draws.federation.sizes[clients]
+    sizes = batching.federation.sizes[clients]
     works = [
         ClientSketch(
             net_pool=net_pool,
@@ -78,14 +83,14 @@ def sketch_clients(
             seed=request.seed,
             clients=[k],
             cost=size,
-            layers_key=draws.key(Purpose.EVALUATION_LAYERS, t, k),
+            layers_key=batching.key(Purpose.EVALUATION_LAYERS, t, k),
         )
         for k, size in zip(clients.tolist(), sizes.tolist(), strict=True)
     ]
-    results = run_works(works, consecutive_tree, add, workers, data) if works else []
+    results = workers.run(works, consecutive_tree, add, data) if works else []
     raised = {i: error for i, (_, error) in enumerate(results) if error is not None}
     for i, error in raised.items():
-        error.add_note(f"while sketching {draws.name(clients[i], t)}")
+        error.add_note(f"while sketching {batching.name(clients[i], t)}")
     sketches = np.array([sketch for sketch, _ in results]).reshape(-1, SKETCH_SIZE)
     return Evaluation(sketches.sum(1), sizes, raised), sketches
 

@@ -14,23 +14,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from skfed.engines._data import Dataset, MemoryPool
-from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
-from skfed.engines._evaluated_layers import EvaluatedLayers
-from skfed.engines._loop import evaluate_one_by_one
-from skfed.engines._low_rank import LowRankLinear, most_rows, weight_bytes
-from skfed.engines._replies import Evaluation, Updates, merge
-from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
-from skfed.engines._sampling import (
-    Draws,
+from skfed.engines._batching import (
+    Batching,
     Positions,
     enumerate_copies,
     take_positions,
 )
+from skfed.engines._data import Dataset
+from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
+from skfed.engines._loop import evaluate_one_by_one
+from skfed.engines._memory import MemoryPool
+from skfed.engines._replies import Evaluation, Updates, merge
+from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.engines._sketch import sketch_clients
 from skfed.engines._stacked_steps import ChunkTraining, Method
-from skfed.engines._tasks import balanced_tree, consecutive_tree, run_works
-from skfed.engines._workers import Workers
+from skfed.engines.products._evaluated_layers import EvaluatedLayers
+from skfed.engines.workers._tasks import balanced_tree, consecutive_tree
+from skfed.engines.workers._workers import Workers
 from skfed.nets import NetPool, batch_weight
 from skfed.selection._poll_metrics import POLL_METRICS, Batches, PollMetric
 from skfed.utils._seeding import Purpose, stream
@@ -42,14 +42,12 @@ class Plan:
 
     Parameters
     ----------
-    method : LinearStack or BatchedModule
+    method : LinearLayers or BatchedModule
         How losses and gradients are computed.
     evaluated_layers : EvaluatedLayers or None
-        What evaluates the module if ``method`` is a LinearStack; None: the module itself.
+        What evaluates the module if ``method`` is a LinearLayers; None: the module itself.
     random : bool
         Whether the module draws random numbers in training.
-    plain_sgd : bool
-        Whether the optimizer's step is w - lr * gradient.
     rowwise : bool
         Whether the criterion is the plain mean of cross-entropies.
     evaluation_batch : int
@@ -65,7 +63,6 @@ class Plan:
     method: Method
     evaluated_layers: EvaluatedLayers | None
     random: bool
-    plain_sgd: bool
     rowwise: bool
     evaluation_batch: int
     predicts_largest: bool
@@ -85,8 +82,8 @@ class StackedEngine:
         Copies of the net.
     dataset : Dataset
         The rows of all clients.
-    draws : Draws
-        The random draws of clients.
+    batching : Batching
+        The rows that clients use, and their random streams.
     plan : Plan
         How clients are stacked.
     memory_budget : int
@@ -97,7 +94,7 @@ class StackedEngine:
 
     net_pool: NetPool
     dataset: Dataset
-    draws: Draws
+    batching: Batching
     plan: Plan
     memory_budget: int
     workers: Workers
@@ -107,7 +104,7 @@ class StackedEngine:
 
     def __post_init__(self) -> None:
         self.data = self.workers.client_data(
-            self.dataset, self.draws.federation, self.memory_budget
+            self.dataset, self.batching.federation, self.memory_budget
         )
 
     def close(self) -> None:
@@ -119,34 +116,35 @@ class StackedEngine:
     def train(self, request: TrainRequest) -> Updates:
         """Train a cohort; a client that is listed twice trains twice."""
         join = partial(merge, request.aggregator)
-        return run_works(
-            list(self._trainings(request)), balanced_tree, join, self.workers, self.data
-        )
+        works = list(self._trainings(request))
+        return self.workers.run(works, balanced_tree, join, self.data)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
         metric = POLL_METRICS[request.metric]
         by_outputs = self.plan.predicts_largest or not metric.by_prediction
         if metric.batch_sums is None or not by_outputs:
-            return evaluate_one_by_one(self.net_pool, self.data, self.draws, self.workers, request)
+            return evaluate_one_by_one(
+                self.net_pool, self.data, self.batching, self.workers, request
+            )
         t, clients = request.round, request.clients
         if not len(clients):
             return Evaluation(np.zeros(0), np.zeros(0, dtype=int))
-        polled = self.draws.polled(t, clients, request.max_samples)
+        polled = self.batching.polled(t, clients, request.max_samples)
         batches = list(cut_into_batches(polled, self._evaluation_batch()))
         works = list(self._evaluations(request, metric.batch_sums, batches))
-        results = run_works(works, consecutive_tree, add, self.workers, self.data)
+        results = self.workers.run(works, consecutive_tree, add, self.data)
         owners = np.array([i for i, _ in batches])
         sums = np.bincount(owners, weights=[value for value, _ in results])
         raised = {int(owners[b]): e for b, (_, e) in enumerate(results) if e is not None}
         for i, error in raised.items():
-            error.add_note(f"while polling {self.draws.name(clients[i], t)}")
+            error.add_note(f"while polling {self.batching.name(clients[i], t)}")
         n_samples = np.array([len(rows) for rows in polled])
         return Evaluation(sums / self._totals(metric, clients, polled), n_samples, raised)
 
     def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
         """Project the gradient of each client, one by one."""
-        return sketch_clients(self.net_pool, self.data, self.draws, self.workers, request)
+        return sketch_clients(self.net_pool, self.data, self.batching, self.workers, request)
 
     def _evaluations(
         self,
@@ -179,7 +177,7 @@ class StackedEngine:
         by_criterion = metric.by_criterion and criterion is not None
         if weights is None and not by_criterion:
             return np.array([len(rows) for rows in polled])
-        rows = map(take_positions, map(self.draws.federation.rows, clients), polled)
+        rows = map(take_positions, map(self.batching.federation.rows, clients), polled)
         if weights is None:
             y = self.dataset.y
             totals = [batch_weight(criterion, torch.from_numpy(y[own])) for own in rows]
@@ -213,10 +211,10 @@ class StackedEngine:
 
     def _trainings(self, request: TrainRequest) -> Iterator[ChunkTraining]:
         """Yield the training of a cohort, chunk by chunk."""
-        draws, t, training = self.draws, request.round, request.training
+        batching, t, training = self.batching, request.round, request.training
         copies = list(enumerate_copies(request.cohort.clients.tolist()))
-        minibatches = draws.minibatches_of_many(training, t, copies)
-        for members, low_rank in self._cut(request):
+        minibatches = batching.minibatches_of_many(training, t, copies)
+        for members in self._cut(request):
             chosen = [copies[i] for i in members]
             yield ChunkTraining(
                 net_pool=self.net_pool,
@@ -228,67 +226,36 @@ class StackedEngine:
                 draws=minibatches.subset(members),
                 # A chunk's random layers have draws of their own, since its cut is its own.
                 layers_rng=(
-                    stream(*draws.training_key(Purpose.RANDOM_LAYERS, training, t, *chosen[0]))
+                    stream(*batching.training_key(Purpose.RANDOM_LAYERS, training, t, *chosen[0]))
                     if self.plan.random
                     else None
                 ),
-                low_rank=low_rank,
             )
 
-    def _cut(self, request: TrainRequest) -> Iterator[tuple[np.ndarray, bool]]:
-        """Cut a cohort into chunks; tell of each whether its first layer is a ``LowRankLinear``."""
+    def _cut(self, request: TrainRequest) -> list[np.ndarray]:
+        """Cut a cohort into chunks; return the members of each."""
         clients, training = request.cohort.clients, request.training
-        sizes = self.draws.federation.sizes[clients]
-        n_steps = self.draws.n_steps(training, clients)
-        n_rows = n_steps * self.draws.rows_a_step(sizes)
-        few = n_rows <= self._few_rows(request)
+        largest = int(self.batching.federation.sizes[clients].max())
         # Where the rate changes with the epoch, clients of a chunk change epochs together.
         alike = training.steps is None and len(set(training.rates or ())) > 1
-        for low_rank in (True, False):
-            own = np.flatnonzero(few == low_rank)
-            if not len(own):
-                continue
-            largest = int(sizes[own].max())
-            if low_rank:
-                limit = self._clients_of_few_rows(int(n_rows[own].max()), request)
-            else:
-                limit = self._clients_a_chunk(largest)
-            # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
-            max_steps = self.memory_budget // (4 * 8 * int(self.draws.rows_a_step(largest)))
-            for chunk in cut(n_steps[own], limit, alike, max_steps):
-                yield own[chunk], low_rank
-
-    def _few_rows(self, request: TrainRequest) -> int:
-        """Return the most rows of a client with which the first layer is a ``LowRankLinear``.
-
-        It is 0 except on a CPU: a GPU writes the weights of clients in less time.
-        """
-        if self.dataset.device.type != "cpu":
-            return 0
-        return most_rows(self.plan.method, request, self.plan.plain_sgd)
+        # Row numbers, of 8 bytes, are laid out for the longest of a chunk; they get a quarter.
+        max_steps = self.memory_budget // (4 * 8 * int(self.batching.rows_a_step(largest)))
+        n_steps = self.batching.n_steps(training, clients)
+        return cut(n_steps, self._clients_a_chunk(largest), alike, max_steps)
 
     def _clients_a_chunk(self, largest: int) -> int:
         """Return the most clients of a chunk, given the rows of the largest."""
-        return self._limit(*self._bytes_a_client(int(self.draws.rows_a_step(largest))))
-
-    def _clients_of_few_rows(self, n_rows: int, request: TrainRequest) -> int:
-        """Return the most clients of a chunk whose first layer is a ``LowRankLinear``."""
-        cached, stored = self._bytes_a_client(n_rows)
-        cached -= weight_bytes(self.plan.method, request)
-        return self._limit(cached, stored, LowRankLinear.cache_bytes)
-
-    def _bytes_a_client(self, n_rows: int) -> tuple[int, int]:
-        """Return the bytes of a client's model and rows, and what they fill at worst."""
-        model, data = self.plan.model_bytes, n_rows * self.plan.row_bytes
+        model = self.plan.model_bytes
+        data = int(self.batching.rows_a_step(largest)) * self.plan.row_bytes
         # Beside a model there may be its gradient, a copy with other terms added, and SCAFFOLD's
         # correction; beside each activation its gradient.
-        return model + data, 4 * model + self.plan.state_bytes + 2 * data
+        return self._limit(model + data, 4 * model + self.plan.state_bytes + 2 * data)
 
-    def _limit(self, cached: int, stored: int, cache_bytes: int | None = None) -> int:
+    def _limit(self, cached: int, stored: int) -> int:
         """Return how many fit, given the bytes of each in a step's cache and in memory."""
         limit = self.memory_budget // stored
         if self.dataset.device.type == "cpu":
-            limit = min(limit, (cache_bytes or self.plan.method.cache_bytes) // cached)
+            limit = min(limit, self.plan.method.cache_bytes // cached)
         return max(1, limit)
 
 

@@ -10,23 +10,21 @@ import numpy as np
 import torch
 from skorch import NeuralNet
 
-from skfed.aggregation._low_rank import MemberStates
 from skfed.aggregation._scaffold import new_variate
-from skfed.engines._chunk import Block, Chunk, MemberRows
-from skfed.engines._cuda_graphs import GraphedMethod, StepGraphs
-from skfed.engines._data import Memory, MemoryPool
-from skfed.engines._linear import BoundLinearStack, LinearStack
-from skfed.engines._low_rank import LowRankLinear
+from skfed.engines._batching import MinibatchDraws
+from skfed.engines._chunk import Block, Chunk
+from skfed.engines._memory import Memory, MemoryPool
 from skfed.engines._replies import Updates, collect, merge
 from skfed.engines._requests import TrainRequest
-from skfed.engines._sampling import MinibatchDraws
-from skfed.engines._vmap import BatchedModule, BoundModule
-from skfed.engines._workers import Load, Work
+from skfed.engines.products._cuda_graphs import GraphedMethod, StepGraphs
+from skfed.engines.products._linear import BoundLayers, LinearLayers
+from skfed.engines.products._vmap import BatchedModule, BoundModule
+from skfed.engines.workers._work import Load, Work
 from skfed.nets import NetPool, State, StepMeans, by_member, moved
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
-Method = LinearStack | BatchedModule
+Method = LinearLayers | BatchedModule
 
 #: The optimizers that the stacked engine takes. It runs one of them on the stacked parameters of
 #: many clients. To add one, name its class here and in ``OPTIMIZERS`` of tests/engines/families.py,
@@ -50,7 +48,7 @@ class ChunkTraining:
     ----------
     net_pool, memory_pool
         Copies of the net, and memory for the members' states.
-    method : LinearStack or BatchedModule
+    method : LinearLayers or BatchedModule
         How losses and gradients are computed.
     request : TrainRequest
         For these members alone.
@@ -62,8 +60,6 @@ class ChunkTraining:
         Of the members.
     layers_rng : numpy.random.Generator or None
         For random layers, while torch's generator is locked; None without such layers.
-    low_rank : bool
-        Whether the steps of the first linear layer are kept as products.
     """
 
     net_pool: NetPool
@@ -74,7 +70,6 @@ class ChunkTraining:
     clients: Sequence[int]
     draws: MinibatchDraws
     layers_rng: np.random.Generator | None
-    low_rank: bool
 
     @property
     def cost(self) -> int:
@@ -93,16 +88,8 @@ class ChunkTraining:
             one_torch_thread(),
             deterministic_cudnn(device),
         ):
-            member_rows = chunk.rows_of_members() if self.low_rank else None
-            stack = Stack(
-                net,
-                self.method,
-                request,
-                len(self.members),
-                memory,
-                member_rows,
-                self._graphs(memory),
-            )
+            graphs = self._graphs(memory)
+            stack = StackedStates(net, self.method, request, len(self.members), memory, graphs)
             rates = stack.rates(request, chunk.iterations)
             means = StepMeans(net, [len(own) for own in rows])
             with torch.no_grad():
@@ -114,7 +101,7 @@ class ChunkTraining:
             return collect(
                 replace(request, state=stack.state),
                 self.members,
-                stack.states(),
+                stack.whole,
                 means.result(),
                 chunk.sizes.sum(axis=0),
                 variates,
@@ -129,7 +116,7 @@ class ChunkTraining:
 
     def recover(self, run: Callable[[Work], Updates], error: Exception) -> Updates:
         """Train each member alone, with weights of its own; return the update of one that fails."""
-        if len(self.members) == 1 and not self.low_rank:
+        if len(self.members) == 1:
             return Updates.of_failed(self.members, error)
         each = (
             replace(
@@ -138,21 +125,20 @@ class ChunkTraining:
                 members=self.members[[i]],
                 clients=[self.clients[i]],
                 draws=self.draws.subset([i]),
-                low_rank=False,
             )
             for i in range(len(self.members))
         )
         return reduce(partial(merge, self.request.aggregator), map(run, each))
 
 
-class Stack:
+class StackedStates:
     """The states of some members along a leading axis, with one optimizer for all of them.
 
     Parameters
     ----------
     net : NeuralNet
         Whose module, criterion and optimizer are used.
-    method : LinearStack or BatchedModule
+    method : LinearLayers or BatchedModule
         How losses and gradients are computed.
     request : TrainRequest
         For these members alone.
@@ -160,16 +146,13 @@ class Stack:
         Their number.
     memory : Memory
         Where the states are; valid until it is used again.
-    rows : MemberRows, default=None
-        The rows of these members, if the steps of the first linear layer are kept as products.
     graphs : StepGraphs, default=None
         Takes the steps as CUDA graphs.
 
     Attributes
     ----------
     whole : dict of str to Tensor
-        The states of all members, with those that have taken their last step; without the
-        parameters of a layer whose steps are kept as products.
+        The states of all members, with those that have taken their last step.
     """
 
     def __init__(
@@ -179,18 +162,13 @@ class Stack:
         request: TrainRequest,
         n_members: int,
         memory: Memory,
-        rows: MemberRows | None = None,
         graphs: StepGraphs | None = None,
     ):
         self.net, self.method, self.graphs = net, method, graphs
         self.state = {name: moved(w, net.device) for name, w in request.state.items()}
-        kept: Sequence[str] = ()
-        if rows is not None and isinstance(method, LinearStack):
-            kept = method.first_linear.names
         self.whole = {
             name: memory.empty(name, (n_members, *w.shape), w.dtype, w.device).copy_(w)
             for name, w in self.state.items()
-            if _short(name) not in kept
         }
         # Those of members that still train; they share the memory of the whole.
         self.params: State = {}
@@ -204,35 +182,9 @@ class Stack:
         if request.rate_factors is not None:
             dtype = next(iter(self.params.values())).dtype
             self.factors = torch.from_numpy(request.rate_factors).to(net.device, dtype)
-        plain = rows is not None or self._is_plain()
-        self.optimizer = None if plain else _optimizer(net, self.params)
+        self.optimizer = None if self._is_plain() else _optimizer(net, self.params)
         self.n_training = n_members
-        self.first_layer = None if rows is None else self._make_first_layer(rows, memory)
         self._bind()
-
-    def _make_first_layer(self, rows: MemberRows, memory: Memory) -> LowRankLinear:
-        method = self.method
-        assert isinstance(method, LinearStack)
-        state = {_short(name): w for name, w in self.state.items()}
-        n_members, n_steps, width = rows.numbers.shape
-        layer = LowRankLinear(method.first_linear, state, (n_members, n_steps, width), memory)
-
-        def fill(members: slice, inputs: torch.Tensor) -> None:
-            dataset, numbers = rows.dataset, rows.numbers[members]
-            if method.n_before:  # which may make more features of those of X
-                X = dataset.take(numbers, memory).flatten(1, 2)
-                buffers = {name: buffer[members] for name, buffer in self.buffers.items()}
-                inputs.copy_(method.inputs(X, buffers))
-            else:
-                dataset.take_into(inputs, numbers, memory)
-
-        layer.begin(fill)
-        return layer
-
-    def states(self) -> MemberStates:
-        """Return the states of all members by name, each tensor along a leading axis."""
-        kept = {} if self.first_layer is None else self.first_layer.parameters()
-        return {**self.whole, **{f"module.{name}": tensor for name, tensor in kept.items()}}
 
     def rates(self, request: TrainRequest, iterations: np.ndarray) -> np.ndarray:
         """Return the learning rate of each step; there is one parameter group."""
@@ -247,11 +199,7 @@ class Stack:
         step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
         if self.optimizer is None and not isinstance(self.bound, BoundModule):
             step = self.bound.descend if self.factors is None else self._descend_by_factors
-        if self.first_layer is None:
-            batches = block.dataset.batches(block.rows, memory)
-        else:
-            n_steps, n_members, width = block.rows.shape
-            batches = self.first_layer.batches(n_steps, n_members, width)
+        batches = block.dataset.batches(block.rows, memory)
         targets = self.bound.targets(block.targets)
         losses = []
         for X, target, rate in zip(batches, targets, rates, strict=True):
@@ -290,19 +238,15 @@ class Stack:
 
     def _bind(self) -> None:
         """Bind the method to the tensors of the members that still train."""
-        self.bound: BoundLinearStack | BoundModule | GraphedMethod
-        if self.first_layer is None:
-            self.bound = self.method.bind(self.net, self.params, self.buffers)
-        else:
-            assert isinstance(self.method, LinearStack)
-            self.bound = self.method.bind(self.net, self.params, self.buffers, self.first_layer)
+        self.bound: BoundLayers | BoundModule | GraphedMethod
+        self.bound = self.method.bind(self.net, self.params, self.buffers)
         if self.graphs is not None:
             used = [*self.params.values(), *self.buffers.values()]
             self.bound = GraphedMethod(self.bound, used, self.graphs)
 
     def _descend_by_factors(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step of plain SGD, each member by a rate of its own."""
-        assert self.factors is not None and isinstance(self.bound, BoundLinearStack)
+        assert self.factors is not None and isinstance(self.bound, BoundLayers)
         return self.bound.descend(X, target, rate * self.factors[: self.n_training, None, None])
 
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
@@ -321,8 +265,8 @@ class Stack:
     def _is_plain(self) -> bool:
         """Whether a step is w - lr * gradient, which needs no optimizer."""
         return (
-            isinstance(self.method, LinearStack)
-            and is_plain_sgd(self.net.optimizer_)
+            isinstance(self.method, LinearLayers)
+            and _is_plain_sgd(self.net.optimizer_)
             and not self.mu
             and not self.shifts
             and self.max_norm is None
@@ -347,7 +291,7 @@ class Stack:
         return grad
 
 
-def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
+def _is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether a step is w - lr * gradient."""
     others = ("momentum", "weight_decay", "maximize")
     return type(optimizer) is torch.optim.SGD and not any(

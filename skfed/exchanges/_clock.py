@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from skfed._federation import Federation
-from skfed.engines import Draws
+from skfed.engines import Batching
 from skfed.exchanges._exchange import Exchange, Outcome
 from skfed.exchanges._limits import Limits
 from skfed.utils._seeding import Purpose
@@ -55,7 +55,7 @@ class Clock:
     devices: Devices | None
     measured: bool  # by the engine, which also decides who is late
     limits: Limits
-    draws: Draws
+    batching: Batching
     model_bytes: int
 
     @property
@@ -68,11 +68,11 @@ class Clock:
         if self.devices is None:
             return None
         return self.devices.speeds(
-            self.draws.federation,
+            self.batching.federation,
             np.unique(clients),
             round,
-            partial(self.draws.streams, Purpose.DEVICE_JITTER, round),
-            partial(self.draws.streams, Purpose.DEVICES, 0),
+            partial(self.batching.streams, Purpose.DEVICE_JITTER, round),
+            partial(self.batching.streams, Purpose.DEVICES, 0),
         )
 
     def close(self, plan: Exchange, speeds: Speeds | None) -> Exchange:
@@ -111,8 +111,8 @@ class Clock:
     def expected(self, plan: Exchange, round: int) -> np.ndarray:
         """Return the seconds that a planned exchange is expected to take each client."""
         assert self.devices is not None
-        federation, clients = self.draws.federation, np.unique(plan.clients)
-        fixed = partial(self.draws.streams, Purpose.DEVICES, 0)
+        federation, clients = self.batching.federation, np.unique(plan.clients)
+        fixed = partial(self.batching.streams, Purpose.DEVICES, 0)
         return self._seconds(plan, self.devices.expected(federation, clients, round, fixed))
 
     def _seconds(self, exchange: Exchange, speeds: Speeds) -> np.ndarray:

@@ -14,7 +14,7 @@ from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed.engines import (
-    Draws,
+    Batching,
     EvaluateRequest,
     Evaluation,
     ReplyTimes,
@@ -23,7 +23,7 @@ from skfed.engines import (
     enumerate_copies,
 )
 from skfed.engines._replies import collect, merge
-from skfed.engines._tasks import balanced_tree, fold
+from skfed.engines.workers._tasks import balanced_tree, fold
 from skfed.exchanges import POLL, TRAINING, Limits
 from skfed.flower._messages import (
     EVALUATE,
@@ -53,7 +53,7 @@ class MessageEngine:
 
     nodes: Nodes
     federation: Federation
-    draws: Draws
+    batching: Batching
     classes: str  # as text
     fit_id: str  # distinguishes the rounds of this fit from those of others
     steps: Mapping[str, ConfigRecord | ArrayRecord]  # a Pipeline's fitted transformers, if any
@@ -85,7 +85,7 @@ class MessageEngine:
         raised = {i: value for i, value in enumerate(values) if isinstance(value, Exception)}
         silent = np.array([value is None for value in values], dtype=bool)
         known = [value if isinstance(value, float) else np.nan for value in values]
-        n_evaluated = self.draws.n_polled(request.clients, request.max_samples)
+        n_evaluated = self.batching.n_polled(request.clients, request.max_samples)
         return Evaluation(np.array(known), n_evaluated, raised, silent, replies.times(names))
 
     def moments(self, names: list[str]) -> tuple[list[ClientMoments | Exception], ReplyTimes]:
@@ -128,7 +128,7 @@ class MessageEngine:
         def read(i: int) -> Updates:
             return self._read_updates(request, np.array([i]), *copies[i], replies)
 
-        tree = balanced_tree(self.draws.n_trained(request.training, clients).tolist())
+        tree = balanced_tree(self.batching.n_trained(request.training, clients).tolist())
         return fold(tree, read, partial(merge, request.aggregator))
 
     def _names(self, clients: Iterable[int]) -> list[str]:
@@ -157,7 +157,7 @@ class MessageEngine:
 
     def _content(self, name: str, t: int, state: State | None = None, **options: Any) -> RecordDict:
         """Return the content of a message; a client gets the same state once in a round."""
-        shared = {"fit_id": self.fit_id, "seed": self.draws.seed, "classes": self.classes}
+        shared = {"fit_id": self.fit_id, "seed": self.batching.seed, "classes": self.classes}
         shared["target_scale"] = self.target_scale
         records: dict[str, ConfigRecord | ArrayRecord]
         records = {"request": to_config(client=name, round=t, **shared, **options), **self.steps}
@@ -190,7 +190,7 @@ class MessageEngine:
         state = to_state(get_record(content, f"state-{copy}", ArrayRecord), request.state)
         report = get_record(content, f"report-{copy}", MetricRecord)
         loss, n_samples = get_number(report, "loss"), get_number(report, "n_samples", int)
-        (expected,) = self.draws.n_trained(
+        (expected,) = self.batching.n_trained(
             request.training, request.cohort.clients[member]
         ).tolist()
         if n_samples != expected:

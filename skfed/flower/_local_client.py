@@ -15,7 +15,7 @@ from skfed._federation import make_federation
 from skfed._regressor import FederatedRegressor
 from skfed.aggregation import WeightedMean
 from skfed.engines import (
-    Draws,
+    Batching,
     Evaluator,
     LocalTraining,
     LoopEngine,
@@ -24,8 +24,8 @@ from skfed.engines import (
 )
 from skfed.engines._data import Dataset
 from skfed.engines._loop import Trained
-from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Workers
+from skfed.engines.workers._worker_data import ClientData
+from skfed.engines.workers._workers import Workers
 from skfed.flower._messages import Refusal, from_text, to_arrays, to_state
 from skfed.nets import (
     NetPool,
@@ -79,13 +79,13 @@ class LocalClient:
         raw, X = X, cast_samples(net, X)
         net_pool = NetPool(net, X[:1])
         federation = make_federation([request["client"]] * len(X), len(X))
-        draws = Draws(federation, seed, batch_size(net))
+        batching = Batching(federation, seed, batch_size(net))
         targets = problem.for_criterion(net, X, y)
         weights = problem.row_weights(None, X, y, federation)
         data = ClientData(Dataset(X, targets, weights=weights), federation, estimator.memory_budget)
-        engine = LoopEngine(net_pool, data, draws, Workers(n_jobs=1))
+        engine = LoopEngine(net_pool, data, batching, Workers(n_jobs=1))
         evaluator, _ = make_engine(
-            estimator.engine, net_pool, X, targets, draws, estimator.memory_budget, 1, weights
+            estimator.engine, net_pool, X, targets, batching, estimator.memory_budget, 1, weights
         )
         return cls(estimator, net, raw, X, y, engine, evaluator)
 

@@ -19,7 +19,7 @@ from skfed._federation import Federation, federation_of, parse_priority
 from skfed.availability import BaseAvailability
 from skfed.checkpoint._run import open_run
 from skfed.checkpoint._steps import StepsFile
-from skfed.engines import Draws
+from skfed.engines import Batching
 from skfed.exchanges import Limits
 from skfed.flower._client import has_privacy
 from skfed.flower._client_info import ClientInfo
@@ -318,7 +318,7 @@ class FederatedStrategy(Strategy):
         steps: dict,
         limits: Limits,
     ) -> MessageEngine:
-        draws = Draws(federation, server.seed, batch_size(server.net))
+        batching = Batching(federation, server.seed, batch_size(server.net))
         # A continued fit has another id, since clients may have stored a poll of the round it
         # repeats.
         fit_id = uuid4().hex
@@ -327,7 +327,7 @@ class FederatedStrategy(Strategy):
         return MessageEngine(
             self._nodes,
             federation,
-            draws,
+            batching,
             to_text(classes),
             fit_id,
             steps,

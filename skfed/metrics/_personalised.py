@@ -12,10 +12,10 @@ from sklearn.utils import check_consistent_length
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, find_ids, make_federation
 from skfed.aggregation._tensors import finite_where_changed
-from skfed.engines import Draws, LoopEngine
+from skfed.engines import Batching, LoopEngine
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Workers
+from skfed.engines.workers._worker_data import ClientData
+from skfed.engines.workers._workers import Workers
 from skfed.metrics._clients import client_scores
 from skfed.metrics._scorers import (
     check_targets,
@@ -164,8 +164,8 @@ def _fine_tuned(
     weights = problem.row_weights(None, X, encoded, federation)
     dataset = Dataset(X, problem.for_criterion(server.net, X, encoded), weights=weights)
     net_pool, data = NetPool(server.net, X[:1]), ClientData(dataset, federation, step.memory_budget)
-    draws = Draws(federation, server.seed, batch_size(server.net))
-    engine = LoopEngine(net_pool, data, draws, Workers(n_jobs=1))
+    batching = Batching(federation, server.seed, batch_size(server.net))
+    engine = LoopEngine(net_pool, data, batching, Workers(n_jobs=1))
     state, cohort = get_state(server.net), Cohort.mean(clients)
     limits = None
     if server.rate is not None and step.lr_schedule is None:

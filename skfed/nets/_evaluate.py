@@ -16,7 +16,7 @@ from torch import nn
 from skfed.nets._criteria import averages_rows, batch_weight
 from skfed.nets._inputs import Samples, batch_size, to_tensors, whole
 from skfed.nets._own_code import overridden
-from skfed.utils._large_products import with_large_products
+from skfed.utils._products import PRODUCTS
 
 _EVALUATION_METHODS = "validation_step", "infer", "_set_training"
 
@@ -74,7 +74,7 @@ def _evaluate_at_once(
 def _output_of_all(net: NeuralNet, X: Samples, n_rows: int) -> Any:
     """Return the module's output for all rows, in batches if it is one tensor."""
     parts = [slice(start, start + n_rows) for start in range(0, len(X), n_rows)]
-    with with_large_products(net.module_, n_rows):
+    with PRODUCTS.evaluating(net.module_, n_rows):
         first = net.module_(*to_tensors(net, X[parts[0]]))
         if len(parts) == 1:
             return first
@@ -87,12 +87,12 @@ def _output_of_all(net: NeuralNet, X: Samples, n_rows: int) -> Any:
 def _plain_step(net: NeuralNet, n_rows: int) -> Callable[[Sequence[torch.Tensor]], dict[str, Any]]:
     """Return skorch's own validation_step, without what is the same for all batches."""
     net._set_training(False)
-    large_products = with_large_products(net.module_, n_rows)
+    evaluating = PRODUCTS.evaluating(net.module_, n_rows)
 
     @torch.no_grad()
     def step(batch: Sequence[torch.Tensor]) -> dict[str, Any]:
         X, y = batch
-        with large_products:
+        with evaluating:
             output = net.module_(X)
         return {"loss": net.get_loss(output, y, X=X, training=False), "y_pred": output}
 

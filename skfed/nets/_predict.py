@@ -14,7 +14,7 @@ from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
 from skfed.nets._convolutions import evaluated_channels_last
 from skfed.nets._inputs import Samples, batch_size, plain, takes_rows, to_tensors, whole
 from skfed.nets._own_code import FORWARD_METHODS, has_hooks, overridden
-from skfed.utils._large_products import with_large_products
+from skfed.utils._products import PRODUCTS
 from skfed.utils._seeding import torch_seeded
 
 _PREDICT_ROWS = 4096
@@ -151,7 +151,7 @@ def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
         net._set_training(False)
         n_rows = _rows_a_batch(net, X)
         batches = torch.from_numpy(X).split(n_rows)
-        with torch.no_grad(), with_large_products(net.module_, n_rows):
+        with torch.no_grad(), PRODUCTS.evaluating(net.module_, n_rows):
             outputs = [to_device(net.module_(batch.to(net.device)), "cpu") for batch in batches]
     return [output[0] if isinstance(output, tuple) else output for output in outputs]
 

@@ -111,7 +111,7 @@ class CurrentRound:
 
     def n_trained(self, clients: np.ndarray) -> np.ndarray:
         """Return the rows that a training of each client uses."""
-        return self.clock.draws.n_trained(self.config.training, clients)
+        return self.clock.batching.n_trained(self.config.training, clients)
 
     def away(self, clients: np.ndarray) -> np.ndarray:
         """Return a mask of the clients that do not answer, the same for copies of a client."""

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from skfed._federation import Federation
-from skfed.engines import Draws
+from skfed.engines import Batching
 from skfed.exchanges import Clock, Exchanges, FailureLog, LossPrivatizer, ModelHolders
 from skfed.nets import batch_size, model_bytes
 from skfed.server._config import RoundConfig
@@ -18,8 +18,8 @@ def make_clock(
 ) -> Clock:
     """Return the clock of a fit; raise if its devices do not fit the clients."""
     devices = config.devices and config.devices.bound(federation, config.deadline)
-    draws = Draws(federation, server.seed, batch_size(server.net))
-    return Clock(devices, measured, config.limits, draws, model_bytes(server.net))
+    batching = Batching(federation, server.seed, batch_size(server.net))
+    return Clock(devices, measured, config.limits, batching, model_bytes(server.net))
 
 
 def make_exchanges(

@@ -48,7 +48,7 @@ class Poll:
             Messages(Message(model=True, scalars=bound), Message(scalars={metric: 1})),
             clients,
             partial(self._evaluate, request),
-            rows=self.exchanges.clock.draws.n_polled(clients, max_samples),
+            rows=self.exchanges.clock.batching.n_polled(clients, max_samples),
             holders=self.holders,
             at_most=at_most,
             metric=metric if self.holders is None else None,  # another model's tell nothing of w_t

@@ -139,7 +139,7 @@ class Rounds:
         if training.steps is None:
             return float(training.epochs)
         clients = np.flatnonzero(self.federation.priority)
-        n_trained = self.clock.draws.n_trained(training, clients).sum()
+        n_trained = self.clock.batching.n_trained(training, clients).sum()
         return float(n_trained / self.federation.sizes[clients].sum())
 
     @property

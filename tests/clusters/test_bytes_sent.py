@@ -7,9 +7,9 @@ from sklearn.base import clone
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed._federation import make_federation
-from skfed.engines._calls import _worker_cache
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import ClientData
+from skfed.engines.workers._remote import _worker_cache
+from skfed.engines.workers._worker_data import ClientData
 from skfed.modules import SoftmaxRegression
 
 N_ROUNDS, N_CLIENTS, BUDGET = 20, 8, 2**20

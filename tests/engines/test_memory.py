@@ -1,7 +1,6 @@
 """What is held in memory: never X as a whole, never more models than the budget allows."""
 
 import tracemalloc
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +10,10 @@ from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed._federation import make_federation
-from skfed.engines import Draws, StackedEngine, make_engine
-from skfed.engines._data import Dataset, Memory
+from skfed.engines import Batching, StackedEngine, make_engine
+from skfed.engines._data import Dataset
 from skfed.engines._evaluate import BatchEvaluation, cut_into_products
+from skfed.engines._memory import Memory
 from skfed.engines._stacked import cut
 from skfed.engines._stacked_steps import ChunkTraining
 from skfed.nets import CLASSIFIER, NetPool, _evaluate, make_net
@@ -51,9 +51,6 @@ def test_rows_are_taken_in_any_layout(order):
     source = Dataset(X, np.arange(20), "cpu")
     numbers, y = source.prepare(rows)
     np.testing.assert_array_equal(source.take(numbers, Memory()).numpy(), X[rows])
-    flat = torch.zeros(2, 3, 6, dtype=torch.float64)
-    source.take_into(flat, numbers, Memory())
-    np.testing.assert_array_equal(flat.numpy().reshape(2, 3, 2, 3), X[rows])
     np.testing.assert_array_equal(y.numpy(), rows)
 
 
@@ -63,7 +60,6 @@ def test_x_in_fortrans_order_is_not_copied_whole():
     tracemalloc.start()
     try:
         source.take(rows, memory)
-        source.take_into(torch.zeros(3, 20, dtype=torch.float64), rows, memory)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -107,9 +103,9 @@ def make_stacked(blobs):
         X, y, clients = blobs
         y = np.unique(y, return_inverse=True)[1]
         model_net = make_net(CLASSIFIER, None, X, 3, seed=0)
-        draws = Draws(make_federation(clients, len(X)), 0, batch_size=10)
+        batching = Batching(make_federation(clients, len(X)), 0, batch_size=10)
         net_pool = NetPool(model_net, X[:1])
-        engine, _ = make_engine("stacked", net_pool, X, y, draws, memory_budget, n_jobs=None)
+        engine, _ = make_engine("stacked", net_pool, X, y, batching, memory_budget, n_jobs=None)
         assert isinstance(engine, StackedEngine)
         return engine
 
@@ -127,16 +123,6 @@ def test_the_budget_bounds_chunks(make_stacked):
     assert make_stacked(1)._clients_a_chunk(largest=40) == 1
     # A client of fewer rows than a batch takes less.
     assert make_stacked(3 * client)._clients_a_chunk(largest=1) > 3
-
-
-def test_the_budget_bounds_chunks_of_few_rows(make_stacked):
-    """The bytes are those above, of all rows of a client: its weights may have to be written."""
-    client = 4 * 4 * 28 + 2 * 30 * 4 * 13
-    for budget, expected in ((3 * client, 3), (3 * client - 1, 2), (1, 1)):
-        engine = make_stacked(budget)
-        first = engine.plan.method.first_linear.weight
-        request = SimpleNamespace(state={f"module.{first}": torch.ones(3, 5)})
-        assert engine._clients_of_few_rows(30, request) == expected
 
 
 def test_the_budget_bounds_polls(blobs, monkeypatch, make_stacked):

@@ -11,16 +11,14 @@ from torch import nn
 
 from skfed import FedAlignSelector, FederatedRegressor, RandomSelector
 from skfed._federation import make_federation
-from skfed.aggregation import BaseAggregator, Scaffold, WeightedMean
+from skfed.aggregation import BaseAggregator, Scaffold
 from skfed.engines import (
-    Draws,
+    Batching,
     LocalTraining,
     StackedEngine,
     TrainRequest,
-    _stacked_steps,
     make_engine,
 )
-from skfed.engines._low_rank import LowRankLinear
 from skfed.modules import LinearRegression
 from skfed.nets import NetPool, by_member, get_state, parameter_names
 from skfed.privacy import GaussianMechanism
@@ -51,9 +49,9 @@ def train(engine, model_net, data, training, weights=None, **request):
     """Train every client once by an engine; return the request and the updates."""
     X, y, clients = data
     federation = make_federation(clients, len(X))
-    draws = Draws(federation, 0, batch_size=16)
+    batching = Batching(federation, 0, batch_size=16)
     pool = NetPool(model_net, X[:1])
-    made, _ = make_engine(engine, pool, X, y, draws, 2**30, n_jobs=None, weights=weights)
+    made, _ = make_engine(engine, pool, X, y, batching, 2**30, n_jobs=None, weights=weights)
     request = TrainRequest(
         round=0,
         state=get_state(model_net),
@@ -194,43 +192,6 @@ def test_one_step_by_hand(engine):
     # To a norm of sqrt(5) the gradient becomes (-2, -1).
     assert line(engine, max_norm=5**0.5) == pytest.approx([0.2, 0.1])
     assert line(engine, 0.5, max_norm=5**0.5) == pytest.approx([0.1, 0.05])
-
-
-WIDE = 300
-
-
-@pytest.fixture
-def wide():
-    """Nine clients in 300 dimensions, with up to 12 rows: X, y, clients."""
-    rng = np.random.default_rng(0)
-    clients = np.repeat(np.arange(9), [2, 12, 7, 8, 10, 4, 10, 5, 6])
-    return rng.normal(size=(len(clients), WIDE)), rng.integers(0, 6, len(clients)), clients
-
-
-def test_layers_whose_steps_are_kept_as_products(wide, monkeypatch):
-    used = []
-
-    class Spy(LowRankLinear):
-        def __init__(self, *args):
-            used.append(1)
-            super().__init__(*args)
-
-    monkeypatch.setattr(_stacked_steps, "LowRankLinear", Spy)
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(WIDE, 40), nn.Tanh(), nn.Linear(40, 6)).double()
-    model_net, n_used = initialized(module), []
-    for max_norm in (None, 0.7):  # a norm needs the gradients of each client
-        given = {"rate_factors": FACTORS, "aggregator": WeightedMean()}
-        training, found = LocalTraining(rates=((0.1,), (0.05,)), epochs=2, max_norm=max_norm), []
-        for engine in ("loop", "stacked"):
-            request, updates = train(engine, model_net, wide, training, **given)
-            mean = WeightedMean().combine(
-                request.state, updates.parts, request.cohort, request.parameters
-            )
-            found.append(torch.cat([tensor.flatten() for tensor in mean.values()]))
-        torch.testing.assert_close(*found, rtol=0, atol=1e-12)
-        n_used.append(len(used))
-    assert n_used == [1, 1]
 
 
 SCENES = {"plain": {}, "steps": {"local_steps": 5}, "proximal": {"proximal_mu": 0.1}}

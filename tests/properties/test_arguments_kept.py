@@ -14,7 +14,6 @@ from skfed.aggregation import (
     TrimmedMean,
     WeightedMean,
 )
-from skfed.aggregation._low_rank import LowRankStack
 from skfed.aggregation._scaffold import correction, new_variate, updated_variates
 from skfed.selection import Cohort
 
@@ -58,7 +57,7 @@ def content(value):
         return [(key, content(one)) for key, one in value.items()]
     if isinstance(value, list | tuple):
         return [content(one) for one in value]
-    return content(vars(value)) if isinstance(value, Cohort | LowRankStack) else value
+    return content(vars(value)) if isinstance(value, Cohort) else value
 
 
 def kept(call, *arguments):
@@ -110,18 +109,6 @@ def test_a_rule_keeps_the_model_and_the_updates(spec, rule):
         kept(lambda e, m, p: rule.accumulate(parts, m, p), earlier, members, part)
     first = kept(rule.combine, model, parts, cohort, parameters)
     assert content(kept(rule.combine, model, parts, cohort, parameters)) == content(first)
-
-
-@generated(20, SPECS)
-@pytest.mark.parametrize("rule", [WeightedMean(), Scaffold()], ids=repr)
-def test_a_mean_keeps_the_factors_of_updates(spec, rule):
-    model, stack, cohort, parameters = updates_of(spec)
-    rng = torch.Generator().manual_seed(spec["seed"])
-    left, right = (
-        torch.randn(spec["n"], 2, size, generator=rng, dtype=spec["dtype"]) for size in (3, 2)
-    )
-    stack["w"] = LowRankStack(model["w"], left, right)
-    kept(rule.collect, model, stack, cohort.weights, parameters)
 
 
 @generated(20, SPECS)

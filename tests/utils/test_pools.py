@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from skfed.engines._data import MemoryPool
+from skfed.engines._memory import MemoryPool
 from skfed.nets import CLASSIFIER, NetPool, make_net
 from skfed.utils import _pools
 

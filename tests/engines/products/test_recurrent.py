@@ -1,6 +1,7 @@
 """Recurrent layers in the stacked engine against the loop engine, which is the reference."""
 
 import inspect
+import re
 import sys
 from functools import partial
 
@@ -11,8 +12,8 @@ from parity import ALL, assert_same, both, net
 from torch import nn
 
 from skfed import FederatedClassifier
-from skfed.engines._recurrent import StackedRecurrence
-from skfed.engines._recurrent_layer import CELLS, RecurrentLayer
+from skfed.engines.products._recurrent import StackedRecurrence
+from skfed.engines.products._recurrent_layer import CELLS, RecurrentLayer
 
 
 class Reader(nn.Module):
@@ -31,11 +32,7 @@ class Reader(nn.Module):
         initial = self.initial.expand(-1, len(X), -1).contiguous()
         if not self.rnn.batch_first:
             steps = steps.transpose(0, 1)
-        if isinstance(self.rnn, nn.LSTM):
-            output, (h, c) = self.rnn(steps, [initial, initial.tanh()])
-            last = 2 * h + c
-        else:
-            output, last = self.rnn(steps, initial)
+        output, last = self.rnn(steps, initial)
         if not self.rnn.batch_first:
             output = output.transpose(0, 1)
         weights = torch.arange(1, 6, dtype=X.dtype).unsqueeze(1)  # another for each step
@@ -72,18 +69,6 @@ class OneSequence(nn.Module):
         return self.out(torch.stack([self.rnn(row[:5, None])[1][0] for row in X]))
 
 
-class Projected(nn.Module):
-    """An LSTM whose outputs have fewer features than its cell state."""
-
-    def __init__(self):
-        super().__init__()
-        self.rnn = nn.LSTM(1, 4, proj_size=2, batch_first=True)
-        self.out = nn.Linear(2, 6)
-
-    def forward(self, X):
-        return self.out(self.rnn(X[:, :5].unsqueeze(2))[0][:, -1])
-
-
 class Packed(nn.Module):
     """Reads rows of different lengths."""
 
@@ -103,9 +88,8 @@ MODULES = {
     "gru, time first": lambda: Reader(nn.GRU(1, 4)),
     "gru without biases": lambda: Reader(nn.GRU(1, 4, bias=False, batch_first=True)),
     "gru of two layers in both directions": lambda: Reader(nn.GRU(1, 4, 2, bidirectional=True)),
-    "lstm": lambda: Reader(nn.LSTM(1, 4, batch_first=True)),
-    "lstm in both directions": lambda: Reader(nn.LSTM(1, 4, bidirectional=True)),
-    "lstm of two layers without biases": lambda: Reader(nn.LSTM(1, 4, 2, bias=False)),
+    "gru in both directions": lambda: Reader(nn.GRU(1, 4, bidirectional=True)),
+    "gru of two layers without biases": lambda: Reader(nn.GRU(1, 4, 2, bias=False)),
     "tanh": lambda: Reader(nn.RNN(1, 4, batch_first=True)),
     "tanh in both directions without biases": lambda: Reader(
         nn.RNN(1, 4, bias=False, bidirectional=True)
@@ -137,7 +121,7 @@ def test_gradients_by_hand():
     weight_ih, weight_hh, initial = (torch.tensor([w], requires_grad=True) for w in (3.0, 4.0, 0.0))
     ih, hh, h = (one.view(1, 1, 1) for one in (weight_ih, weight_hh, initial))
     cell, sequence = CELLS[torch.rnn_relu], inputs.view(1, 1, 2, 1)
-    (outputs,) = RecurrentLayer.apply(cell, False, sequence, ih, hh, None, None, h)
+    outputs = RecurrentLayer.apply(cell, False, sequence, ih, hh, None, None, h)
     assert outputs.flatten().tolist() == [3, 18]
     outputs[0, 0, 1].backward()
     assert inputs.grad.tolist() == [12, 3]
@@ -146,17 +130,17 @@ def test_gradients_by_hand():
     assert initial.grad.item() == 4 * 4
 
 
-CELL_GATES = {torch.gru: 3, torch.lstm: 4, torch.rnn_tanh: 1, torch.rnn_relu: 1}
+CELL_GATES = {torch.gru: 3, torch.rnn_tanh: 1, torch.rnn_relu: 1}
 
 
 def drawn_arguments(kind):
     """Return random inputs, parameters and initial states of two clients for ``RecurrentLayer``."""
     generator = torch.Generator().manual_seed(0)
     gates = CELL_GATES[kind] * 3
-    shapes = [(4, 5, 2), (gates, 2), (gates, 3), (gates,), (gates,), (4, 3), (4, 3)]
+    shapes = [(4, 5, 2), (gates, 2), (gates, 3), (gates,), (gates,), (4, 3)]
     return [
         torch.randn(2, *shape, generator=generator, dtype=torch.float64, requires_grad=True)
-        for shape in shapes[: 7 if kind is torch.lstm else 6]
+        for shape in shapes
     ]
 
 
@@ -174,7 +158,7 @@ def test_nan_of_one_client_changes_no_bit_of_another(kind):
     for value in (1.0, torch.nan):
         inputs, *others = drawn_arguments(kind)
         inputs.data[0, 1, 2] = value
-        outputs, *_ = RecurrentLayer.apply(CELLS[kind], False, inputs, *others)
+        outputs = RecurrentLayer.apply(CELLS[kind], False, inputs, *others)
         weights = torch.arange(1.0, 6).unsqueeze(1)  # another for each step
         total = (weights * outputs).sum((1, 2, 3)).sum()
         first, second = (
@@ -188,7 +172,7 @@ def test_nan_of_one_client_changes_no_bit_of_another(kind):
         assert torch.equal(other[1], finite[1])
 
 
-@pytest.mark.parametrize("module", ["gru", "lstm in both directions", "tanh", "relu of two layers"])
+@pytest.mark.parametrize("module", ["gru", "gru in both directions", "tanh", "relu of two layers"])
 def test_no_function_of_python_is_called_at_each_step_in_time(module):
     """Resuming a generator is not counted: it keeps its own frame."""
     rnn = MODULES[module]().rnn
@@ -220,9 +204,8 @@ def _count_calls(rnn, X):
     return n_calls
 
 
-@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
 def test_float32(ragged, kind):
-    """torch computes an LSTM of float32 by oneDNN, for which torch.func has no batching rule."""
     X, y, clients = ragged
     torch.manual_seed(0)
     estimator = net(Reader(kind(1, 4, batch_first=True)))
@@ -239,7 +222,7 @@ def test_fused_optimizers(ragged, optimizer):
     assert_same(*both(ragged, net(module, **settings)), atol=1e-7)
 
 
-@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
 def test_the_bits_are_the_same_for_two_jobs(ragged, kind, same_model):
     X, y, clients = ragged
     torch.manual_seed(0)
@@ -270,10 +253,9 @@ def test_a_client_that_is_not_finite_changes_no_other(ragged):
     ("module", "reason"),
     [
         (Packed(), "torch.func cannot batch"),
-        (Projected(), "torch.func cannot batch"),
         (Reader(nn.GRU(1, 4, 2, dropout=0.5)), "draws random numbers other than by dropout"),
     ],
-    ids=["rows of different lengths", "projection", "dropout between layers"],
+    ids=["rows of different lengths", "dropout between layers"],
 )
 def test_what_the_loop_trains(ragged, module, reason):
     X, y, clients = ragged
@@ -303,8 +285,6 @@ TOO_LARGE = "loop: on a CPU, a step with so much to compute gains nothing"
         (nn.GRU(28, 64, batch_first=True), 32, "stacked: torch.func"),
         (nn.GRU(28, 256, batch_first=True), 32, "stacked: torch.func"),
         (nn.GRU(28, 512, batch_first=True), 32, TOO_LARGE),
-        (nn.LSTM(28, 16, batch_first=True), 32, "stacked: torch.func"),
-        (nn.LSTM(28, 128, batch_first=True), 8, TOO_LARGE),
         (nn.RNN(28, 512, batch_first=True), 32, "stacked: torch.func"),
         (nn.RNN(28, 768, batch_first=True), 32, TOO_LARGE),
     ],
@@ -315,6 +295,17 @@ def test_auto_stacks_them_as_far_as_it_gains(layer, batch_size, chosen):
     X, y = rng.normal(size=(64, 28, 28)).astype("float32"), rng.integers(0, 3, 64)
     model = FederatedClassifier(net(Last(layer), batch_size=batch_size), n_rounds=1)
     assert model.fit(X, y, clients=np.arange(64) % 2).engine_ == chosen
+
+
+def test_the_loop_trains_an_lstm():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(8, 2, 28)).astype("float32"), rng.integers(0, 3, 8)
+    model = FederatedClassifier(net(Last(nn.LSTM(28, 4, batch_first=True))), n_rounds=1)
+    reason = "the module has an nn.LSTM, which only the loop trains"
+    assert model.fit(X, y, clients=np.arange(8) % 2).engine_ == f"loop: {reason}"
+    message = f"engine='stacked' cannot run this estimator: {reason}. Pass engine='auto'"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model.set_params(engine="stacked").fit(X, y, clients=np.arange(8) % 2)
 
 
 class OfConstants(nn.Module):

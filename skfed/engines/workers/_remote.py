@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import methodcaller
 from typing import Any, NamedTuple
 
-from skfed.engines._worker_data import CacheMiss, FilePayload, Payload, WorkerCache
+from skfed.engines.workers._worker_data import CacheMiss, FilePayload, Payload, WorkerCache
 
 _worker_cache = WorkerCache()  # of this process, where it is a worker
 

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional as F
 
-from skfed.engines._layers import Layers
-from skfed.engines._linear import Linear, WithBuffer
+from skfed.engines.products._linear import Layers, Linear, WithBuffer
 from skfed.nets import State
-from skfed.utils._large_products import fewest_rows, large_linear_of_rows
+from skfed.utils._products import PRODUCTS
 
 
 @dataclass(frozen=True)
@@ -33,15 +31,13 @@ class EvaluatedLayers:
         X : Tensor of shape (n_rows, ...)
             The rows.
         most_rows : int
-            Rows of the largest call, or more. The library that multiplies depends on them, not on
-            the rows of X, so that a row is rounded alike in all calls.
+            Rows of the largest call, or more, so that a row is rounded alike in all calls.
         """
         h = X.flatten(1)
         for layer in self.layers:
             if isinstance(layer, Linear):
-                weight, *bias = (state[f"module.{name}"] for name in layer.names)
-                linear = large_linear_of_rows if most_rows >= fewest_rows(weight) else F.linear
-                h = linear(h, weight, *bias)
+                bias = None if layer.bias is None else state[f"module.{layer.bias}"]
+                h = PRODUCTS.linear(h, state[f"module.{layer.weight}"], bias, most_rows)
             elif isinstance(layer, WithBuffer):
                 h = layer.function(h, state[f"module.{layer.buffer}"])
             else:

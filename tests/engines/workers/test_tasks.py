@@ -20,10 +20,11 @@ from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed.aggregation import CoordinateMedian, WeightedMean
-from skfed.engines import _tasks, _workers
 from skfed.engines._stacked_steps import ChunkTraining
-from skfed.engines._tasks import balanced_tree, consecutive_tree, divide, fold, run_works
-from skfed.engines._workers import Workers, run_or_split
+from skfed.engines.workers import _tasks, _workers
+from skfed.engines.workers._tasks import balanced_tree, consecutive_tree, divide, fold
+from skfed.engines.workers._work import run_or_split
+from skfed.engines.workers._workers import Workers
 
 
 def test_works_go_to_the_half_that_is_lighter():
@@ -87,9 +88,9 @@ def tasks(monkeypatch):
     """The tasks of each call of workers, and their results."""
     calls, real = [], Workers.map
 
-    def kept(self, shares, data):
-        results = list(real(self, shares, data))
-        calls.append((shares, results))
+    def kept(self, tasks, data):
+        results = list(real(self, tasks, data))
+        calls.append((tasks, results))
         return results
 
     monkeypatch.setattr(Workers, "map", kept)
@@ -115,7 +116,7 @@ def test_each_job_has_about_the_same_cost(tasks, n_jobs, expected):
     3.7 and 7.3: in the first half a is in the second and d in the last.
     """
     workers = Workers(n_jobs)
-    result = run_works(named(), balanced_tree, joined, workers, SimpleNamespace(local=None))
+    result = workers.run(named(), balanced_tree, joined, SimpleNamespace(local=None))
     workers.close()
     assert result == "((a d) ((b f) (c e)))"
     ((shares, _),) = tasks
@@ -139,7 +140,7 @@ def test_no_job_has_much_more_than_its_share(make_tree, n_jobs):
 @pytest.mark.parametrize("n_jobs", [1, 2, 3, 4])
 def test_a_work_that_fails_leaves_the_others(n_jobs):
     workers, data = Workers(n_jobs), SimpleNamespace(local=None)
-    result = run_works(named(fails="bd"), balanced_tree, joined, workers, data)
+    result = workers.run(named(fails="bd"), balanced_tree, joined, data)
     workers.close()
     assert result == "((a D) ((B f) (c e)))"
 
@@ -165,7 +166,7 @@ def test_one_work_is_done_in_the_same_way_for_two_jobs():
 
     for n_jobs in (1, 2):
         workers, data = Workers(n_jobs), SimpleNamespace(local=lambda clients: None)
-        run_works([Acting("a", 1, act=note_place)], balanced_tree, joined, workers, data)
+        workers.run([Acting("a", 1, act=note_place)], balanced_tree, joined, data)
         workers.close()
     assert places[0] == places[1]
     assert places[0][-3:] == ["run_or_split", "run", "note_place"]
@@ -193,7 +194,7 @@ def test_an_interrupted_fit_does_not_wait_for_all_clients(monkeypatch):
     works = [Acting(name, cost, act=acts[name]) for name, cost in {"a": 3, "b": 2, "c": 1}.items()]
     workers, data = Workers(2), SimpleNamespace(local=lambda clients: None)
     with pytest.raises(KeyboardInterrupt):
-        run_works(works, balanced_tree, joined, workers, data)
+        workers.run(works, balanced_tree, joined, data)
     workers.close()
     assert done == ["b"]
 
@@ -214,7 +215,7 @@ def test_after_a_death_works_are_sent_one_by_one(monkeypatch):
     workers = Workers(1)
     workers.has_processes = True
     data = SimpleNamespace(payload=lambda clients, complete=False: clients)
-    assert run_works(named(), balanced_tree, joined, workers, data) == "((a D) ((b f) (c e)))"
+    assert workers.run(named(), balanced_tree, joined, data) == "((a D) ((b f) (c e)))"
     # All of them; d with others, and alone; then the others, to the end.
     assert sent == ["adbfce", *"addbfce", "end"]
 

@@ -1,4 +1,4 @@
-"""Products of small matrices, one for each client, by numpy where that is faster than torch.
+"""Products of small matrices, one for each client, by numpy; ``_products`` has where it is faster.
 
 torch multiplies by MKL, which packs matrices before it multiplies them: with 10 classes or batches
 of 20 rows this takes as long as the product. On processors of AMD it also uses 256 bits at a time.
@@ -12,8 +12,6 @@ from functools import cache, lru_cache
 import numpy as np
 import torch
 from threadpoolctl import threadpool_info
-
-from skfed.utils._processor import is_made_by
 
 # What OpenBLAS has kernels for (sgemm_small_kernel_permit_skylakex.c). Any product has at most so
 # many multiplications.
@@ -40,37 +38,19 @@ def has_kernels() -> bool:
     return bool(cores) and cores <= _CORES
 
 
-@cache
-def openblas_is_faster() -> bool:
-    """Tell whether OpenBLAS has kernels for small matrices, and torch none that are faster.
-
-    A processor that torch does not name is taken for one of AMD.
-    """
-    return has_kernels() and not (torch.backends.mkl.is_available() and is_made_by("Intel"))
+def is_wide(weight: torch.Tensor) -> bool:
+    """Tell whether a layer (..., out, in) has so many inputs that the kernels save time."""
+    return weight.shape[-1] >= _FEWEST_INPUTS
 
 
 class SmallProduct:
-    """Products of two stacks of small matrices, one after the other, into the same memory.
+    """Products of two stacks of small float32 matrices, each into the memory of the one before."""
 
-    Parameters
-    ----------
-    weight : Tensor of shape (n_clients, out, in)
-        Weights of the layer whose products they are.
-    """
-
-    def __init__(self, weight: torch.Tensor):
-        self._is_used = (
-            weight.shape[2] >= _FEWEST_INPUTS
-            and weight.dtype == torch.float32
-            and weight.device.type == "cpu"
-            and openblas_is_faster()
-        )
+    def __init__(self) -> None:
         self._result = torch.empty(0)
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
         """Return ``torch.bmm(a, b)``, valid until the next call; None if torch is to compute it."""
-        if not self._is_used:
-            return None
         n, m, k = a.shape
         p = b.shape[2]
         n_parts = _count_parts(m, k, p, a.stride(2) == 1, b.stride(2) == 1)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from skfed._federation import make_federation
-from skfed.engines import Draws, LocalTraining
-from skfed.engines._sampling import minibatches
+from skfed.engines import Batching, LocalTraining
+from skfed.engines._batching import minibatches
 from skfed.utils._seeding import Purpose, stream, stream_states, streams
 
 
@@ -52,13 +52,13 @@ def test_the_minibatches_of_many_clients_are_those_of_each(batch_size, training)
     sizes = np.array([9, 8, 5, 1])
     ids = np.random.default_rng(0).permutation(np.repeat(range(4), sizes))
     federation = make_federation(ids, len(ids))
-    draws = Draws(federation, 5, batch_size)
+    batching = Batching(federation, 5, batch_size)
     members = [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
-    many = draws.minibatches_of_many(training, 6, members)
+    many = batching.minibatches_of_many(training, 6, members)
     rows = [federation.rows(k) for k, _ in members]
     numbers, counts, iterations = many.side_by_side(rows)
     for i, (k, copy) in enumerate(members):
-        steps = list(draws.minibatches(training, 6, k, copy)())
+        steps = list(batching.minibatches(training, 6, k, copy)())
         assert counts[:, i].tolist() == [len(own) for _, own in steps] + [0] * (
             len(counts) - len(steps)
         )
@@ -72,22 +72,22 @@ def test_the_minibatches_of_many_clients_are_those_of_each(batch_size, training)
 @pytest.mark.parametrize("training", [LocalTraining(epochs=2), LocalTraining(steps=4)])
 def test_numbers_of_rows_are_known_before_they_are_drawn(batch_size, training):
     federation = make_federation(np.repeat(range(4), [9, 8, 5, 1]), 23)
-    draws, clients = Draws(federation, 5, batch_size), np.array([3, 0, 0, 2, 1])
-    trained = [sum(draws.minibatches(training, 6, k, 0)().sizes) for k in clients]
-    assert draws.n_trained(training, clients).tolist() == trained
+    batching, clients = Batching(federation, 5, batch_size), np.array([3, 0, 0, 2, 1])
+    trained = [sum(batching.minibatches(training, 6, k, 0)().sizes) for k in clients]
+    assert batching.n_trained(training, clients).tolist() == trained
     for limit in (None, "batch", 2, 100):
-        polled = [len(rows) for rows in draws.polled(6, clients, limit)]
-        assert draws.n_polled(clients, limit).tolist() == polled
+        polled = [len(rows) for rows in batching.polled(6, clients, limit)]
+        assert batching.n_polled(clients, limit).tolist() == polled
 
 
 def test_the_polled_rows_of_many_clients_are_those_of_each():
     sizes = [9, 8, 5, 1]
     federation = make_federation(np.repeat(range(4), sizes), 23)
-    draws, clients = Draws(federation, 5, 3), np.array([3, 0, 0, 2, 1])
+    batching, clients = Batching(federation, 5, 3), np.array([3, 0, 0, 2, 1])
     for limit, n_rows in (("batch", 3), (5, 5)):
-        for k, rows in zip(clients, draws.polled(6, clients, limit), strict=True):
-            own, rng = range(sizes[k]), draws.stream(Purpose.POLL, 6, k)
+        for k, rows in zip(clients, batching.polled(6, clients, limit), strict=True):
+            own, rng = range(sizes[k]), batching.stream(Purpose.POLL, 6, k)
             if n_rows < sizes[k]:
                 own = rng.choice(sizes[k], n_rows, replace=False)
             assert list(rows) == list(own)
-    assert draws.polled(6, clients, None) == [range(sizes[k]) for k in clients]
+    assert batching.polled(6, clients, None) == [range(sizes[k]) for k in clients]

@@ -8,10 +8,11 @@ from parity import ALL, flat, net
 from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice
-from skfed.utils import _large_products
+from skfed.utils import _onednn
+from skfed.utils._products import PRODUCTS
 
 pytestmark = pytest.mark.skipif(
-    _large_products._LINEAR is None or not torch.backends.mkl.is_available(),
+    _onednn._LINEAR is None or not torch.backends.mkl.is_available(),
     reason="needs oneDNN and MKL",
 )
 
@@ -33,7 +34,7 @@ MODULES = {
 def shapes(monkeypatch):
     """Return the shapes that oneDNN is called for, as on a processor on which it is faster."""
     found = []
-    multiply = _large_products._LINEAR.default
+    multiply = _onednn._LINEAR.default
 
     class Noted:
         @staticmethod
@@ -41,8 +42,8 @@ def shapes(monkeypatch):
             found.append((*x.shape, len(weight)))
             return multiply(x, weight, *rest)
 
-    monkeypatch.setattr(_large_products, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(_large_products, "_LINEAR", Noted)
+    monkeypatch.setattr(PRODUCTS, "by_onednn", True)
+    monkeypatch.setattr(_onednn, "_LINEAR", Noted)
     return found
 
 
@@ -86,16 +87,6 @@ def test_a_round_is_that_of_the_loop(shapes, family, expected, momentum):
     assert expected <= set(shapes)
 
 
-def test_rows_that_are_multiplied_at_once(shapes):
-    """Clients of few rows: their first layer, and the sum of their weights."""
-    data = make_data([20] * 12)
-    settings = {"module": MODULES["narrow"], "batch_size": 10, "local_epochs": 1}
-    loop, stacked = (fit(data, engine, **settings) for engine in ("loop", "stacked"))
-    mine, reference = flat(stacked.net_.module_), flat(loop.net_.module_)
-    torch.testing.assert_close(mine, reference, rtol=0, atol=1e-5)
-    assert {(192, 400, 100), (64, 400, 100), (100, 240, 400)} <= set(shapes)
-
-
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_polls(shapes, engine):
     """The loop polls clients one by one, each in a batch of all its rows."""
@@ -127,7 +118,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(shapes, same_model):
     assert shapes
 
 
-@pytest.mark.skipif(not _large_products.onednn_is_faster(), reason="workers would use MKL")
+@pytest.mark.skipif(not PRODUCTS.by_onednn, reason="workers would use MKL")
 def test_the_bits_of_processes_are_the_same(same_model):
     with parallel_config(backend="loky"):
         assert same_model(fit_with_jobs(1), fit_with_jobs(2))

@@ -1,4 +1,4 @@
-"""Stacks of linear layers and elementwise functions, with their gradient written out.
+"""Linear layers and elementwise functions, with their gradient written out.
 
 Weights are kept as (client, out, in) and activations as (client, features, rows): so every
 product reads and writes memory in order, and is the fastest of the layouts measured.
@@ -6,17 +6,15 @@ product reads and writes memory in order, and is the fastest of the layouts meas
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol
 
 import torch
 from skorch import NeuralNet
 from torch.nn import functional as F
 
-from skfed.engines._small_products import SmallProduct
-from skfed.engines._targets import Target, one_hot_targets, plain_targets
+from skfed.engines.products._targets import Target, one_hot_targets, plain_targets
 from skfed.nets import State, clear_idle, weighed
-from skfed.utils._large_products import fewest_rows, large_linear, large_products
+from skfed.utils._products import PRODUCTS
 
 # Overloads, since it takes time to choose one by a name that has several.
 _threshold_backward = torch.ops.aten.threshold_backward.default
@@ -59,142 +57,52 @@ class WithBuffer:
     buffer: str  # its name in the module
 
 
+#: From the rows of X to the outputs; a callable acts on each element.
+Layers = Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
+
+
 @dataclass(frozen=True)
-class LinearStack:
-    """A module that is a stack of linear layers and elementwise functions.
+class LinearLayers:
+    """A module that is a sequence of linear layers and elementwise functions.
 
     Parameters
     ----------
-    layers : sequence of Linear, WithBuffer or callable
-        From the rows of X to logits; a callable acts on each element.
+    layers : Layers
+        From the rows of X to logits.
     loss : LogitLoss
         The criterion, and a function before it.
     """
 
-    layers: Sequence[Linear | WithBuffer | Callable[[torch.Tensor], torch.Tensor]]
+    layers: Layers
     loss: LogitLoss
 
     #: Bytes of models and rows that are worth stacking on a CPU: what fits a core's cache.
     cache_bytes: ClassVar[int] = 8 * 2**20
 
-    @property
-    def n_before(self) -> int:
-        """How many layers there are before the first linear one."""
-        return next(i for i, layer in enumerate(self.layers) if isinstance(layer, Linear))
-
-    @property
-    def first_linear(self) -> Linear:
-        """The first linear layer."""
-        layer = self.layers[self.n_before]
-        assert isinstance(layer, Linear)
-        return layer
-
-    def inputs(self, X: torch.Tensor, buffers: State) -> torch.Tensor:
-        """Return the inputs (client, row, in) of the first linear layer."""
-        h = X.flatten(2).mT
-        for layer in self.layers[: self.n_before]:
-            h = _bound(layer, {}, buffers)(h)
-        return h.mT
-
-    def bind(
-        self,
-        net: NeuralNet,
-        params: State,
-        buffers: State,
-        first_layer: "BoundLinear | None" = None,
-    ) -> "BoundLinearStack":
-        """Return the stack with the parameters and buffers of some clients, for training.
-
-        ``first_layer`` is the first linear layer, where its parameters are not among those given;
-        then X is what ``inputs`` returns.
-        """
+    def bind(self, net: NeuralNet, params: State, buffers: State) -> "BoundLayers":
+        """Return the layers with the parameters and buffers of some clients, for training."""
         if self.loss.runs_net:
             net._set_training(True)
-        if first_layer is None:
-            layers = [_bound(layer, params, buffers) for layer in self.layers]
-        else:
-            others = self.layers[self.n_before + 1 :]
-            layers = [first_layer, *(_bound(layer, params, buffers) for layer in others)]
-        return BoundLinearStack(self.loss, net, layers)
+        layers = [_bound(layer, params, buffers) for layer in self.layers]
+        return BoundLayers(self.loss, net, layers)
 
 
 class BoundLinear:
-    """A linear layer of some clients. Its views are made once: one takes as long as a product."""
+    """A linear layer of some clients."""
 
     def __init__(self, layer: Linear, params: State):
         self.layer = layer
-        self.weight = params[layer.weight]  # (client, out, in)
-        self.weight_t = self.weight.mT
         self.bias = None if layer.bias is None else params[layer.bias]
-        self.fewest_rows = fewest_rows(self.weight)
-        self.small_forward = SmallProduct(self.weight)
-        self.small_gradient = SmallProduct(self.weight)
-
-    @cached_property
-    def each_weight(self) -> Sequence[torch.Tensor]:
-        """The weights of each client."""
-        return self.weight.unbind()
-
-    @cached_property
-    def by_column(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """A product plus the bias, as (client, out, row)."""
-        return torch.bmm if self.bias is None else partial(torch.baddbmm, self.bias.unsqueeze(2))
-
-    @cached_property
-    def by_row(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """A product plus the bias, as (client, row, out)."""
-        return torch.bmm if self.bias is None else partial(torch.baddbmm, self.bias.unsqueeze(1))
-
-    def faster_output(self, h: torch.Tensor) -> torch.Tensor | None:
-        """Return the output (client, out, row) where torch's product is not the fastest way."""
-        if h.shape[2] >= self.fewest_rows:
-            # The outputs are in memory twice for a moment, but there are no slopes yet.
-            outputs = map(large_linear, self.each_weight, h.mT.unbind())
-            product: torch.Tensor | None = torch.stack([*outputs])
-        else:
-            product = self.small_forward(self.weight, h)
-        if product is None or self.bias is None:
-            return product
-        return product.add_(self.bias.unsqueeze(2))
-
-    def backward(self, slope: torch.Tensor, h_t: torch.Tensor) -> torch.Tensor:
-        """Return the slope of the input, given that of the output (client, out, row).
-
-        Its strides are those of the input, given as (client, row, in): elementwise functions of
-        both are faster then.
-        """
-        if slope.shape[2] >= self.fewest_rows:
-            # By rows, since columns take oneDNN 50% longer.
-            below = large_products(slope.mT, self.weight_t).mT
-            return below if h_t.stride(2) == 1 else below.contiguous()
-        if h_t.stride(2) == 1:
-            return torch.bmm(slope.mT, self.weight).mT
-        return torch.bmm(self.weight_t, slope)
-
-    def gradient(self, slope: torch.Tensor, h_t: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the weights; it is valid until the next."""
-        if slope.shape[2] >= self.fewest_rows:
-            return large_products(slope, h_t.mT)
-        product = self.small_gradient(slope, h_t)
-        return torch.bmm(slope, h_t) if product is None else product
+        self.products = PRODUCTS.of_layer(params[layer.weight], self.bias)
 
     def descend(self, slope: torch.Tensor, h_t: torch.Tensor, rate: float) -> None:
         """Take a step of plain SGD."""
-        # A gradient by itself is written and read once more than a product into the weights.
-        many_rows = slope.shape[2] >= 2 * slope.shape[1]
-        if slope.shape[2] >= self.fewest_rows:
-            factors = self.each_weight, slope.unbind(), h_t.mT.unbind()
-            for weight, one, other in zip(*factors, strict=True):
-                weight.sub_(large_linear(one, other), alpha=rate)
-        elif many_rows and (product := self.small_gradient(slope, h_t)) is not None:
-            self.weight.sub_(product, alpha=rate)
-        else:
-            self.weight.baddbmm_(slope, h_t, alpha=-rate)
+        self.products.descend(slope, h_t, rate)
         if self.bias is not None:
             self.bias.sub_(slope.sum(2), alpha=rate)
 
 
-class BoundLinearStack:
+class BoundLayers:
     """The losses and gradients of some clients' models, all at once.
 
     Parameters
@@ -211,7 +119,7 @@ class BoundLinearStack:
         self.loss, self.net, self.layers = loss, net, layers
         linear = [layer for layer in self.layers if isinstance(layer, BoundLinear)]
         self.first = self.layers.index(linear[0])
-        self.last_weight = linear[-1].weight
+        self.last_weight = linear[-1].products.weight
 
     def targets(self, steps: Target) -> Iterator[Any]:
         """Yield what ``gradients`` and ``descend`` need of each step.
@@ -229,7 +137,7 @@ class BoundLinearStack:
         losses, backwards = self._pass(X, target)
         grads = {}
         for bound, slope, h_t in backwards:
-            grads[bound.layer.weight] = bound.gradient(slope, h_t)
+            grads[bound.layer.weight] = bound.products.gradient(slope, h_t)
             if bound.layer.bias is not None:
                 grads[bound.layer.bias] = slope.sum(2)
         return losses, grads
@@ -262,13 +170,7 @@ class BoundLinearStack:
         for i, layer in enumerate(self.layers):
             if isinstance(layer, BoundLinear):
                 tape.append((h_t,))
-                output = layer.faster_output(h)
-                if output is not None:
-                    h = output
-                elif _fills_better(layer.weight.shape[1], h.shape[2]):
-                    h = layer.by_row(h_t, layer.weight_t).mT
-                else:
-                    h = layer.by_column(layer.weight, h)
+                h = layer.products.output(h, h_t)
             elif i < self.first:  # no weight before it needs a gradient
                 tape.append(())
                 h = layer(h)
@@ -285,7 +187,7 @@ class BoundLinearStack:
         for i in range(len(tape) - 1, self.first - 1, -1):
             layer, kept = self.layers[i], tape[i]
             if isinstance(layer, BoundLinear):
-                below = layer.backward(slope, kept[0]) if i > self.first else slope
+                below = layer.products.backward(slope, kept[0]) if i > self.first else slope
                 yield layer, slope, kept[0]
                 slope = below
             elif layer is F.relu:
@@ -313,11 +215,6 @@ def _activate(layer: Any, h: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Te
         z = h.detach().requires_grad_()
         output = layer(z)
     return output.detach(), (z, output)
-
-
-def _fills_better(one: int, other: int) -> bool:
-    """Tell whether an axis fills vector registers of 16 floats better than another."""
-    return -one % 16 * other < -other % 16 * one
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from parity import assert_same, both, net
 from torch import nn
 
 from skfed import PowerOfChoice
-from skfed.engines import _evaluated_layers
-from skfed.engines._evaluated_layers import EvaluatedLayers
-from skfed.engines._linear import Linear
 from skfed.engines._probe import Probe
+from skfed.engines.products._evaluated_layers import EvaluatedLayers
+from skfed.engines.products._linear import Linear
 from skfed.modules import Standardize
 from skfed.nets import get_state
+from skfed.utils import _onednn
+from skfed.utils._products import PRODUCTS
 
 
 class OtherWhenEvaluated(nn.Sequential):
@@ -107,8 +108,9 @@ def test_rows_are_multiplied_alike_however_many_there_are(monkeypatch, most_rows
         taken.append(len(of[0]))
         return nn.functional.linear(*of)
 
-    monkeypatch.setattr(_evaluated_layers, "fewest_rows", lambda weight: 40)
-    monkeypatch.setattr(_evaluated_layers, "large_linear_of_rows", large_linear)
+    monkeypatch.setattr(PRODUCTS, "by_onednn", True)
+    monkeypatch.setattr(_onednn, "fewest_rows", lambda weight: 40)
+    monkeypatch.setattr(_onednn, "large_linear_of_rows", large_linear)
     layers = EvaluatedLayers([Linear("weight", None)])
     state = {"module.weight": torch.eye(3)}
     for n_rows in (1, 30):

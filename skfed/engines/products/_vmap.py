@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from skorch import NeuralNet
 
-from skfed.engines._recurrent import StackedRecurrence
-from skfed.engines._targets import Target, plain_targets
+from skfed.engines.products._recurrent import StackedRecurrence
+from skfed.engines.products._targets import Target, plain_targets
 from skfed.nets import State, clear_idle, weighed
 
 
@@ -61,13 +61,13 @@ class BoundModule:
     buffers: State
 
     def targets(self, steps: Target) -> Iterator[Target]:
-        """Yield what ``gradients`` needs of each step; see ``BoundLinearStack.targets``."""
+        """Yield what ``gradients`` needs of each step; see ``BoundLayers.targets``."""
         return plain_targets(steps)
 
     def gradients(self, X: torch.Tensor, target: Target) -> tuple[torch.Tensor, State]:
         """Return each client's loss and gradients, and update the buffers.
 
-        See ``BoundLinearStack.gradients``.
+        See ``BoundLayers.gradients``.
         """
         losses, grads = self._of_target(X, target)
         clear_idle(self.net.criterion_, grads.values(), target.y, target.sizes)

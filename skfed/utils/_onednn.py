@@ -1,4 +1,4 @@
-"""Products of large matrices by oneDNN, on processors on which it is faster than MKL.
+"""Products of large matrices by oneDNN; ``_products`` has where it is faster than MKL.
 
 torch multiplies float32 matrices by MKL, which uses 256 bits at a time on processors of AMD. Those
 of Zen 5 for servers and desktops have units of 512 bits. oneDNN, which torch uses for convolutions,
@@ -6,7 +6,6 @@ uses them: large products take it less time.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from math import inf
 from typing import Any
 
@@ -14,8 +13,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-
-from skfed.utils._processor import capabilities, is_made_by
 
 # A call of oneDNN takes as long as a million multiplications.
 _FEWEST_MULTIPLICATIONS = 2_000_000
@@ -28,27 +25,18 @@ _PLAIN = {torch.Tensor, nn.Parameter}  # types of tensors without code of their 
 _CHANGED_BY_MODES = nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer
 
 
-@cache
-def onednn_is_faster() -> bool:
-    """Tell whether oneDNN multiplies large matrices faster than MKL on this processor."""
-    processor = capabilities()
-    return (
-        _LINEAR is not None
-        and torch.backends.mkl.is_available()
-        and is_made_by("AMD")
-        and bool(processor.get("avx512_f"))
-        and bool(processor.get("avx_vnni"))  # Zen 5 has these instructions, Zen 4 has not
-    )
+def is_available() -> bool:
+    """Tell whether this version of torch has the operation."""
+    return _LINEAR is not None
 
 
 def fewest_rows(weight: torch.Tensor) -> float:
     """Return how many rows make products with a weight (..., out, in) large.
 
-    This is where ``large_linear`` takes less time than MKL; infinity if it never does.
+    This is where ``large_linear`` takes less time than MKL; infinity if it does not take them.
     """
     size = weight.shape[-1] * weight.shape[-2]
-    is_float32 = weight.dtype == torch.float32 and weight.device.type == "cpu"
-    if not (size and is_float32 and onednn_is_faster()):
+    if not size or weight.dtype != torch.float32 or weight.device.type != "cpu":
         return inf
     return max(_FEWEST_ROWS, _FEWEST_MULTIPLICATIONS / size)
 
@@ -92,7 +80,7 @@ def large_products(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return products
 
 
-def with_large_products(module: nn.Module, n_rows: int) -> AbstractContextManager:
+def evaluating(module: nn.Module, n_rows: int) -> AbstractContextManager:
     """Return a context in which linear layers of a module are evaluated by oneDNN.
 
     Only layers that are large with ``n_rows``, whatever the rows of a batch, so that a row is

@@ -16,11 +16,11 @@ from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice
 from skfed._federation import make_federation
-from skfed.engines import _calls
-from skfed.engines._calls import serve
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import CacheMiss, ClientData, FileData, WorkerCache
-from skfed.engines._workers import Workers
+from skfed.engines.workers import _remote
+from skfed.engines.workers._remote import serve
+from skfed.engines.workers._worker_data import CacheMiss, ClientData, FileData, WorkerCache
+from skfed.engines.workers._workers import Workers
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def processes(monkeypatch):
                 run, payload, worker = pickle.loads(pickle.dumps(call))
                 n_sent.append(len(payload.arrays))
                 address = worker or next(turns)
-                monkeypatch.setattr(_calls, "_worker_cache", caches[address])
+                monkeypatch.setattr(_remote, "_worker_cache", caches[address])
                 result = serve(run, payload)
                 if have_addresses and isinstance(result, CacheMiss):
                     result = result._replace(worker=address)

@@ -1,4 +1,4 @@
-"""What all engines have in common: which rows a client uses, and its random streams."""
+"""Minibatches, and which rows clients are polled on: the same in all engines."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +23,8 @@ Positions = range | np.ndarray
 
 
 @dataclass(frozen=True)
-class Draws:
-    """The random draws of all clients of a federation.
+class Batching:
+    """Which rows clients use in minibatches and polls, and the streams that they are drawn from.
 
     Parameters
     ----------

@@ -1,6 +1,5 @@
-"""Work on clients side by side: in this thread, in threads, or by joblib's active backend."""
+"""Works on clients side by side: in this thread, in threads, or by joblib's active backend."""
 
-import pickle
 import sys
 import weakref
 from collections import deque
@@ -12,9 +11,8 @@ from functools import partial
 from importlib.util import find_spec
 from operator import methodcaller
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
-import numpy as np
 from joblib import effective_n_jobs
 from joblib.parallel import (
     EXTERNAL_BACKENDS,
@@ -27,83 +25,15 @@ from joblib.parallel import (
 from sklearn.utils.parallel import Parallel, delayed
 
 from skfed._federation import Federation
-from skfed.engines._calls import Call, DaskCluster, serve
 from skfed.engines._data import Dataset
-from skfed.engines._worker_data import CacheMiss, ClientData, FileData
+from skfed.engines.workers._remote import Call, DaskCluster, serve
+from skfed.engines.workers._tasks import Task, Tree, divide, joined
+from skfed.engines.workers._work import Load, Work, run_or_split
+from skfed.engines.workers._worker_data import CacheMiss, ClientData, FileData
 from skfed.utils._extras import needs
 from skfed.utils._torch_context import stay_at_one_torch_thread
 
-#: Returns the dataset, and the row numbers of each of some clients.
-Load = Callable[[Sequence[int]], tuple[Dataset, list[np.ndarray]]]
-
-
-class Work(Protocol):
-    """A call on the rows of some clients; it can be sent to another process."""
-
-    @property
-    def cost(self) -> int:
-        """How many rows it uses, repeats counted; at least 1."""
-
-    @property
-    def clients(self) -> Sequence[int]:
-        """The clients whose rows are needed."""
-
-    def run(self, load: Load) -> Any:
-        """Do the work."""
-
-    def recover(self, run: Callable[["Work"], Any], error: Exception) -> Any:
-        """Return the result after the work has raised.
-
-        It is made of the results of ``run`` on parts of the work; that of one client has no parts,
-        and its result holds the error.
-        """
-
-
-class Task(Protocol):
-    """Works that one worker does, one after the other; it can be sent to another process."""
-
-    @property
-    def works(self) -> Sequence[Work]:
-        """The works, in the order in which they are done."""
-
-    @property
-    def clients(self) -> Sequence[int]:
-        """The clients whose rows are needed."""
-
-    def run(
-        self,
-        run: Callable[[Work], Any],
-        failures: tuple[type[Exception], ...] = (Exception,),
-    ) -> Any:
-        """Return the result of all; ``run_or_split`` has the same arguments for each."""
-
-
-def run_or_split(
-    work: Work, run: Callable[[Work], Any], failures: tuple[type[Exception], ...] = (Exception,)
-) -> Any:
-    """Return ``run(work)``; where it fails, run parts of the work, down to those of one client.
-
-    Only the clients whose own work fails are then left out.
-    """
-    try:
-        return run(work)
-    except MemoryError:
-        raise
-    except failures as error:
-        again = partial(run_or_split, run=run, failures=failures)
-        return work.recover(again, sendable(error))
-
-
-def sendable(error: Exception) -> Exception:
-    """Return an exception that another process can send: itself, or a copy of its text.
-
-    An exception without a pickle would end the fit, and one that cannot be unpickled the process.
-    """
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # raised by a class of the user's
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+T = TypeVar("T")
 
 
 class Workers:
@@ -178,6 +108,35 @@ class Workers:
         if self.has_processes and self.dask is not None:
             return max(1, 2 * self.dask.n_cores())
         return self.n_workers
+
+    def run(
+        self,
+        works: Sequence[Work],
+        make_tree: Callable[[Sequence[int]], Tree],
+        join: Callable[[T, T], T],
+        data: ClientData,
+    ) -> T:
+        """Return the results of works, joined along a tree; no job gets more than one task.
+
+        Parameters
+        ----------
+        works : sequence of Work
+            At least one.
+        make_tree : callable
+            Makes a tree of their positions, given their costs.
+        join : callable
+            Makes one result of two; it can be sent to another process.
+        data : ClientData
+            The rows of all clients.
+        """
+        costs = [work.cost for work in works]
+        tree = make_tree(costs)
+        parts = divide(tree, costs, self.count())
+        tasks = [Task.of(nodes, works, join) for nodes in parts]
+        found: dict[Tree, T] = {}
+        for nodes, results in zip(parts, self.map(tasks, data), strict=True):
+            found |= zip(nodes, results, strict=True)
+        return joined(tree, found, join)
 
     def map(self, tasks: Sequence[Task], data: ClientData) -> Iterable[Any]:
         """Return the results of tasks, in order.
@@ -294,7 +253,7 @@ def _in_threads(tasks: Sequence[Task], load: Load, executor: ThreadPoolExecutor)
     """
     ended = Event()
 
-    def load_until_the_end(clients: Sequence[int]) -> tuple[Dataset, list[np.ndarray]]:
+    def load_until_the_end(clients: Sequence[int]) -> Any:
         if ended.is_set():  # this thread was interrupted, or has raised
             raise KeyboardInterrupt
         return load(clients)

@@ -11,9 +11,9 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 from skfed import FederatedClassifier, PowerOfChoice
-from skfed.engines import _sharing
 from skfed.engines._loop import LoopEngine
-from skfed.engines._sharing import FORWARD, STEP, NetCost
+from skfed.engines.workers import _net_cost
+from skfed.engines.workers._net_cost import FORWARD, STEP, NetCost
 
 N_CLIENTS = 6
 
@@ -251,7 +251,7 @@ def test_small_rounds_stay_in_this_process(
 ):
     """Unless a backend is named."""
     X, y, clients = blobs
-    monkeypatch.setattr(_sharing, "_ROUND_TRIP", round_trip)
+    monkeypatch.setattr(_net_cost, "_ROUND_TRIP", round_trip)
     net = NeuralNetClassifier(recording(tmp_path), criterion=nn.CrossEntropyLoss)
     params = {"selector": PowerOfChoice(d=N_CLIENTS, clients_per_round=4), "n_rounds": 2}
     params |= {"engine": "loop", "random_state": 0}

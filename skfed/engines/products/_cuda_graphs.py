@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from skfed.engines._targets import Target
+from skfed.engines.products._targets import Target
 from skfed.nets import State
 from skfed.utils._seeding import TORCH_GENERATOR
 
@@ -258,7 +258,7 @@ class GraphedMethod:
 
     Parameters
     ----------
-    bound : BoundLinearStack or BoundModule
+    bound : BoundLayers or BoundModule
         How they are computed; the latter takes no steps.
     used : sequence of Tensor
         The clients' parameters and buffers, a parameter first.

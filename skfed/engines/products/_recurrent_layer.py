@@ -18,38 +18,36 @@ Tensors = tuple[torch.Tensor, ...]
 #: Multiplies vectors by the gates' weights, and adds the bias if there is one.
 Product = Callable[[torch.Tensor], torch.Tensor]
 
-#: The state after each time, and what the backward pass needs of the step.
-Forward = Iterator[tuple[Tensors, Tensors]]
+#: The hidden state h after each time, and what the backward pass needs of the step.
+Forward = Iterator[tuple[torch.Tensor, Tensors]]
 
-#: The gradients with respect to the product with the input, to that with h, and to the state before
-#: each step. The next step may overwrite the first two.
-Backward = Iterator[Tensors]
+#: The gradients with respect to the product with the input, to that with h, and to h before each
+#: step. The next step may overwrite the first two.
+Backward = Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
 class Cell(NamedTuple):
     """The steps in time of one kind of layer.
 
-    A state is the hidden state h and, in an LSTM, the cell state c. Both members are generators:
-    CPython keeps the frames of functions, but not those of generators, in blocks of memory, and may
-    take a block and give it back with each call.
+    Both members are generators: CPython keeps the frames of functions, but not those of generators,
+    in blocks of memory, and may take a block and give it back with each call.
 
     Parameters
     ----------
     forward : callable
-        Takes the initial state, the products of the gates' weights with the input at each time, and
+        Takes the initial h, the products of the gates' weights with the input at each time, and
         what multiplies h. Of what it yields for the backward pass, h before the step comes first.
     backward : callable
         Takes what ``forward`` has yielded for it, the last first; the gradients with respect to the
-        outputs, the last first, then zeros, since the initial h is no output; those with respect to
-        the last state other than h; and the weights that multiply h.
+        outputs, the last first, then zeros, since the initial h is no output; and the weights that
+        multiply h.
     """
 
-    forward: Callable[[Tensors, Tensors, Product], Forward]
-    backward: Callable[[Sequence[Tensors], Tensors, Tensors, torch.Tensor], Backward]
+    forward: Callable[[torch.Tensor, Tensors, Product], Forward]
+    backward: Callable[[Sequence[Tensors], Tensors, torch.Tensor], Backward]
 
 
-def _gru(state: Tensors, from_inputs: Tensors, product: Product) -> Forward:
-    (h,) = state
+def _gru(h: torch.Tensor, from_inputs: Tensors, product: Product) -> Forward:
     sizes = [2 * h.shape[2], h.shape[2]]
     for from_input in from_inputs:
         gates_of_input, new_of_input = from_input.split_with_sizes(sizes, 2)
@@ -59,12 +57,10 @@ def _gru(state: Tensors, from_inputs: Tensors, product: Product) -> Forward:
         new = torch.addcmul(new_of_input, reset_gate, new_of_hidden).tanh_()
         kept = h, new_of_hidden, gates, new
         h = torch.lerp(new, h, update_gate)
-        yield (h,), kept
+        yield h, kept
 
 
-def _gru_backward(
-    kept: Sequence[Tensors], grad_outputs: Tensors, grad_state: Tensors, weight: torch.Tensor
-) -> Backward:
+def _gru_backward(kept: Sequence[Tensors], grad_outputs: Tensors, weight: torch.Tensor) -> Backward:
     grad, *others = grad_outputs
     shape = *grad.shape[:2], weight.shape[1]
     grad_input, grad_hidden = weight.new_empty(shape), weight.new_empty(shape)
@@ -85,55 +81,14 @@ def _gru_backward(
         yield grad_input, grad_hidden, grad
 
 
-def _lstm(state: Tensors, from_inputs: Tensors, product: Product) -> Forward:
-    h, c = state
-    sizes = [2 * c.shape[2], c.shape[2], c.shape[2]]
-    for from_input in from_inputs:
-        gates = from_input + product(h)
-        two_gates, new, output_gate = gates.split_with_sizes(sizes, 2)
-        input_gate, forget_gate = two_gates.sigmoid_().chunk(2, 2)
-        before = h, c
-        c = torch.addcmul(forget_gate * c, input_gate, new.tanh_())
-        squashed = c.tanh()
-        h = output_gate.sigmoid_() * squashed
-        yield (h, c), (*before, gates, squashed)
-
-
-def _lstm_backward(
-    kept: Sequence[Tensors], grad_outputs: Tensors, grad_state: Tensors, weight: torch.Tensor
-) -> Backward:
-    grad, *others = grad_outputs
-    (grad_c,) = grad_state
-    grad_product = weight.new_empty(*grad.shape[:2], weight.shape[1])
-    sizes = [2 * grad.shape[2], grad.shape[2], grad.shape[2]]
-    grad_two_gates, grad_new, grad_output_gate = grad_product.split_with_sizes(sizes, 2)
-    grad_input_gate, grad_forget_gate = grad_two_gates.chunk(2, 2)
-    for (_, c, gates, squashed), grad_output in zip(kept, others, strict=True):
-        two_gates, new, output_gate = gates.split_with_sizes(sizes, 2)
-        input_gate, forget_gate = two_gates.chunk(2, 2)
-        grad_tanh = grad * output_gate
-        grad_c = grad_c + grad_tanh.addcmul_(grad_tanh * squashed, squashed, value=-1)
-        torch.mul(grad, squashed, out=grad_output_gate)
-        torch.mul(grad_c, new, out=grad_input_gate)
-        torch.mul(grad_c, c, out=grad_forget_gate)
-        grad_tanh = grad_c * input_gate
-        torch.addcmul(grad_tanh, grad_tanh * new, new, value=-1, out=grad_new)
-        grad_two_gates.addcmul_(grad_two_gates, two_gates, value=-1).mul_(two_gates)
-        grad_output_gate.addcmul_(grad_output_gate, output_gate, value=-1).mul_(output_gate)
-        grad_c = grad_c * forget_gate
-        grad = torch.baddbmm(grad_output, grad_product, weight)
-        yield grad_product, grad_product, grad, grad_c
-
-
-def _rnn(activation: Callable, state: Tensors, from_inputs: Tensors, product: Product) -> Forward:
-    (h,) = state
+def _rnn(activation: Callable, h: torch.Tensor, from_inputs: Tensors, product: Product) -> Forward:
     for from_input in from_inputs:
         before, h = h, activation(from_input + product(h))
-        yield (h,), (before, h)
+        yield h, (before, h)
 
 
 def _tanh_backward(
-    kept: Sequence[Tensors], grad_outputs: Tensors, grad_state: Tensors, weight: torch.Tensor
+    kept: Sequence[Tensors], grad_outputs: Tensors, weight: torch.Tensor
 ) -> Backward:
     grad, *others = grad_outputs
     for (_, h), grad_output in zip(kept, others, strict=True):
@@ -143,7 +98,7 @@ def _tanh_backward(
 
 
 def _relu_backward(
-    kept: Sequence[Tensors], grad_outputs: Tensors, grad_state: Tensors, weight: torch.Tensor
+    kept: Sequence[Tensors], grad_outputs: Tensors, weight: torch.Tensor
 ) -> Backward:
     grad, *others = grad_outputs
     for (_, h), grad_output in zip(kept, others, strict=True):
@@ -154,7 +109,6 @@ def _relu_backward(
 
 CELLS: dict[Any, Cell] = {
     torch.gru: Cell(_gru, _gru_backward),
-    torch.lstm: Cell(_lstm, _lstm_backward),
     torch.rnn_tanh: Cell(partial(_rnn, torch.tanh), _tanh_backward),
     torch.rnn_relu: Cell(partial(_rnn, torch.relu), _relu_backward),
 }
@@ -164,24 +118,23 @@ class RecurrentLayer(torch.autograd.Function):
     """A layer in one direction of time.
 
     It takes the cell, whether it reads the last input first, the inputs, both weights and biases
-    (or None) and the initial state; it returns the outputs, and the last state other than h.
+    (or None) and the initial h; it returns the outputs.
     """
 
     @staticmethod
-    def forward(ctx, cell, reverse, inputs, weight_ih, weight_hh, bias_ih, bias_hh, *state):
+    def forward(ctx, cell, reverse, inputs, weight_ih, weight_hh, bias_ih, bias_hh, h):
         """Take the steps in time."""
         products = _product(weight_ih, bias_ih)(inputs.flatten(1, 2))
         steps = products.unflatten(1, inputs.shape[1:3]).unbind(2)
-        found = cell.forward(state, steps[::-1] if reverse else steps, _product(weight_hh, bias_hh))
-        states, kept = zip(*found, strict=True)
+        found = cell.forward(h, steps[::-1] if reverse else steps, _product(weight_hh, bias_hh))
+        outputs, kept = zip(*found, strict=True)
         ctx.cell, ctx.reverse, ctx.has_biases = cell, reverse, bias_ih is not None
         ctx.save_for_backward(inputs, weight_ih, weight_hh, *chain.from_iterable(kept))
-        outputs = [h for h, *_ in (states[::-1] if reverse else states)]
-        return torch.stack(outputs, 2), *states[-1][1:]
+        return torch.stack(outputs[::-1] if reverse else outputs, 2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_outputs, *grad_state):
+    def backward(ctx, grad_outputs):
         """Return the gradients with respect to the arguments of ``forward``."""
         inputs, weight_ih, weight_hh, *kept = ctx.saved_tensors
         xs, grads, kept = _last_first(ctx.reverse, inputs, grad_outputs, kept)
@@ -189,9 +142,9 @@ class RecurrentLayer(torch.autograd.Function):
         shape = *grads[0].shape[:2], weight_ih.shape[1]
         rows_ih, rows_hh = weight_ih.new_zeros(shape), weight_hh.new_zeros(shape)  # of the biases
         grad_inputs = []
-        steps = ctx.cell.backward(kept, grads, grad_state, weight_hh)
+        steps = ctx.cell.backward(kept, grads, weight_hh)
         for x, (h, *_), step in zip(xs, kept, steps, strict=True):
-            grad_input, grad_hidden, *grad_state = step
+            grad_input, grad_hidden, grad_h = step
             grad_ih.baddbmm_(grad_input.mT, x)
             grad_hh.baddbmm_(grad_hidden.mT, h)
             if ctx.has_biases:
@@ -202,7 +155,7 @@ class RecurrentLayer(torch.autograd.Function):
         order = slice(None, None, 1 if ctx.reverse else -1)
         by_inputs = torch.stack(grad_inputs[order], 2) if grad_inputs else None
         biases = (rows_ih.sum(1), rows_hh.sum(1)) if ctx.has_biases else (None, None)
-        return None, None, by_inputs, grad_ih, grad_hh, *biases, *grad_state
+        return None, None, by_inputs, grad_ih, grad_hh, *biases, grad_h
 
 
 def _last_first(

@@ -1,4 +1,4 @@
-"""The works of a round in a fixed binary tree, of which each job gets a share.
+"""The works of a round in a fixed binary tree, of which each job gets some nodes as a task.
 
 Two results are joined at the node above them, in this process or in a worker, so that a sum is made
 in the order of the tree. The tree depends on the costs of the works alone, not on n_jobs or the
@@ -15,8 +15,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from skfed.engines._worker_data import ClientData
-from skfed.engines._workers import Work, Workers, run_or_split
+from skfed.engines.workers._work import Work, run_or_split
 
 T = TypeVar("T")
 
@@ -110,8 +109,8 @@ def _n_joins(tree: Tree) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Share:
-    """The works of one job: those under some nodes of the tree (a ``Task``).
+class Task:
+    """The works of one job: those under some nodes of the tree; it can be sent to another process.
 
     Parameters
     ----------
@@ -131,7 +130,7 @@ class Share:
     def of(
         cls, nodes: Sequence[Tree], works: Sequence[Work], join: Callable[[Any, Any], Any]
     ) -> Self:
-        """Return the share of some nodes, given the works of all positions."""
+        """Return the task of some nodes, given the works of all positions."""
         own = [works[i] for node in nodes for i in _positions(node)]
         return cls(own, [n for node in nodes for n in _n_joins(node)], join)
 
@@ -145,7 +144,7 @@ class Share:
         run: Callable[[Work], Any],
         failures: tuple[type[Exception], ...] = (Exception,),
     ) -> list:
-        """Do the works by ``run_or_split``; return the result of each node."""
+        """Return the result of each node; ``run_or_split`` has the same arguments for a work."""
         results: list[Any] = []
         for work, n_joins in zip(self.works, self.n_joins, strict=True):
             results.append(run_or_split(work, run, failures))
@@ -155,42 +154,10 @@ class Share:
         return results
 
 
-def run_works(
-    works: Sequence[Work],
-    make_tree: Callable[[Sequence[int]], Tree],
-    join: Callable[[T, T], T],
-    workers: Workers,
-    data: ClientData,
-) -> T:
-    """Return the results of works, joined along a tree; no job gets more than one task.
-
-    Parameters
-    ----------
-    works : sequence of Work
-        At least one.
-    make_tree : callable
-        Makes a tree of their positions, given their costs.
-    join : callable
-        Makes one result of two; it can be sent to another process.
-    workers : Workers
-        Where the works are done.
-    data : ClientData
-        The rows of all clients.
-    """
-    costs = [work.cost for work in works]
-    tree = make_tree(costs)
-    parts = divide(tree, costs, workers.count())
-    shares = [Share.of(nodes, works, join) for nodes in parts]
-    found: dict[Tree, T] = {}
-    for nodes, results in zip(parts, workers.map(shares, data), strict=True):
-        found |= zip(nodes, results, strict=True)
-    return _joined(tree, found, join)
-
-
-def _joined(tree: Tree, found: Mapping[Tree, T], join: Callable[[T, T], T]) -> T:
+def joined(tree: Tree, found: Mapping[Tree, T], join: Callable[[T, T], T]) -> T:
     """Return the result of a tree, given those of some nodes."""
     if tree in found:
         return found[tree]
     assert not isinstance(tree, int)
     first, second = tree
-    return join(_joined(first, found, join), _joined(second, found, join))
+    return join(joined(first, found, join), joined(second, found, join))

@@ -9,10 +9,10 @@ from families import OPTIMIZERS, build
 from parity import assert_same, both, net
 
 from skfed import RandomSelector
-from skfed.engines import _cuda_graphs
-from skfed.engines._cuda_graphs import GraphedMethod, StepGraphs
 from skfed.engines._stacked_steps import ChunkTraining
-from skfed.engines._targets import Target
+from skfed.engines.products import _cuda_graphs
+from skfed.engines.products._cuda_graphs import GraphedMethod, StepGraphs
+from skfed.engines.products._targets import Target
 from skfed.schedules import LinearDecay
 
 

@@ -8,15 +8,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from skfed import FederatedClassifier
-from skfed.utils import _large_products
-from skfed.utils._large_products import fewest_rows, large_linear, with_large_products
+from skfed.utils import _onednn
+from skfed.utils._onednn import fewest_rows, large_linear
+from skfed.utils._products import PRODUCTS, LayerProducts, _Small
 
 pytestmark = pytest.mark.skipif(
-    _large_products._LINEAR is None or not torch.backends.mkl.is_available(),
+    _onednn._LINEAR is None or not torch.backends.mkl.is_available(),
     reason="needs oneDNN and MKL",
 )
 
-IS_USED = _large_products.onednn_is_faster()  # on this processor
+IS_USED = PRODUCTS.by_onednn  # on this processor
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def calls(monkeypatch):
         found.append((*input.shape, len(weight)))
         return large_linear(input, weight, bias)
 
-    monkeypatch.setattr(_large_products, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(_large_products, "large_linear", multiply)
+    monkeypatch.setattr(PRODUCTS, "by_onednn", True)
+    monkeypatch.setattr(_onednn, "large_linear", multiply)
     return found
 
 
@@ -50,9 +51,10 @@ def test_products_are_large_from_two_million_multiplications_on(calls, shape, fe
 
 
 def test_no_product_is_large_where_mkl_is_as_fast(monkeypatch):
-    monkeypatch.setattr(_large_products, "onednn_is_faster", lambda: False)
-    assert fewest_rows(torch.ones(1000, 1000)) == np.inf
-    with with_large_products(nn.Linear(1000, 1000), 1000) as mode:
+    monkeypatch.setattr(PRODUCTS, "by_onednn", False)
+    weight = torch.ones(2, 1000, 1000)
+    assert type(PRODUCTS.of_layer(weight, None)) in (LayerProducts, _Small)
+    with PRODUCTS.evaluating(nn.Linear(1000, 1000), 1000) as mode:
         assert mode is None
 
 
@@ -63,7 +65,7 @@ def test_any_number_of_rows_is_a_few_shapes_with_the_same_bits(calls, shape, n_r
     torch.manual_seed(0)
     weight, X = torch.randn(shape), torch.randn(n_rows, shape[1])
     for bias in (None, torch.randn(len(weight))):
-        found = _large_products.large_linear_of_rows(X, weight, bias)
+        found = _onednn.large_linear_of_rows(X, weight, bias)
         expected = large_linear(X, weight, bias)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
         assert not IS_USED or found.equal(expected)  # elsewhere oneDNN has other kernels
@@ -74,35 +76,17 @@ def test_any_number_of_rows_is_a_few_shapes_with_the_same_bits(calls, shape, n_r
 def test_a_large_layer_rounds_a_row_alike_in_each_batch(calls, module):
     """Also in the last, which may have few rows. MKL, which computes small layers, may not."""
     X, large = torch.randn(100, 1000), module[0]
-    with with_large_products(module, 90):
+    with PRODUCTS.evaluating(module, 90):
         whole, last = large(X), large(X[90:])
     assert calls == [(64, 1000, 50), (64, 1000, 50), (10, 1000, 50)]
     assert torch.equal(last, whole[90:])
 
 
 def test_small_batches_are_left_to_torch(calls, module):
-    with with_large_products(module, 39) as mode:
+    with PRODUCTS.evaluating(module, 39) as mode:
         assert mode is None
-    with with_large_products(module, 40) as mode:
+    with PRODUCTS.evaluating(module, 40) as mode:
         assert mode is not None
-
-
-@pytest.mark.parametrize(
-    ("processor", "faster"),
-    [
-        ({"cpu_name": "AMD EPYC", "avx512_f": True, "avx_vnni": True}, True),  # Zen 5
-        ({"cpu_name": "AMD EPYC", "avx512_f": True, "avx_vnni": False}, False),  # Zen 4
-        ({"cpu_name": "AMD EPYC", "avx512_f": False, "avx_vnni": False}, False),  # Zen 3
-        ({"cpu_name": "Intel(R) Xeon(R)", "avx512_f": True, "avx_vnni": True}, False),
-        ({}, False),
-    ],
-)
-def test_it_is_faster_on_amds_processors_with_units_of_512_bits(monkeypatch, processor, faster):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: processor, raising=False)
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    assert _large_products.onednn_is_faster.__wrapped__() is faster
-    monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert not _large_products.onednn_is_faster.__wrapped__()
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
@@ -121,7 +105,7 @@ def test_products_of_several_clients(calls):
     torch.manual_seed(0)
     inputs, weights = torch.randn(3, 64, 300), torch.randn(3, 300, 50).mT
     expected = torch.bmm(inputs.double(), weights.mT.double()).float()
-    found = _large_products.large_products(inputs, weights)
+    found = _onednn.large_products(inputs, weights)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     assert calls == [(64, 300, 50)] * 3
 
@@ -136,7 +120,7 @@ def test_large_layers_of_a_module_are_evaluated_by_onednn(calls, module):
     X = torch.randn(100, 1000)
     with torch.no_grad():
         expected = module(X)
-        with with_large_products(module, len(X)):
+        with PRODUCTS.evaluating(module, len(X)):
             found = module(X)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     assert calls == [(64, 1000, 50), (64, 1000, 50)]
@@ -145,7 +129,7 @@ def test_large_layers_of_a_module_are_evaluated_by_onednn(calls, module):
 @torch.no_grad()
 def test_arguments_by_name(calls, module):
     X, layer = torch.randn(100, 1000), module[0]
-    with with_large_products(layer, len(X)):
+    with PRODUCTS.evaluating(layer, len(X)):
         found = F.linear(input=X, weight=layer.weight, bias=layer.bias)
     torch.testing.assert_close(found, layer(X), rtol=0, atol=1e-5)
     assert calls == [(64, 1000, 50), (64, 1000, 50)]
@@ -181,14 +165,14 @@ class _Own(torch.Tensor):
 def test_other_layers_are_left_to_torch(calls, module, call):
     layer, X = module[0], torch.randn(100, 1000)
     expected = call(layer, X)
-    with with_large_products(layer, len(X)) as mode:
+    with PRODUCTS.evaluating(layer, len(X)) as mode:
         assert mode is not None
         assert torch.equal(call(layer, X), expected)
     assert not calls
 
 
 def test_a_compiled_module_is_not_compiled_again(calls, module):
-    with with_large_products(torch.compile(module, backend="eager"), 100) as mode:
+    with PRODUCTS.evaluating(torch.compile(module, backend="eager"), 100) as mode:
         assert mode is None
 
 
@@ -214,7 +198,7 @@ def test_transformers_are_evaluated_without_the_mode(calls):
     torch.manual_seed(0)
     module, X = _Pooled().eval(), torch.randn(40, 6, 8)
     expected = module(X)
-    with with_large_products(module, len(X)):
+    with PRODUCTS.evaluating(module, len(X)):
         assert torch.equal(module(X), expected)
 
 

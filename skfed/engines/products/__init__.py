@@ -1,0 +1,1 @@
+"""The products that many clients need in a step, by linear layers, torch.func and CUDA graphs."""
