@@ -31,7 +31,7 @@ column                unit    there    what it is
 ``bytes_down``        bytes   always   of models and scalars down
 ``bytes_up``          bytes   always   of models and scalars up
 ``samples_evaluated`` rows    always   evaluated in polls
-``samples_trained``   rows    always   trained on, a row once for each minibatch that it was in
+``samples_trained``   rows    always   trained on, once for each minibatch, or used for gradients
 ``n_polled``          clients always   asked for their loss or error
 ``n_trained``         updates always   trained to the end; of a client drawn twice, two
 ``n_aggregated``      updates always   aggregated; of a client drawn twice, two
@@ -143,8 +143,8 @@ def _costs(exchanges: Sequence[Exchange], model_bytes: int) -> dict[str, int]:
     for way in ("down", "up"):
         n_bytes = costs[f"models_{way}"] * model_bytes + costs[f"scalars_{way}"] * SCALAR_BYTES
         costs[f"bytes_{way}"] = n_bytes
-    for name, trains in (("samples_evaluated", False), ("samples_trained", True)):
-        costs[name] = sum(int(e.rows.sum()) for e in exchanges if e.kind.trains == trains)
+    for name, polls in (("samples_evaluated", True), ("samples_trained", False)):
+        costs[name] = sum(int(e.rows.sum()) for e in exchanges if (e.kind is POLL) == polls)
     return costs
 
 

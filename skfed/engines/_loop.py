@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from skfed.engines._batching import (
     enumerate_copies,
     take_positions,
 )
-from skfed.engines._replies import Evaluation, Updates, collect, merge
+from skfed.engines._replies import Evaluation, Updates, collect, kept_updates, merge
 from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.engines._sketch import sketch_clients
 from skfed.engines.workers._net_cost import FORWARD, STEP, NetCost
@@ -105,6 +105,12 @@ class LoopEngine:
         n_rows = self.batching.n_polled(request.clients, request.max_samples)
         workers = self._workers(FORWARD, len(request.clients), n_rows.sum())
         return evaluate_one_by_one(self.net_pool, self.data, self.batching, workers, request)
+
+    def upload(
+        self, request: TrainRequest, parts: Sequence[tuple[np.ndarray, Any]], members: np.ndarray
+    ) -> Updates:
+        """Return the updates of some members that have trained."""
+        return kept_updates(parts, members)
 
     def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
         """Project the gradient of each client."""

@@ -141,6 +141,18 @@ class Engine(Evaluator, Protocol):
         the cohort and its rows alone.
         """
 
+    def upload(
+        self, request: TrainRequest, parts: Sequence[tuple[np.ndarray, Any]], members: np.ndarray
+    ) -> Updates:
+        """Return the updates of some members that have trained; ``parts`` are kept of them."""
+
+
+def kept_updates(parts: Sequence[tuple[np.ndarray, Any]], members: np.ndarray) -> Updates:
+    """Return the updates of some members of which the models are kept in this process."""
+    asked = set(members.tolist())
+    found = [(own, part) for own, part in parts if asked & set(own.tolist())]
+    return Updates([], found, frozenset())
+
 
 def collect(
     request: TrainRequest,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from skfed.engines._data import Dataset
 from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
 from skfed.engines._loop import evaluate_one_by_one
 from skfed.engines._memory import MemoryPool
-from skfed.engines._replies import Evaluation, Updates, merge
+from skfed.engines._replies import Evaluation, Updates, kept_updates, merge
 from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.engines._sketch import sketch_clients
 from skfed.engines._stacked_steps import ChunkTraining, Method
@@ -141,6 +142,12 @@ class StackedEngine:
             error.add_note(f"while polling {self.batching.name(clients[i], t)}")
         n_samples = np.array([len(rows) for rows in polled])
         return Evaluation(sums / self._totals(metric, clients, polled), n_samples, raised)
+
+    def upload(
+        self, request: TrainRequest, parts: Sequence[tuple[np.ndarray, Any]], members: np.ndarray
+    ) -> Updates:
+        """Return the updates of some members that have trained."""
+        return kept_updates(parts, members)
 
     def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
         """Project the gradient of each client, one by one."""

@@ -12,7 +12,7 @@ import numpy as np
 from skfed._federation import Federation
 from skfed.exchanges._exchange import Exchange, Outcome
 from skfed.exchanges._kinds import POLL, REPORT, TRAINING
-from skfed.selection._past import NEEDS, Past
+from skfed.selection._past import NEEDS, SKETCH_SIZE, Past
 
 #: The facts, and what they are of a client that is new.
 _NEW: dict[str, Any] = {
@@ -40,7 +40,13 @@ class PastRecords:
     clients; it can be undone.
     """
 
-    def __init__(self, columns: Columns | None = None, federation: Federation | None = None):
+    def __init__(
+        self,
+        columns: Columns | None = None,
+        federation: Federation | None = None,
+        n_outputs: int = 0,
+    ):
+        self._n_outputs = n_outputs  # of the net's last layer
         self._saved = {"clients": ()} if columns is None else columns
         self._federation = federation
         n_clients = 0 if federation is None else len(federation)
@@ -67,9 +73,12 @@ class PastRecords:
     def __reduce__(self) -> tuple:
         return PastRecords, (self.to_columns(),)
 
-    def of(self, federation: Federation) -> "PastRecords":
-        """Return the facts for a fit with the clients of a federation, maybe others than before."""
-        return PastRecords(self.to_columns(), federation)
+    def of(self, federation: Federation, n_outputs: int) -> "PastRecords":
+        """Return the facts for a fit with the clients of a federation, maybe others than before.
+
+        ``n_outputs`` are those of the net's last layer.
+        """
+        return PastRecords(self.to_columns(), federation, n_outputs)
 
     def past(self, needs: Iterable[str]) -> Past:
         """Return what a selector sees of earlier rounds, with what it needs."""
@@ -88,7 +97,8 @@ class PastRecords:
     def column(self, name: str) -> np.ndarray:
         """Return one fact of all clients, a view that is not to be changed."""
         if name not in self._arrays:
-            facts = self._facts.get(name, np.zeros(0))
+            shapes = {"updates": (SKETCH_SIZE,), "last_layer": (self._n_outputs,)}
+            facts = self._facts.get(name, np.zeros((0, *shapes.get(name, ()))))
             array = np.full((len(self._slot), *facts.shape[1:]), _NEW[name])
             n = min(len(facts), len(self._clients))
             array[self._clients[:n]] = facts[:n]

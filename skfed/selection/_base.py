@@ -5,7 +5,7 @@ so the same object can choose among arrays in this process or among machines on 
 """
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator
 
 from skfed.selection._cohort import Cohort, checked_cohort
-from skfed.selection._round import Round
+from skfed.selection._round import Reports, Round
 from skfed.utils._checks import check_params
 
 
@@ -22,6 +22,10 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
 
     A subclass implements ``_select(round)``, which returns a :class:`Cohort`, keeps no state, and
     lists the allowed values of its ``__init__`` parameters in ``_parameter_constraints``.
+
+    A rule with two phases has a method ``admit(round, reports)`` too. Its cohort trains and sends
+    :class:`Reports`; ``admit`` returns a :class:`Cohort` of some of ``reports.clients``, maybe of
+    none, which send their updates and are aggregated.
     """
 
     _parameter_constraints: dict = {}
@@ -107,3 +111,8 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
     @abstractmethod
     def _select(self, round: Round) -> Cohort:
         """Choose a cohort; the parameters are valid and at least one client is available."""
+
+
+def admission_of(selector: Any) -> Callable[[Round, Reports], Cohort] | None:
+    """Return the method by which a rule with two phases admits updates; else None."""
+    return getattr(selector, "admit", None)

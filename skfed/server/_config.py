@@ -17,6 +17,8 @@ from skfed.nets import buffer_names
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import Scheduled
 from skfed.selection import BaseSelector, FedAlignSelector, RandomSelector
+from skfed.selection._base import admission_of
+from skfed.selection._past import NEEDS
 from skfed.utils._warnings import warn
 
 
@@ -71,6 +73,7 @@ class RoundConfig:
         )
         if simulated:
             _check_clock(config)
+        _check_needs(config)
         for component in (config.aggregator, config.update_privacy, config.loss_privacy):
             if component is not None:
                 component._validate_params()
@@ -129,6 +132,28 @@ def _check_clock(config: RoundConfig) -> None:
                 f"{name}={value} needs devices, which say how fast clients answer: pass devices "
                 "of skfed.devices, or leave it out."
             )
+
+
+def _check_needs(config: RoundConfig) -> None:
+    """Check that a rule may have what it needs of clients."""
+    selector, needs = config.selector, config.selector.needs
+    if unknown := sorted(set(needs) - NEEDS.keys()):
+        raise ValueError(
+            f"{type(selector).__name__}.needs has {unknown[0]!r}: it may have "
+            f"{', '.join(map(repr, NEEDS))}."
+        )
+    refused = {"loss_privacy": {"spread"}, "update_privacy": {"updates", "last_layer"}}
+    for name, words in refused.items():
+        if getattr(config, name) is not None and (found := sorted(words & set(needs))):
+            raise ValueError(
+                f"{name} does not cover {found[0]!r}, which {selector} needs of clients: use "
+                f"another selector, or no {name}."
+            )
+    if config.update_privacy is not None and admission_of(selector) is not None:
+        raise ValueError(
+            f"update_privacy does not cover the norms of updates by which {selector} admits them: "
+            "use another selector, or no update_privacy."
+        )
 
 
 def _check_plain_sgd(aggregator: BaseAggregator, optimizer: torch.optim.Optimizer) -> None:

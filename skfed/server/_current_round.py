@@ -19,6 +19,7 @@ from skfed.exchanges import (
 )
 from skfed.nets import State, weighs_rows
 from skfed.selection import SKETCH_SIZE, Cohort, Round
+from skfed.selection._base import admission_of
 from skfed.server._config import RoundConfig
 from skfed.server._exchanges import make_exchanges
 from skfed.server._poll import Poll
@@ -26,6 +27,7 @@ from skfed.server._requests import make_train_request
 from skfed.server._state import ServerState
 from skfed.server._statistics import RateLimits
 from skfed.server._training import CohortTraining, training_messages
+from skfed.server._two_phases import KeepUpdates, TwoPhaseTraining
 from skfed.utils._seeding import Purpose, stream
 
 
@@ -99,15 +101,11 @@ class CurrentRound:
 
     def expected_seconds(self, clients: np.ndarray) -> np.ndarray:
         """Return the seconds that a training of some clients is expected to take now."""
+        messages = training_messages(self.config.aggregator.uses_variates)
         planned = plan_exchange(
-            TRAINING, self.messages, clients, self.n_trained(clients), self.exchanges.holders
+            TRAINING, messages, clients, self.n_trained(clients), self.exchanges.holders
         )
         return self.clock.expected(planned, self.server.round)
-
-    @property
-    def messages(self) -> Messages:
-        """What travels in a training."""
-        return training_messages(self.config.aggregator.uses_variates)
 
     def n_trained(self, clients: np.ndarray) -> np.ndarray:
         """Return the rows that a training of each client uses."""
@@ -120,19 +118,33 @@ class CurrentRound:
         self._answers |= dict(zip(new.tolist(), found.tolist(), strict=True))
         return np.array([not self._answers[k] for k in clients.tolist()], dtype=bool)
 
-    def training(self, cohort: Cohort) -> CohortTraining:
+    def training(self, cohort: Cohort, view: Round) -> CohortTraining:
         """Return the training of a cohort, not begun."""
-        return CohortTraining(self.engine, self.exchanges, self._make_request, cohort)
+        config, make_request = self.config, self._make_request
+        with_variates, admit = config.aggregator.uses_variates, admission_of(config.selector)
+        if admit is None:
+            return CohortTraining(self.engine, self.exchanges, make_request, cohort, with_variates)
+        return TwoPhaseTraining(
+            self.engine,
+            self.exchanges,
+            partial(make_request, keep=KeepUpdates()),
+            cohort,
+            with_variates,
+            aggregator=config.aggregator,
+            admit=partial(admit, view),
+            available=view.available,
+            name=type(config.selector).__name__,
+        )
 
     def trial(self, cohort: Cohort) -> Poll:
         """Train a cohort from a copy of w_t; return what polls clients for the result."""
         number, self._n_trials = self._n_trials, self._n_trials + 1
         make_request = partial(self._make_request, trial=number)
-        training = CohortTraining(self.engine, self.exchanges, make_request, cohort)
+        training = CohortTraining(self.engine, self.exchanges, make_request, cohort, False)
         clients = cohort.clients
         self.exchanges.ask(
             TRIAL,
-            training_messages(with_variates=False),
+            training.messages,
             clients,
             training.send,
             rows=self.n_trained(clients),

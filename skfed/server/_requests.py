@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from skfed._federation import Federation
+from skfed.aggregation import BaseAggregator
 from skfed.aggregation._scaffold import correction
 from skfed.engines import LocalTraining, TrainRequest, enumerate_copies, first_copy_of_trial
 from skfed.nets import State, parameter_names
@@ -28,12 +29,12 @@ def make_train_request(
     cohort: Cohort,
     *,
     trial: int | None = None,
-    norms: bool = False,
+    keep: BaseAggregator | None = None,
 ) -> TrainRequest:
     """Return what a cohort is asked to do.
 
     ``limits`` are of the rates of clients. A ``trial``, of that number in the round, has no
-    variates. With ``norms``, those of the updates are reported.
+    variates. ``keep`` keeps the updates of a rule with two phases, whose norms are reported.
     """
     training, factors = _training(server, config), None
     if limits is not None and training.rates is not None:
@@ -46,12 +47,12 @@ def make_train_request(
         parameters=parameter_names(server.net),
         cohort=cohort,
         training=replace(training, trial=trial),
-        aggregator=config.aggregator,
+        aggregator=config.aggregator if keep is None else keep,
         corrections=None if is_trial else _corrections(server, federation, config, cohort),
         privacy=config.update_privacy,
         noise=_update_noise(server, federation, config, cohort, trial),
         rate_factors=factors,
-        needs=frozenset(needs + ["norms"] * norms),
+        needs=frozenset(needs + ["norms"] * (keep is not None)),
         seed=server.seed,
     )
 

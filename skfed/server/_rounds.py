@@ -1,12 +1,12 @@
 """The loop over rounds: poll and select, train, aggregate, record."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from skfed.checkpoint._describe import describe
 from skfed.engines import Engine, LocalTraining
 from skfed.exchanges import (
     TOO_LATE,
-    TRAINING,
     Exchange,
     failed_clients,
     late_clients,
@@ -25,7 +24,7 @@ from skfed.exchanges import (
     pack_losses,
 )
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, bytes_of, set_state
+from skfed.nets import State, bytes_of, named_tensors, parameter_names, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._config import RoundConfig
 from skfed.server._current_round import CurrentRound
@@ -92,7 +91,8 @@ class Rounds:
         self.limits, self.last_round = limits, last_round
         self.checkpoint, self.report = checkpoint, report
         self.clock = make_clock(server, federation, config, engine.measures_time)
-        server.past = server.past.of(federation)
+        last = named_tensors(server.net)[parameter_names(server.net)[-1]]
+        server.past = server.past.of(federation, len(last))
         if server.memory.values and server.memory.owner != self._owner:
             warn(
                 f"the memory of {config.selector} is empty at the start of this fit: the rule, its "
@@ -159,21 +159,19 @@ class Rounds:
         with one_torch_thread():
             pending = self._select()
             current, clients = pending.current, pending.asked.clients
-            training = current.training(pending.asked)
+            training = current.training(pending.asked, pending.view)
             rows, away = current.n_trained(clients), current.away(clients)
             # The clients train here.
             exchange = current.exchanges.ask(
-                TRAINING, current.messages, clients, training.send, rows=rows, away=away
+                training.kind, training.messages, clients, training.send, rows=rows, away=away
             )
             training.take_answers(exchange)
-            cohort = training.request.cohort
-            admitted = admit(cohort, training.finite, self.config.min_clients)
-            cohort, aggregate = cohort.keep(admitted), training.aggregate(admitted)
+            cohort, aggregate = training.finish(self.config.min_clients)
             pending.trained = perf_counter()
             if not self._apply_server_optimizer(training, cohort, aggregate):
                 cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
             settled = [*self.server.first_exchanges, *current.exchanges.settled]
-            self._remember(pending.chosen, settled)
+            self._remember(pending.chosen, training.memory, settled)
             row = self._append_row(pending, training, cohort, settled)
         self.server.first_exchanges = []  # large, and in the row of this round
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
@@ -227,12 +225,17 @@ class Rounds:
         scheduled = config.selector.scheduled(view)
         return PendingRound(current, view, chosen, asked, scheduled, started, perf_counter())
 
-    def _remember(self, chosen: Cohort, settled: Sequence[Exchange]) -> None:
+    def _remember(
+        self,
+        chosen: Cohort,
+        memory: Mapping[str, Any] | None,
+        settled: Sequence[Exchange],
+    ) -> None:
         """Keep what the round has told of clients, and what the rule wants to remember."""
         server = self.server
         server.past.add(server.round, chosen.clients, settled)
-        if chosen.memory is not None:
-            server.memory = Memory(self._owner, chosen.memory)
+        if memory is not None:
+            server.memory = Memory(self._owner, memory)
         count_messages(server, self.federation, settled, self.config)
 
     def _apply_server_optimizer(
@@ -351,17 +354,6 @@ class Rounds:
         if row["round"] not in self._overflows:
             succeeded = bool(training.finite.any()) or not causes
             server.succeeded = server.succeeded or succeeded
-
-
-def admit(cohort: Cohort, finite: np.ndarray, min_clients: int) -> np.ndarray:
-    """Return a mask of the members of a cohort that are aggregated.
-
-    The one step between the last report of a round and the aggregate: it leaves out members whose
-    update is not finite, and all if fewer than ``min_clients`` clients remain. A rule that leaves
-    out others belongs here. The train loss and the client records are of all that reported.
-    """
-    enough = len(np.unique(cohort.keep(finite).clients)) >= min_clients
-    return finite if enough else np.zeros_like(finite)
 
 
 def _first_not_finite(new: State, old: State) -> str | None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from skfed.aggregation._tensors import settled
 from skfed.engines import Engine, Late, ReplyTimes, Report, TrainRequest, Updates
-from skfed.exchanges import Answers, Exchange, Exchanges, Message, Messages
+from skfed.exchanges import TRAINING, Answers, Exchange, Exchanges, Message, Messages
 from skfed.nets import State
 from skfed.selection import Cohort
 
@@ -24,15 +24,20 @@ def training_messages(with_variates: bool) -> Messages:
 class CohortTraining:
     """The training of a cohort, and the updates of its members in its order."""
 
+    kind = TRAINING
+
     def __init__(
         self,
         engine: Engine,
         exchanges: Exchanges,
         make_request: Callable[[Cohort], TrainRequest],
         cohort: Cohort,
+        with_variates: bool,
     ):
         self.engine, self.exchanges = engine, exchanges
         self.make_request, self.cohort = make_request, cohort
+        self.with_variates = with_variates
+        self.memory = cohort.memory  # that the rule has given
         # Names of tensors that a finite update has changed.
         self.changed: frozenset[str] = frozenset()
         self.parts: list[tuple[np.ndarray, Any]] = []  # what the aggregator has collected
@@ -53,6 +58,11 @@ class CohortTraining:
         for members, part in updates.parts:
             self.request.aggregator.accumulate(self.parts, members, part)
         return self._answers(updates)
+
+    @property
+    def messages(self) -> Messages:
+        """What travels in the training."""
+        return training_messages(self.with_variates)
 
     def take_answers(self, exchange: Exchange) -> None:
         """Take the losses of the settled exchange, with the noise that clients have added."""
@@ -81,21 +91,29 @@ class CohortTraining:
 
     def _add_variates(self, report: Report) -> None:
         if self.request.corrections is not None:
-            for i, variate in zip(report.members.tolist(), report.variates, strict=True):
-                self.variates[i] = variate if self.finite[i] else None
+            own = zip(report.members.tolist(), report.variates, report.finite, strict=True)
+            for i, variate, finite in own:
+                self.variates[i] = variate if finite else None
 
     def _raised(self, report: Report) -> dict[int, Exception]:
         """Return why members have failed or are late."""
         raised: dict[int, Exception] = {}
-        for i, loss in zip(report.members.tolist(), report.losses, strict=True):
+        own = zip(report.members.tolist(), report.losses, report.finite, strict=True)
+        for i, loss, finite in own:
             if isinstance(report.error, Late):
                 raised[i] = report.error
-            elif not self.finite[i]:
+            elif not finite:
                 not_finite = self.exchanges.privatizer.not_finite
                 raised[i] = report.error or not_finite("update", loss)
                 k = int(self.request.cohort.clients[i])
                 raised[i].add_note(f"while training {self.exchanges.failures.name(k)}")
         return raised
+
+    def finish(self, min_clients: int) -> tuple[Cohort, State]:
+        """Return the cohort that is aggregated, and the aggregate."""
+        cohort = self.request.cohort
+        members = members_to_aggregate(cohort, self.finite, min_clients)
+        return cohort.keep(members), self.aggregate(members)
 
     def aggregate(self, admitted: np.ndarray) -> State:
         """Return the aggregate of the members in a mask; tensors that none has changed stay.
@@ -118,3 +136,13 @@ class CohortTraining:
             request.state, parts, request.cohort, request.parameters
         )
         return settled(request.state, aggregate, self.changed)
+
+
+def members_to_aggregate(cohort: Cohort, finite: np.ndarray, min_clients: int) -> np.ndarray:
+    """Return a mask of the members of a cohort that are aggregated.
+
+    It leaves out members whose update is not finite, and all if fewer than ``min_clients`` clients
+    remain. The train loss and the past of clients are of all that reported.
+    """
+    enough = len(np.unique(cohort.keep(finite).clients)) >= min_clients
+    return finite if enough else np.zeros_like(finite)

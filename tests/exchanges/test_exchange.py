@@ -21,9 +21,8 @@ from skfed.exchanges import (
 )
 from skfed.history import make_row
 from skfed.selection import Cohort
-from skfed.server import _rounds
-from skfed.server._rounds import admit
-from skfed.server._training import training_messages
+from skfed.server import _training
+from skfed.server._training import members_to_aggregate, training_messages
 
 NOTHING = Messages()
 
@@ -129,19 +128,19 @@ def test_an_exchange_does_not_change():
             values[0] = 1
 
 
-def test_admit_leaves_out_failed_members_and_all_if_too_few_remain():
+def test_the_aggregate_leaves_out_failed_members_and_all_if_too_few_remain():
     cohort = Cohort(np.array([0, 2, 4]), np.array([0.5, 0.3, 0.2]))
     finite = np.array([True, False, True])
-    assert admit(cohort, finite, min_clients=2).tolist() == [True, False, True]
-    assert not admit(cohort, finite, min_clients=3).any()
+    assert members_to_aggregate(cohort, finite, min_clients=2).tolist() == [True, False, True]
+    assert not members_to_aggregate(cohort, finite, min_clients=3).any()
 
 
 def test_copies_of_a_client_count_once_for_min_clients():
     cohort = Cohort.mean(np.array([1, 1, 2]))
-    assert not admit(cohort, np.array([True, True, False]), min_clients=2).any()
+    assert not members_to_aggregate(cohort, np.array([True, True, False]), min_clients=2).any()
 
 
-def test_a_client_that_is_not_admitted_is_not_aggregated(blobs, monkeypatch):
+def test_a_client_that_is_left_out_is_not_aggregated(blobs, monkeypatch):
     X, y, clients = blobs
     model = FederatedClassifier(
         nn.Linear(5, 3), aggregator=CoordinateMedian(), engine="loop", n_rounds=1, random_state=0
@@ -149,7 +148,7 @@ def test_a_client_that_is_not_admitted_is_not_aggregated(blobs, monkeypatch):
     model.set_params(selector=RandomSelector(1.0, "uniform", False))
     rows = clients != "c"
     expected = clone(model).fit(X[rows], y[rows], clients=clients[rows])
-    monkeypatch.setattr(_rounds, "admit", lambda cohort, *_: cohort.clients != 2)
+    monkeypatch.setattr(_training, "members_to_aggregate", lambda cohort, *_: cohort.clients != 2)
     found = model.fit(X, y, clients=clients)
     assert found.history_["cohort"][0] == ("a", "b", "d", "e", "f")
     np.testing.assert_array_equal(found.coef_, expected.coef_)

@@ -1,0 +1,123 @@
+"""The training of a rule with two phases: the cohort reports, the rule admits, some upload."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from skfed.aggregation import BaseAggregator
+from skfed.exchanges import REPORT, UPLOAD, Answers, Exchange, Message, Messages
+from skfed.nets import State
+from skfed.selection import Cohort, Reports
+from skfed.selection._cohort import checked_cohort
+from skfed.server._training import CohortTraining, members_to_aggregate
+
+Admit = Callable[[Reports], Cohort]
+
+
+class KeepUpdates(BaseAggregator):
+    """Keeps the model of each member until the rule has admitted some."""
+
+    def _aggregate(self, model, updates, cohort, parameters):
+        raise NotImplementedError("the aggregator of the fit makes the aggregate")
+
+
+class TwoPhaseTraining(CohortTraining):
+    """The training of a cohort whose members report, and of which those admitted upload."""
+
+    kind = REPORT
+
+    def __init__(
+        self,
+        *arguments: Any,
+        aggregator: BaseAggregator,
+        admit: Admit,
+        available: np.ndarray,
+        name: str,
+    ):
+        super().__init__(*arguments)
+        self.aggregator, self.admit = aggregator, admit
+        self.available, self.name = available, name
+
+    @property
+    def messages(self) -> Messages:
+        """What travels before the rule admits updates."""
+        return Messages(super().messages.down, Message(scalars={"norm": 1}))
+
+    def take_answers(self, exchange: Exchange) -> None:
+        """Take the losses and norms of the settled exchange."""
+        super().take_answers(exchange)
+        norms = exchange.extras.get("norms", np.full(len(exchange.clients), np.nan))
+        self.norms = np.where(self.finite, norms[self._in_time][: len(self.losses)], np.nan)
+
+    def finish(self, min_clients: int) -> tuple[Cohort, State]:
+        """Let the rule admit members, have them upload, and return those who did, aggregated."""
+        clients = self.request.cohort.clients
+        reports = Reports(clients.copy(), self.norms.copy(), self.losses.copy())
+        admitted = checked_cohort(self.admit(reports), self.available, self.name)
+        if admitted.memory is not None:
+            self.memory = admitted.memory
+        members = self._members(admitted)
+        arrived = self._upload(members)
+        enough = members_to_aggregate(admitted, arrived, min_clients)
+        cohort = admitted.keep(enough)
+        states = [self.states[i] for i in members[enough].tolist()]
+        for i in set(range(len(clients))) - set(members[arrived].tolist()):
+            self.variates[i] = None
+        model = self.request.state
+        return cohort, self.aggregator.aggregate(model, states, cohort, self.request.parameters)
+
+    def _members(self, admitted: Cohort) -> np.ndarray:
+        """Return the positions of the admitted in the cohort, the first copies of a client."""
+        free: dict[int, list[int]] = {}
+        for i, k in enumerate(self.request.cohort.clients.tolist()):
+            if self.finite[i]:
+                free.setdefault(k, []).append(i)
+        asked = Counter(admitted.clients.tolist())
+        for k, n in asked.items():
+            if n > len(free.get(k, ())):
+                raise ValueError(
+                    f"{self.name} admitted client {k} {n} times, but it has reported "
+                    f"{len(free.get(k, ()))} updates: admit some of reports.clients whose norms "
+                    "are not NaN."
+                )
+        taken = {k: iter(positions) for k, positions in free.items()}
+        return np.array([next(taken[k]) for k in admitted.clients.tolist()], dtype=int)
+
+    def _upload(self, members: np.ndarray) -> np.ndarray:
+        """Have members upload their updates; return a mask of those who did in time."""
+
+        def send(in_time: np.ndarray) -> Answers:
+            updates = self.engine.upload(self.request, self.parts, members[in_time])
+            self.states = _by_member(updates.parts)
+            position = {i: place for place, i in enumerate(members[in_time].tolist())}
+            raised: dict[int, Exception] = {}
+            times = []
+            for report in updates.reports:
+                places = np.array([position[i] for i in report.members.tolist()], dtype=int)
+                times.append((places, report.times))
+                self._add_variates(report)
+                raised |= {position[i]: cause for i, cause in self._raised(report).items()}
+            losses = self.losses[members[in_time]]
+            losses[list(raised)] = np.nan
+            sent = np.ones(len(in_time), dtype=bool)
+            sent[list(raised)] = False
+            return Answers(losses, np.zeros(len(in_time), dtype=int), raised, sent, times=times)
+
+        clients = self.request.cohort.clients[members]
+        messages = Messages(up=super().messages.up)
+        exchange = self.exchanges.ask(
+            UPLOAD, messages, clients, send, rows=np.zeros(len(clients), dtype=int)
+        )
+        return np.isfinite(exchange.answers)
+
+
+def _by_member(parts: list[tuple[np.ndarray, dict[str, torch.Tensor]]]) -> dict[int, State]:
+    """Return the models of members by their positions in the cohort."""
+    return {
+        i: {name: tensor[j] for name, tensor in stack.items()}
+        for members, stack in parts
+        for j, i in enumerate(members.tolist())
+    }
