@@ -169,7 +169,7 @@ def collect(
     if request.privacy is not None and request.noise is not None:
         noise = deepcopy(request.noise)  # kept, since a member that fails trains again
         stack = request.privacy.of_updates(request.state, stack, request.parameters, noise)
-    extras = {name: _EXTRAS[name](request, stack) for name in sorted(request.needs)}
+    extras = extras_of(request, stack)
     part = request.aggregator.collect(
         request.state, stack, request.cohort.weights, request.parameters
     )
@@ -205,14 +205,19 @@ def _projections(request: TrainRequest, stack: State) -> np.ndarray:
     return np.array([project(_changes(request, stack, i), request.seed) for i in members])
 
 
-def _norms(request: TrainRequest, stack: State) -> np.ndarray:
-    """Return the weight of each member times the norm of its update."""
+def update_norms(request: TrainRequest, stack: State) -> np.ndarray:
+    """Return the norm of each member's update."""
     members = range(len(request.cohort.clients))
     squares = [
         sum(float(change.double().square().sum()) for change in _changes(request, stack, i))
         for i in members
     ]
-    return request.cohort.weights * np.sqrt(squares)
+    return np.sqrt(squares)
+
+
+def _norms(request: TrainRequest, stack: State) -> np.ndarray:
+    """Return the weight of each member times the norm of its update."""
+    return request.cohort.weights * update_norms(request, stack)
 
 
 def _last_layers(request: TrainRequest, stack: State) -> np.ndarray:
@@ -220,6 +225,11 @@ def _last_layers(request: TrainRequest, stack: State) -> np.ndarray:
     name = request.parameters[-1]
     changes = (stack[name] - request.state[name].to(stack[name])).double().cpu()
     return (changes if changes.dim() < 3 else changes.flatten(2).mean(2)).numpy()
+
+
+def extras_of(request: TrainRequest, stack: State) -> dict[str, np.ndarray]:
+    """Return what else a request needs of the members in a stack, by name."""
+    return {name: _EXTRAS[name](request, stack) for name in sorted(request.needs)}
 
 
 #: What else a request may need of each member.

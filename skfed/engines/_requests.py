@@ -11,6 +11,9 @@ from skfed.nets import State
 from skfed.privacy import GaussianMechanism
 from skfed.selection import Cohort
 
+#: The name of w_t among the models that a client keeps in a round.
+CURRENT_MODEL = "current"
+
 
 @dataclass(frozen=True)
 class LocalTraining:
@@ -69,6 +72,7 @@ class EvaluateRequest(NamedTuple):
     metric: str = "loss"  # a key of POLL_METRICS
     max_samples: int | str | None = None  # rows of a client; "batch": as many as of a minibatch
     at_most: float | None = None  # a client whose value is above does not reply
+    model: str = CURRENT_MODEL  # under which a client keeps the state in this round
 
 
 class SketchRequest(NamedTuple):

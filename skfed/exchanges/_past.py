@@ -11,7 +11,7 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed.exchanges._exchange import Exchange, Outcome
-from skfed.exchanges._kinds import POLL, REPORT, TRAINING
+from skfed.exchanges._kinds import POLL, REPORT, TRAINING, UPLOAD
 from skfed.selection._past import NEEDS, SKETCH_SIZE, Past
 
 #: The facts, and what they are of a client that is new.
@@ -117,6 +117,8 @@ class PastRecords:
                 self._count("n_polled", exchange.clients)
             elif exchange.kind in (TRAINING, REPORT):
                 self._add_training(exchange)
+            elif exchange.kind is UPLOAD:
+                self._add_extras(exchange)
 
     def undo(self, n_rounds: int) -> None:
         """Undo the last round if it is not one of the first ``n_rounds``."""
@@ -131,9 +133,7 @@ class PastRecords:
         # What late clients have reported before stays.
         self._set("reported", clients[failed | finite], losses[failed | finite])
         self._set("loss_mean", clients[finite], losses[finite])
-        for name in training.extras.keys() & _NEW.keys():
-            values = training.extras[name]
-            self._set(name, clients[finite], values[finite])
+        self._add_extras(training)
         if training.seconds is None or training.duration is None:
             return
         late = training.outcomes == Outcome.LATE
@@ -141,6 +141,11 @@ class PastRecords:
         known = ~np.isnan(waited) & ~failed  # a client that fails may do so at once
         self._set("waited", clients[known], waited[known])
         self._set("seconds", clients[known & finite], waited[known & finite])
+
+    def _add_extras(self, exchange: Exchange) -> None:
+        finite = np.isfinite(exchange.answers)
+        for name in sorted(exchange.extras.keys() & _NEW.keys()):
+            self._set(name, exchange.clients[finite], exchange.extras[name][finite])
 
     def _count(self, name: str, clients: np.ndarray) -> None:
         distinct, n = np.unique(clients, return_counts=True)

@@ -26,9 +26,11 @@ from skfed.flower._messages import (
     MOMENTS,
     NORMS,
     PROTOCOL,
+    SKETCH_QUERY,
     STEPS,
     TIMES,
     TRAIN,
+    UPLOAD_QUERY,
     Refusal,
     check_protocol,
     failure_of,
@@ -44,7 +46,9 @@ from skfed.nets import State, get_state
 
 logger = logging.getLogger(__name__)
 
-_POLL, _STATE = "skfed.poll", "skfed.state"  # records of the last poll, in the context's state
+# Records of this round, in the context's state: what is known of each model, and its state; and
+# the updates that are kept until they are asked for.
+_HELD, _STATE, _UPDATE = "skfed.held ", "skfed.state ", "skfed.update "
 
 
 def client_app(
@@ -76,7 +80,10 @@ def client_app(
       has priority, and this ``estimator`` is a regressor with the default net;
     - for a poll its loss or error and the seconds that it took, unless the loss is above the bound
       of the request (FedALIGN's F + eps) or not finite;
-    - for a training its model, training loss and seconds;
+    - for a training its model, training loss and seconds; of a rule with two phases, its training
+      loss, the norm of its update and seconds, and its model if it is asked for it;
+    - if the rule asks for it, a random projection of the gradient to 64 numbers. It refuses if this
+      ``estimator`` has ``update_privacy`` or ``loss_privacy``;
     - the type of an exception. Its message and traceback are only in the client's log.
 
     A client that was silent in a round, because its loss was above the bound, neither trains in it
@@ -102,7 +109,8 @@ def client_app(
     -------
     flwr.clientapp.ClientApp
         Handles ``query.skfed_hello``, ``query.skfed_steps``, ``query.skfed_moments``,
-        ``query.skfed_norms``, ``query.skfed_poll`` and ``train``.
+        ``query.skfed_norms``, ``query.skfed_poll``, ``query.skfed_sketch``, ``train`` and
+        ``query.skfed_upload``.
 
     Raises
     ------
@@ -121,7 +129,9 @@ def client_app(
         MOMENTS: client.moments,
         NORMS: client.norms,
         EVALUATE: client.evaluate,
+        SKETCH_QUERY: client.sketch,
         TRAIN: client.train,
+        UPLOAD_QUERY: client.upload,
     }
     for message_type, handler in handlers.items():
         category, _, action = message_type.partition(".")
@@ -226,9 +236,10 @@ class _Client:
         local = self._set_up(content, context)
         state = _sent_or_stored_state(content, context, local)
         metric, bound = request["metric"], request.get("at_most", np.inf)
-        if _was_silent(context, request) and not bound <= context.state[_POLL]["bound"]:
+        held = _held(context, request)
+        if held is not None and held["silent"] and not bound <= held["bound"]:
             raise Refusal("it was silent in this round, at a lower bound.")
-        _store_poll(context, request, state, silent=False)
+        _keep_state(context, request, state, silent=False)
         evaluate = EvaluateRequest(
             request["round"], state, np.array([0]), metric, request.get("max_samples")
         )
@@ -243,19 +254,54 @@ class _Client:
         if local.estimator.loss_privacy is not None:
             value = local.estimator.loss_privacy.of_loss(value, np.random.default_rng())
         if not (np.isfinite(value) and value <= bound):
-            _store_poll(context, request, state, silent=True)
+            _keep_state(context, request, state, silent=True)
             return RecordDict({})
         return RecordDict({"metrics": MetricRecord({metric: value}), TIMES: times})
 
+    def sketch(self, content: RecordDict, context: Context) -> RecordDict:
+        """Return the projection of the gradient of a state."""
+        if has_privacy(self.estimator):
+            raise Refusal("its estimator has privacy, which does not cover gradients.")
+        local, request = self._set_up(content, context), content["request"]
+        state = _sent_or_stored_state(content, context, local)
+        _keep_state(context, request, state, silent=False)
+        began = perf_counter()
+        sketch = local.sketch(request["round"], state, request["seed"])
+        arrays = to_arrays({"sketch": torch.from_numpy(sketch)})
+        return RecordDict({"sketch": arrays, TIMES: _times_since(began)})
+
     def train(self, content: RecordDict, context: Context) -> RecordDict:
         """Train from a state, once for each copy of this client in the cohort."""
-        local = self._set_up(content, context)
+        local, request = self._set_up(content, context), content["request"]
         state = _sent_or_stored_state(content, context, local)
-        if _was_silent(context, content["request"]):
+        held = _held(context, request)
+        if held is not None and held["silent"]:
             raise Refusal("it was silent in this round, above the bound, and so does not train.")
+        if "trial" in request:
+            _keep_state(context, request, state, silent=False)
         began = perf_counter()
         reply = local.train(content, state)
+        if request.get("report"):
+            _keep_updates(context, request, reply)
         reply[TIMES] = _times_since(began)
+        return reply
+
+    def upload(self, content: RecordDict, context: Context) -> RecordDict:
+        """Return the updates of this round that were kept, once each."""
+        request = content["request"]
+        _check_name(request, context)
+        if self.estimator.update_privacy is not None:
+            raise Refusal("its update_privacy does not cover updates that are kept.")
+        reply, t = RecordDict(), request["round"]
+        for copy in request["copies"]:
+            key = f"{_UPDATE}state-{copy}"
+            if not _is_of_round(context, _UPDATE, request) or key not in context.state:
+                raise Refusal(
+                    f"it has no update of round {t}: it was restarted after its training."
+                )
+            for name in (f"state-{copy}", f"variate-{copy}"):
+                if _UPDATE + name in context.state:
+                    reply[name] = context.state.pop(_UPDATE + name)
         return reply
 
     def _classes(self, y: np.ndarray) -> str | None:
@@ -311,29 +357,62 @@ def _times_since(began: float) -> MetricRecord:
 
 
 def _sent_or_stored_state(content: RecordDict, context: Context, local: LocalClient) -> State:
-    """Return the state of a message, or else that of this round's poll."""
+    """Return the state of a message, or else that of the same name that it has in this round."""
     request = content["request"]
-    if "state" not in content and not _was_polled(context, request):
+    if "state" not in content and _held(context, request) is None:
         t = request["round"]
         raise Refusal(f"it has no model of round {t}: it was restarted after its poll.")
-    return to_state(content.get("state", context.state.get(_STATE)), get_state(local.net))
+    stored = context.state.get(_STATE + request["model"])
+    return to_state(content.get("state", stored), get_state(local.net))
 
 
-def _store_poll(context: Context, request: ConfigRecord, state: State, silent: bool) -> None:
-    """Store the state of a poll, which is not sent again, and whether this client was silent."""
-    bound = request.get("at_most", np.inf)
-    if _was_silent(context, request):
-        silent, bound = True, min(bound, context.state[_POLL]["bound"])
-    poll = {key: request[key] for key in ("fit_id", "round")} | {"silent": silent, "bound": bound}
-    context.state[_POLL] = ConfigRecord(poll)
-    context.state[_STATE] = to_arrays(state)
+def _keep_state(context: Context, request: ConfigRecord, state: State, silent: bool) -> None:
+    """Keep a state, which is not sent again, and whether this client was silent in its poll."""
+    held, bound = _held(context, request), request.get("at_most", np.inf)
+    if held is not None and held["silent"]:
+        silent, bound = True, min(bound, held["bound"])
+    _forget_other_rounds(context, request)
+    model = request["model"]
+    context.state[_HELD + model] = _of_round(request, silent=silent, bound=bound)
+    context.state[_STATE + model] = to_arrays(state)
 
 
-def _was_polled(context: Context, request: ConfigRecord) -> bool:
-    """Return whether the stored poll is of the request's round."""
-    poll = context.state.get(_POLL)
-    return poll is not None and all(poll[key] == request[key] for key in ("fit_id", "round"))
+def _keep_updates(context: Context, request: ConfigRecord, reply: RecordDict) -> None:
+    """Move the updates of a reply to where they are kept until they are asked for."""
+    _forget_other_rounds(context, request)
+    context.state[_UPDATE] = _of_round(request)
+    for name in [name for name in reply if name.startswith(("state-", "variate-"))]:
+        context.state[_UPDATE + name] = reply.pop(name)
 
 
-def _was_silent(context: Context, request: ConfigRecord) -> bool:
-    return _was_polled(context, request) and bool(context.state[_POLL]["silent"])
+def _of_round(request: ConfigRecord, **values: Any) -> ConfigRecord:
+    """Return a record that says of which round of which fit it is."""
+    return ConfigRecord({key: request[key] for key in ("fit_id", "round")} | values)
+
+
+def _is_of_round(context: Context, name: str, request: ConfigRecord) -> bool:
+    """Return whether a record of ``_of_round`` is of the request's round."""
+    record = context.state.get(name)
+    return record is not None and all(record[key] == request[key] for key in ("fit_id", "round"))
+
+
+def _held(context: Context, request: ConfigRecord) -> ConfigRecord | None:
+    """Return what is known of the request's model in its round; None if it was not sent."""
+    name = _HELD + request["model"]
+    return context.state[name] if _is_of_round(context, name, request) else None
+
+
+def _forget_other_rounds(context: Context, request: ConfigRecord) -> None:
+    """Remove what was kept in other rounds."""
+    stale = [
+        name
+        for name in context.state
+        if name.startswith((_HELD, _UPDATE))
+        and "round" in context.state[name]
+        and not _is_of_round(context, name, request)
+    ]
+    for name in stale:
+        del context.state[name]
+        kept = _UPDATE if name == _UPDATE else _STATE + name.removeprefix(_HELD)
+        for other in [other for other in context.state if other.startswith(kept)]:
+            del context.state[other]

@@ -1,7 +1,7 @@
 """The engine whose clients train and evaluate on nodes of Flower."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -14,26 +14,32 @@ from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed.engines import (
+    CURRENT_MODEL,
     Batching,
     EvaluateRequest,
     Evaluation,
     ReplyTimes,
+    Report,
+    SketchRequest,
     TrainRequest,
     Updates,
     enumerate_copies,
 )
 from skfed.engines._replies import collect, merge
 from skfed.engines.workers._tasks import balanced_tree, fold
-from skfed.exchanges import POLL, TRAINING, Limits
+from skfed.exchanges import POLL, REPORT, SKETCH, TRAINING, TRIAL, UPLOAD, Limits
 from skfed.flower._messages import (
     EVALUATE,
     MOMENTS,
     NORMS,
+    SKETCH_QUERY,
     TRAIN,
+    UPLOAD_QUERY,
     get_moments,
     get_norms,
     get_number,
     get_record,
+    get_sketch,
     to_arrays,
     to_config,
     to_state,
@@ -41,6 +47,7 @@ from skfed.flower._messages import (
 from skfed.flower._nodes import Nodes
 from skfed.flower._waiting import Replies
 from skfed.nets import State
+from skfed.selection import SKETCH_SIZE
 from skfed.server._moments import Norms
 from skfed.server._statistics import ClientMoments, mean_and_scale
 
@@ -67,8 +74,8 @@ class MessageEngine:
     validation_rows: int | None = field(default=None, init=False)
     _round: int = field(default=-1, init=False)
     _arrays: tuple[State, ArrayRecord] = field(default=({}, ArrayRecord()), init=False)
-    # The last state of the round that was sent to each client.
-    _held: dict[str, State] = field(default_factory=dict, init=False)
+    # The last state of the round that was sent to each client, by the model's name.
+    _held: dict[tuple[str, str], State] = field(default_factory=dict, init=False)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Poll clients; a client above the bound sends no value."""
@@ -76,7 +83,7 @@ class MessageEngine:
         bound = None if request.at_most is None else float(request.at_most)
         options = {"metric": request.metric, "max_samples": request.max_samples, "at_most": bound}
         contents = {
-            name: self._content(name, request.round, request.state, **options)
+            name: self._content(name, request.round, request.state, request.model, **options)
             for name in dict.fromkeys(names)
         }
         replies = self.nodes.exchange(contents, EVALUATE, partial(self.limits.end, POLL))
@@ -87,6 +94,22 @@ class MessageEngine:
         known = [value if isinstance(value, float) else np.nan for value in values]
         n_evaluated = self.batching.n_polled(request.clients, request.max_samples)
         return Evaluation(np.array(known), n_evaluated, raised, silent, replies.times(names))
+
+    def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
+        """Ask clients for projections of their gradients."""
+        names = self._names(request.clients)
+        contents = {
+            name: self._content(name, request.round, request.state) for name in dict.fromkeys(names)
+        }
+        replies = self.nodes.exchange(contents, SKETCH_QUERY, partial(self.limits.end, SKETCH))
+        found = [_read(replies.contents[name], get_sketch) for name in names]
+        raised = {i: one for i, one in enumerate(found) if isinstance(one, Exception)}
+        nothing = np.full(SKETCH_SIZE, np.nan)
+        sketches = np.array([nothing if i in raised else one for i, one in enumerate(found)])
+        sketches = sketches.reshape(-1, SKETCH_SIZE)
+        sizes = self.federation.sizes[request.clients]
+        times = replies.times(names)
+        return Evaluation(sketches.sum(1), sizes, raised, times=times), sketches
 
     def moments(self, names: list[str]) -> tuple[list[ClientMoments | Exception], ReplyTimes]:
         """Return the moments of each priority client's "columns" and "targets", and its seconds."""
@@ -122,14 +145,42 @@ class MessageEngine:
         """
         clients = request.cohort.clients
         copies = list(enumerate_copies(clients.tolist()))
-        end = partial(self.limits.end, TRAINING)
+        is_report, kind = "norms" in request.needs, TRAINING
+        if request.training.trial is not None:
+            kind = TRIAL
+        elif is_report:
+            kind = REPORT
+        end = partial(self.limits.end, kind)
         replies = self.nodes.exchange(self._train_contents(request), TRAIN, end)
+        read_updates = self._reported if is_report else self._updates
 
         def read(i: int) -> Updates:
-            return self._read_updates(request, np.array([i]), *copies[i], replies)
+            k, copy = copies[i]
+            return self._read_updates(request, np.array([i]), k, copy, replies, read_updates)
 
         tree = balanced_tree(self.batching.n_trained(request.training, clients).tolist())
         return fold(tree, read, partial(merge, request.aggregator))
+
+    def upload(
+        self, request: TrainRequest, parts: Sequence[tuple[np.ndarray, Any]], members: np.ndarray
+    ) -> Updates:
+        """Have some members send the updates that they have kept."""
+        copies = list(enumerate_copies(request.cohort.clients.tolist()))
+        wanted: dict[str, list[int]] = {}
+        for i in members.tolist():
+            (name,) = self._names([copies[i][0]])
+            wanted.setdefault(name, []).append(copies[i][1])
+        contents = {
+            name: self._content(name, request.round, copies=own) for name, own in wanted.items()
+        }
+        replies = self.nodes.exchange(contents, UPLOAD_QUERY, partial(self.limits.end, UPLOAD))
+        kept = replace(request, needs=frozenset())
+        updates = Updates([], [], frozenset())
+        for i in members.tolist():
+            k, copy = copies[i]
+            one = self._read_updates(kept, np.array([i]), k, copy, replies, self._uploaded)
+            updates = merge(request.aggregator, updates, one)
+        return updates
 
     def _names(self, clients: Iterable[int]) -> list[str]:
         return [str(name) for name in self.federation.names(clients)]
@@ -145,6 +196,8 @@ class MessageEngine:
             "rates": training.rates and tuple(chain.from_iterable(training.rates)),
             "max_norm": training.max_norm,
             "limits_rate": self.limits_rates or None,
+            "trial": training.trial,
+            "report": "norms" in request.needs or None,
         }
         contents = {
             name: self._content(name, request.round, request.state, **options, n_copies=n_copies)
@@ -155,29 +208,44 @@ class MessageEngine:
                 content["correction"] = to_arrays(request.corrections[names.index(name)])
         return contents
 
-    def _content(self, name: str, t: int, state: State | None = None, **options: Any) -> RecordDict:
+    def _content(
+        self,
+        name: str,
+        t: int,
+        state: State | None = None,
+        model: str = CURRENT_MODEL,
+        **options: Any,
+    ) -> RecordDict:
         """Return the content of a message; a client gets the same state once in a round."""
         shared = {"fit_id": self.fit_id, "seed": self.batching.seed, "classes": self.classes}
         shared["target_scale"] = self.target_scale
+        if state is not None:
+            shared["model"] = model
         records: dict[str, ConfigRecord | ArrayRecord]
         records = {"request": to_config(client=name, round=t, **shared, **options), **self.steps}
         if self.shift is not None:
             records["columns"] = to_arrays({"shift": torch.from_numpy(self.shift)})
         if self._round != t:
             self._round, self._held = t, {}
-        if state is not None and self._held.get(name) is not state:
-            self._held[name] = state
+        if state is not None and self._held.get((name, model)) is not state:
+            self._held[name, model] = state
             if self._arrays[0] is not state:
                 self._arrays = state, to_arrays(state)
             records["state"] = self._arrays[1]
         return RecordDict(records)
 
     def _read_updates(
-        self, request: TrainRequest, member: np.ndarray, k: int, copy: int, replies: Replies
+        self,
+        request: TrainRequest,
+        member: np.ndarray,
+        k: int,
+        copy: int,
+        replies: Replies,
+        read: Callable[[TrainRequest, np.ndarray, int, RecordDict], Updates],
     ) -> Updates:
         """Return the update of one copy of a client, or why there is none, with its seconds."""
         (name,) = self._names([k])
-        updates = _read(replies.contents[name], partial(self._updates, request, member, copy))
+        updates = _read(replies.contents[name], partial(read, request, member, copy))
         if isinstance(updates, Exception):
             updates = Updates.of_failed(member, updates)
         (report,) = updates.reports
@@ -186,8 +254,33 @@ class MessageEngine:
     def _updates(
         self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict
     ) -> Updates:
-        """Read the update of one copy of a client."""
-        state = to_state(get_record(content, f"state-{copy}", ArrayRecord), request.state)
+        """Read the report and the update of one copy of a client."""
+        loss, n_samples, _ = self._read_report(request, member, copy, content)
+        return self._collect(request, member, copy, content, loss, n_samples)
+
+    def _reported(
+        self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict
+    ) -> Updates:
+        """Read the report of one copy of a client that keeps its update."""
+        loss, n_samples, record = self._read_report(request, member, copy, content)
+        norm = get_number(record, "norm")
+        finite = np.array([np.isfinite(loss) and np.isfinite(norm)])
+        extras = {"norms": request.cohort.weights[member] * norm}
+        report = Report(
+            member, np.array([loss]), np.array([n_samples]), finite, [None], extras=extras
+        )
+        return Updates([report], [], frozenset())
+
+    def _uploaded(
+        self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict
+    ) -> Updates:
+        """Read an update that a client has kept."""
+        return self._collect(request, member, copy, content, 0.0, 0)
+
+    def _read_report(
+        self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict
+    ) -> tuple[float, int, MetricRecord]:
+        """Return the loss and the rows of a training, and the record in which they are."""
         report = get_record(content, f"report-{copy}", MetricRecord)
         loss, n_samples = get_number(report, "loss"), get_number(report, "n_samples", int)
         (expected,) = self.batching.n_trained(
@@ -195,6 +288,19 @@ class MessageEngine:
         ).tolist()
         if n_samples != expected:
             raise ValueError(f"it reports training on {n_samples} rows instead of {expected}.")
+        return loss, n_samples, report
+
+    def _collect(
+        self,
+        request: TrainRequest,
+        member: np.ndarray,
+        copy: int,
+        content: RecordDict,
+        loss: float,
+        n_samples: int,
+    ) -> Updates:
+        """Return the update that a message has."""
+        state = to_state(get_record(content, f"state-{copy}", ArrayRecord), request.state)
         variate: State | None = None
         if request.corrections is not None:
             arrays = get_record(content, f"variate-{copy}", ArrayRecord)

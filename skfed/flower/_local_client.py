@@ -19,8 +19,10 @@ from skfed.engines import (
     Evaluator,
     LocalTraining,
     LoopEngine,
+    SketchRequest,
     TrainRequest,
     make_engine,
+    update_norms,
 )
 from skfed.engines._data import Dataset
 from skfed.engines._loop import Trained
@@ -129,6 +131,13 @@ class LocalClient:
             reply |= self._records(request, copy, trained)
         return RecordDict(reply)
 
+    def sketch(self, t: int, state: State, seed: int) -> np.ndarray:
+        """Return the projection of the gradient of a state."""
+        reply, sketches = self.engine.sketch(SketchRequest(t, state, np.array([0]), seed))
+        if reply.raised:
+            raise reply.raised[0]
+        return sketches[0]
+
     def _train_request(self, content: RecordDict, state: State) -> TrainRequest:
         """Return the request of a message, for the loop engine."""
         request, corrections = content["request"], None
@@ -147,6 +156,7 @@ class LocalClient:
             cohort=Cohort.mean(np.zeros(n_copies, dtype=int)),
             training=training,
             aggregator=WeightedMean(),  # not used: the server aggregates
+            needs=frozenset({"norms"} if request.get("report") else ()),
             corrections=corrections,
             rate_factors=self._rate_factors(request, training, state),
         )
@@ -169,6 +179,7 @@ class LocalClient:
             request.get("steps"),
             request["proximal_mu"],
             max_norm=request.get("max_norm"),
+            trial=request.get("trial"),
         )
         if "rates" not in request:
             return training
@@ -193,7 +204,9 @@ class LocalClient:
             stack = update_privacy.of_updates(request.state, stack, request.parameters, [rng])
         if loss_privacy is not None:
             loss = loss_privacy.of_loss(loss, np.random.default_rng())
-        report = {"loss": loss, "n_samples": int(trained.n_samples[0])}
+        report: dict[str, Any] = {"loss": loss, "n_samples": int(trained.n_samples[0])}
+        if "norms" in request.needs:
+            (report["norm"],) = update_norms(request.subset(np.array([copy])), stack).tolist()
         records: dict[str, ArrayRecord | MetricRecord] = {
             f"state-{copy}": to_arrays({name: tensor[0] for name, tensor in stack.items()}),
             f"report-{copy}": MetricRecord(report),

@@ -21,10 +21,15 @@ message type              contents of the request, and of the reply
                           round, if the learning rate is to be safe for all
 ``query.skfed_poll``      ``state``, metric and bound. ``metrics``: the loss or error;
                           nothing above the bound
-``train``                 ``state``, unless the client was polled in this round, and how to
-                          train. For each copy i of the client in the cohort ``state-i``
-                          and ``report-i``, its training loss
+``query.skfed_sketch``    ``state``. ``sketch``: a projection of the gradient
+``train``                 ``state``, and how to train. For each copy i of the client in the
+                          cohort ``state-i`` and ``report-i``, its training loss; of a rule
+                          with two phases ``report-i`` alone, with the norm of the update
+``query.skfed_upload``    ``copies`` of the client. ``state-i`` of each, of the training before
 ========================  ==============================================================
+
+A ``state`` that a client has in this round is not sent again; ``model`` tells it from that of a
+trial.
 
 Where columns are shifted before they are cast, requests have ``columns``, their ``shift``.
 SCAFFOLD adds a ``correction`` to the request of a training, and ``variate-i`` to its reply. With a
@@ -45,13 +50,15 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from skfed.nets import State
+from skfed.selection import SKETCH_SIZE
 from skfed.server._moments import SENT, Moments, Norms
 from skfed.utils import _files
 
-PROTOCOL = 2  # raised when the records of a message change
+PROTOCOL = 3  # raised when the records of a message change
 HELLO, MOMENTS = "query.skfed_hello", "query.skfed_moments"
 NORMS, STEPS = "query.skfed_norms", "query.skfed_steps"
 EVALUATE, TRAIN = "query.skfed_poll", "train"
+SKETCH_QUERY, UPLOAD_QUERY = "query.skfed_sketch", "query.skfed_upload"
 TIMES = "times"
 
 
@@ -221,6 +228,15 @@ def get_norms(content: RecordDict) -> Norms:
     if not (1 <= norms.eigenvalue <= norms.largest * (1 + 1e-6) < np.inf):
         raise ValueError(f"its norms {tuple(norms)} are not those of rows.")
     return norms
+
+
+def get_sketch(content: RecordDict) -> np.ndarray:
+    """Return the sketch of a reply; ValueError if it is not valid."""
+    like = {"sketch": torch.zeros(SKETCH_SIZE, dtype=torch.double)}
+    sketch = to_state(get_record(content, "sketch", ArrayRecord), like)["sketch"].numpy()
+    if not np.isfinite(sketch).all():
+        raise ValueError("its sketch is not finite: lower the learning rate.")
+    return sketch
 
 
 def abbreviated(value: Any) -> str:

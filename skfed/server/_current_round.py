@@ -23,7 +23,7 @@ from skfed.selection._base import admission_of
 from skfed.server._config import RoundConfig
 from skfed.server._exchanges import make_exchanges
 from skfed.server._poll import Poll
-from skfed.server._requests import make_train_request
+from skfed.server._requests import make_train_request, needs_of_updates
 from skfed.server._state import ServerState
 from skfed.server._statistics import RateLimits
 from skfed.server._training import CohortTraining, training_messages
@@ -133,6 +133,7 @@ class CurrentRound:
             aggregator=config.aggregator,
             admit=partial(admit, view),
             available=view.available,
+            needs=needs_of_updates(config.selector),
             name=type(config.selector).__name__,
         )
 
@@ -150,7 +151,7 @@ class CurrentRound:
             rows=self.n_trained(clients),
             away=self.away(clients),
         )
-        return self.poll.of_another(training.aggregate(training.finite))
+        return self.poll.of_another(training.aggregate(training.finite), f"trial {number}")
 
     def sketch(self, clients: np.ndarray) -> np.ndarray:
         """Return projections of the gradients of clients; see ``Round.sketch``."""

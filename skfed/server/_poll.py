@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from skfed.engines import EvaluateRequest, Evaluator, Late
+from skfed.engines import CURRENT_MODEL, EvaluateRequest, Evaluator, Late
 from skfed.exchanges import (
     POLL,
     Answers,
@@ -33,6 +33,7 @@ class Poll:
     is_classifier: bool  # of a classifier, whose predictions are right or wrong
     leaves_out_rows: bool  # whether rows may not count in the criterion
     holders: ModelHolders | None = None  # of a model that is not w_t
+    model: str = CURRENT_MODEL  # under which clients keep it
 
     def __call__(self, clients, metric, max_samples, at_most):
         """Return the values of clients in their order, NaN without one; see ``Round.poll``."""
@@ -40,7 +41,7 @@ class Poll:
         if refusal and not self.is_classifier:
             raise ValueError(refusal)
         request = EvaluateRequest(
-            self.exchanges.round, self.state, clients, metric, max_samples, at_most
+            self.exchanges.round, self.state, clients, metric, max_samples, at_most, self.model
         )
         bound = {} if at_most is None else {"bound": 1}
         exchange = self.exchanges.ask(
@@ -77,10 +78,13 @@ class Poll:
             )
         return self.exchanges.privatizer.not_finite("loss", loss)
 
-    def of_another(self, state: State) -> "Poll":
-        """Return what polls clients for another model than w_t, and charges it once a client."""
+    def of_another(self, state: State, model: str = CURRENT_MODEL) -> "Poll":
+        """Return what polls clients for another model than w_t, and charges it once a client.
+
+        They keep it under a name; under that of w_t, in its place.
+        """
         others = ModelHolders.like(self.exchanges.holders)
-        return replace(self, state=state, holders=others)
+        return replace(self, state=state, holders=others, model=model)
 
 
 def objective(view: Round, exchanges: Iterable[Exchange]) -> float:

@@ -10,7 +10,7 @@ from skfed.aggregation._scaffold import correction
 from skfed.engines import LocalTraining, TrainRequest, enumerate_copies, first_copy_of_trial
 from skfed.nets import State, parameter_names
 from skfed.schedules import LinearDecay, value_at
-from skfed.selection import Cohort
+from skfed.selection import BaseSelector, Cohort
 from skfed.server._config import RoundConfig
 from skfed.server._exchanges import noise_stream
 from skfed.server._state import ServerState
@@ -40,7 +40,9 @@ def make_train_request(
     if limits is not None and training.rates is not None:
         factors = limits.factors(cohort.clients, training.rates[0][0])
     is_trial = trial is not None
-    needs = [] if is_trial else [name for name in config.selector.needs if name != "spread"]
+    needs = frozenset() if is_trial else needs_of_updates(config.selector)
+    if keep is not None:  # the server has no other update than those that it admits
+        needs = frozenset({"norms"})
     return TrainRequest(
         round=server.round,
         state=state,
@@ -52,9 +54,14 @@ def make_train_request(
         privacy=config.update_privacy,
         noise=_update_noise(server, federation, config, cohort, trial),
         rate_factors=factors,
-        needs=frozenset(needs + ["norms"] * (keep is not None)),
+        needs=needs,
         seed=server.seed,
     )
+
+
+def needs_of_updates(selector: BaseSelector) -> frozenset[str]:
+    """Return what a rule needs of updates, which the server computes of them."""
+    return frozenset(selector.needs) - {"spread"}
 
 
 def _update_noise(

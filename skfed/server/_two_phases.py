@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from skfed.aggregation import BaseAggregator
+from skfed.engines import extras_of
 from skfed.exchanges import REPORT, UPLOAD, Answers, Exchange, Message, Messages
 from skfed.nets import State
 from skfed.selection import Cohort, Reports
@@ -35,10 +37,11 @@ class TwoPhaseTraining(CohortTraining):
         aggregator: BaseAggregator,
         admit: Admit,
         available: np.ndarray,
+        needs: frozenset[str],
         name: str,
     ):
         super().__init__(*arguments)
-        self.aggregator, self.admit = aggregator, admit
+        self.aggregator, self.admit, self.needs = aggregator, admit, needs
         self.available, self.name = available, name
 
     @property
@@ -104,7 +107,8 @@ class TwoPhaseTraining(CohortTraining):
             losses[list(raised)] = np.nan
             sent = np.ones(len(in_time), dtype=bool)
             sent[list(raised)] = False
-            return Answers(losses, np.zeros(len(in_time), dtype=int), raised, sent, times=times)
+            extras, nothing = self._extras(members[in_time]), np.zeros(len(in_time), dtype=int)
+            return Answers(losses, nothing, raised, sent, extras, times)
 
         clients = self.request.cohort.clients[members]
         messages = Messages(up=super().messages.up)
@@ -112,6 +116,18 @@ class TwoPhaseTraining(CohortTraining):
             UPLOAD, messages, clients, send, rows=np.zeros(len(clients), dtype=int)
         )
         return np.isfinite(exchange.answers)
+
+    def _extras(self, members: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what the rule needs of the updates that were uploaded."""
+        extras: dict[str, np.ndarray] = {}
+        for place, i in enumerate(members.tolist()):
+            if i in self.states:
+                alone = replace(self.request.subset(np.array([i])), needs=self.needs)
+                stack = {name: tensor[None] for name, tensor in self.states[i].items()}
+                for name, values in extras_of(alone, stack).items():
+                    nothing = np.full((len(members), *values.shape[1:]), np.nan)
+                    extras.setdefault(name, nothing)[place] = values[0]
+        return extras
 
 
 def _by_member(parts: list[tuple[np.ndarray, dict[str, torch.Tensor]]]) -> dict[int, State]:

@@ -7,6 +7,7 @@ import torch
 from flwr.app import Error, Message, MetricRecord
 from local_grid import contents, is_kind, requests
 from mishaps import node_of
+from rules import RULES, Admitting, Diverse
 from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
@@ -25,6 +26,7 @@ from skfed.callbacks import RoundCallback
 from skfed.flower import FederatedStrategy
 from skfed.modules import LinearRegression
 from skfed.schedules import ExponentialDecay, LinearDecay
+from skfed.selection import SKETCH_SIZE
 
 
 class Normed(nn.Sequential):
@@ -84,6 +86,9 @@ ESTIMATORS = {
     ),
     "class weights": FederatedClassifier(class_weight={0: 3.0, 2: 0.5}, selector=POWD),
     "regressor": FederatedRegressor(selector=POWD),
+    **{type(rule).__name__: FederatedClassifier(selector=rule) for rule in RULES},
+    "SCAFFOLD in two phases": FederatedClassifier(selector=Admitting(), aggregator=Scaffold()),
+    "sketches of a net": FederatedClassifier(normed(), selector=Diverse()),
     "standardised targets": FederatedRegressor(
         standardize_targets=True, selector=FedAlignSelector(eps=0.3, warmup=1), priority=["a", "b"]
     ),
@@ -145,12 +150,15 @@ def test_the_ledger_is_what_was_sent(name, federate):
     bounds = [request for request in requests(grid.sent, "poll") if "at_most" in request]
     scaling = [m.content["scaling"] for m in grid.sent if "scaling" in m.content]
     n_scales = sum(array.numpy().size for record in scaling for array in record.values())
-    assert len(bounds) + n_scales == history["scalars_down"].sum()
+    n_seeds = len(requests(grid.sent, "sketch"))
+    assert len(bounds) + n_scales + n_seeds == history["scalars_down"].sum()
     records = [
         record for m in grid.received for key, record in m.content.items() if "moments-" in key
     ]
     n_values = sum(array.numpy().size for record in records for array in record.values())
-    n_values += 2 * n_records(grid.received, "norms")
+    n_values += 2 * n_records(grid.received, "norms") + SKETCH_SIZE * n_seeds
+    reports = [m.content[key] for m in grid.received for key in m.content if "report-" in key]
+    n_values += sum("norm" in report for report in reports)
     assert n_records(grid.received, "metrics") + n_values == history["scalars_up"].sum()
     assert len(requests(grid.sent, "poll")) == history["n_polled"].sum()
 
@@ -218,7 +226,7 @@ def test_a_failed_client_has_no_moments_of_targets(blobs, federate, caplog):
     rest = y[clients != "b"]
     np.testing.assert_allclose(strategy.model_.target_mean_, [rest.mean()])
     assert strategy.model_.history_["scalars_up"].tolist() == [5 * 2]
-    assert "client 'b' sends no moments of its targets: no answer" in caplog.text
+    assert "client 'b' sends no moments of its targets: ConnectionError: no answer" in caplog.text
 
 
 def fails_in(grid, name, kind, answer):

@@ -1,0 +1,90 @@
+"""Rules that use what a round offers beside polls, each of it in a few lines."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from skfed.selection import BaseSelector, Cohort
+
+
+class Rested(BaseSelector):
+    """The past: two of the clients that were chosen least often, then longest ago."""
+
+    uses_priority = False
+
+    def _select(self, round):
+        clients, past = np.flatnonzero(round.available), round.past
+        order = np.lexsort([clients, past.last_chosen[clients], past.n_chosen[clients]])
+        return Cohort.mean(clients[order[:2]])
+
+
+class Momentum(BaseSelector):
+    """A memory: two of the clients of the highest loss, averaged over rounds by halves."""
+
+    uses_priority = False
+
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        mean = np.zeros(len(round.sizes))
+        if round.memory:
+            mean += round.memory["mean"]
+        losses = round.poll(clients)
+        mean[clients] = (mean[clients] + np.nan_to_num(losses)) / 2
+        chosen = clients[np.argsort(-mean[clients], kind="stable")[:2]]
+        memory = {"mean": mean, "rounds": round.index + 1, "name": "halves", "done": False}
+        return replace(Cohort.by_size(chosen, round.sizes), memory=memory)
+
+
+class Tried(BaseSelector):
+    """A trial: of two halves of the clients the one whose model lowers the loss more."""
+
+    uses_priority = False
+
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        halves = [Cohort.by_size(half, round.sizes) for half in np.array_split(clients, 2)]
+        losses = [np.nanmean(round.trial(half).poll(clients)) for half in halves]
+        return halves[int(np.argmin(losses))]
+
+
+class Diverse(BaseSelector):
+    """Sketches: the two clients whose gradients differ most."""
+
+    uses_priority = False
+
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        sketches = np.nan_to_num(round.sketch(clients))
+        distances = np.linalg.norm(sketches[:, None] - sketches[None], axis=2)
+        pair = np.unravel_index(np.argmax(distances), distances.shape)
+        return Cohort.mean(np.unique(clients[list(pair)]))
+
+
+class Updated(BaseSelector):
+    """Updates: two of the clients whose last update was largest, new ones first."""
+
+    uses_priority = False
+    needs = ("updates", "last_layer")
+
+    def _select(self, round):
+        clients, past = np.flatnonzero(round.available), round.past
+        sizes = np.linalg.norm(past.updates, axis=1) + np.abs(past.last_layer).sum(1)
+        order = np.argsort(-np.nan_to_num(sizes[clients], nan=np.inf), kind="stable")
+        return Cohort.mean(clients[order[:2]])
+
+
+class Admitting(BaseSelector):
+    """Two phases: all train, and the two of the largest norms upload."""
+
+    uses_priority = False
+
+    def _select(self, round):
+        return Cohort.by_size(np.flatnonzero(round.available), round.sizes)
+
+    def admit(self, round, reports):
+        order = np.argsort(-np.nan_to_num(reports.norms), kind="stable")
+        known = order[~np.isnan(reports.norms[order])]
+        return Cohort.mean(reports.clients[known[:2]])
+
+
+RULES = (Rested(), Momentum(), Tried(), Diverse(), Updated(), Admitting())
