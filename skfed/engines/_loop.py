@@ -4,7 +4,7 @@ Each client starts from the global state with a fresh optimizer and takes the wr
 train steps. Every faster engine is checked against this one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from skfed.engines._batching import (
     enumerate_copies,
     take_positions,
 )
-from skfed.engines._replies import Evaluation, Updates, collect, kept_updates, merge
+from skfed.engines._replies import Evaluation, Updates, collect, kept_updates, merge, spread_of
 from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.engines._sketch import sketch_clients
 from skfed.engines.workers._net_cost import FORWARD, STEP, NetCost
@@ -34,6 +34,7 @@ from skfed.engines.workers._worker_data import ClientData
 from skfed.engines.workers._workers import Workers
 from skfed.nets import (
     NetPool,
+    RowSquares,
     Samples,
     State,
     StepMeans,
@@ -46,7 +47,9 @@ from skfed.nets import (
     moved,
     parameter_names,
     pool_before_relu,
+    rows_recorded,
     set_state,
+    tells_rows,
     to_tensors,
     weighed,
     without_idle_steps,
@@ -126,20 +129,26 @@ class LoopEngine:
 
     def trainings(self, request: TrainRequest) -> Iterator["ClientTraining"]:
         """Yield the training of each member of a cohort."""
-        batching, t, clients = self.batching, request.round, request.cohort.clients
-        training = request.training
-        n_rows = batching.n_trained(training, clients).tolist()
-        for i, (k, copy) in enumerate(enumerate_copies(clients)):
-            member = np.array([i])
-            yield ClientTraining(
-                net_pool=self.net_pool,
-                request=request.subset(member),
-                member=member,
-                clients=[k],
-                cost=n_rows[i],
-                draw=batching.minibatches(training, t, k, copy),
-                layers_key=batching.training_key(Purpose.RANDOM_LAYERS, training, t, k, copy),
-            )
+        return trainings_one_by_one(self.net_pool, self.batching, request)
+
+
+def trainings_one_by_one(
+    net_pool: NetPool, batching: Batching, request: TrainRequest
+) -> Iterator["ClientTraining"]:
+    """Yield the training of each member of a cohort."""
+    t, training, clients = request.round, request.training, request.cohort.clients
+    n_rows = batching.n_trained(training, clients).tolist()
+    for i, (k, copy) in enumerate(enumerate_copies(clients)):
+        member = np.array([i])
+        yield ClientTraining(
+            net_pool=net_pool,
+            request=request.subset(member),
+            member=member,
+            clients=[k],
+            cost=n_rows[i],
+            draw=batching.minibatches(training, t, k, copy),
+            layers_key=batching.training_key(Purpose.RANDOM_LAYERS, training, t, k, copy),
+        )
 
 
 class Trained(NamedTuple):
@@ -149,6 +158,7 @@ class Trained(NamedTuple):
     losses: np.ndarray  # the mean over its local steps
     n_samples: np.ndarray  # rows seen
     variate: State | None  # SCAFFOLD's new c_k
+    spread: Mapping[str, np.ndarray] = {}  # of its losses, if it is needed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +177,10 @@ class ClientTraining:
         """Train, and collect what the aggregator needs."""
         own = self.train(load)
         variates = [own.variate]
-        return collect(self.request, self.member, own.stack, own.losses, own.n_samples, variates)
+        return collect(
+            *(self.request, self.member, own.stack, own.losses, own.n_samples, variates),
+            spread=own.spread,
+        )
 
     def recover(self, run: Callable[[Work], Updates], error: Exception) -> Updates:
         """Return the update of a client that failed."""
@@ -192,17 +205,22 @@ class ClientTraining:
                 _clipped(net, training.max_norm),
                 without_idle_steps(getattr(net, "criterion_", None)),
             ):
-                loss, rates, n_samples = self._take_steps(net, load)
+                loss, rates, n_samples, spread = self._take_steps(net, load)
             trained = get_state(net)
             variate = None
             if correction is not None:
                 own = {name: trained[name] for name in request.parameters}
                 variate = new_variate(request.state, own, correction, _distances(net, rates))
             stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
-            return Trained(stack, np.array([loss]), np.array([n_samples]), variate)
+            return Trained(stack, np.array([loss]), np.array([n_samples]), variate, spread)
 
-    def _take_steps(self, net: NeuralNet, load: Load) -> tuple[float, list[Rates], int]:
-        """Take the local steps; return the training loss, the rates of each, and the rows seen."""
+    def _take_steps(
+        self, net: NeuralNet, load: Load
+    ) -> tuple[float, list[Rates], int, dict[str, np.ndarray]]:
+        """Take the local steps.
+
+        Return the training loss, the rates of each step, the rows seen, and the spread of losses.
+        """
         dataset, (own,) = load(self.clients)
         rates_of_steps, factors = self.request.training.rates, self.request.rate_factors
         factor = 1.0 if factors is None else float(factors[0])
@@ -214,17 +232,21 @@ class ClientTraining:
         net.notify("on_epoch_begin", dataset_train=None, dataset_valid=None)
         losses, rates, n_samples = [], [], 0
         means = StepMeans(net, [len(own)])
+        is_spread = "spread" in self.request.needs
+        squares = RowSquares(1) if is_spread and tells_rows(net) else None
         for iteration, positions in self.draw():
             rates.append(_set_rates(net, rates_of_steps, iteration, factor))
             rows = torch.from_numpy(positions).to(y.device)
-            with weighed(net, None if weights is None else weights[rows]):
+            of_rows = None if weights is None else weights[rows]
+            with weighed(net, of_rows), rows_recorded(net, squares, of_rows):
                 batch = X.index_select(0, rows), y.index_select(0, rows)
                 losses.append(_train_step(net, batch))
             if not means.alike:
                 means.add(torch.tensor([losses[-1:]], dtype=torch.double), batch[1][None, None])
             n_samples += len(rows)
         loss = float(np.mean(losses)) if means.alike else means.result().item()
-        return loss, rates, n_samples
+        spread = spread_of(np.array(losses)[:, None], squares) if is_spread else {}
+        return loss, rates, n_samples, spread
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from cmath import isfinite  # of complex numbers too
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from skfed.aggregation import BaseAggregator
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.engines._projection import project
 from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
-from skfed.nets import State, by_member, moved
+from skfed.nets import RowSquares, State, by_member, moved
 
 
 class Late(TimeoutError):
@@ -161,6 +162,7 @@ def collect(
     losses: np.ndarray,
     n_samples: np.ndarray,
     variates: Sequence[State | None],
+    spread: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Updates:
     """Return the updates of some members, given their states stacked along a leading axis.
 
@@ -169,7 +171,7 @@ def collect(
     if request.privacy is not None and request.noise is not None:
         noise = deepcopy(request.noise)  # kept, since a member that fails trains again
         stack = request.privacy.of_updates(request.state, stack, request.parameters, noise)
-    extras = extras_of(request, stack)
+    extras = {**extras_of(request, stack), **spread}
     part = request.aggregator.collect(
         request.state, stack, request.cohort.weights, request.parameters
     )
@@ -229,7 +231,21 @@ def _last_layers(request: TrainRequest, stack: State) -> np.ndarray:
 
 def extras_of(request: TrainRequest, stack: State) -> dict[str, np.ndarray]:
     """Return what else a request needs of the members in a stack, by name."""
-    return {name: _EXTRAS[name](request, stack) for name in sorted(request.needs)}
+    names = sorted(request.needs - {"spread"})
+    return {name: _EXTRAS[name](request, stack) for name in names}
+
+
+def spread_of(losses: np.ndarray, squares: RowSquares | None) -> dict[str, np.ndarray]:
+    """Return the spread of losses of (step, member), NaN after a member's last step.
+
+    Without ``squares``, those of rows, the mean square is over steps.
+    """
+    taken = ~np.isnan(losses)
+    n_steps, known = taken.sum(0), np.where(taken, losses, 0.0)
+    mean = known.sum(0) / n_steps
+    variance = np.where(taken, np.square(losses - mean), 0.0).sum(0) / n_steps
+    rms = np.sqrt(np.square(known).sum(0) / n_steps) if squares is None else squares.root()
+    return {"loss_std": np.sqrt(variance), "loss_rms": rms}
 
 
 #: What else a request may need of each member.

@@ -48,7 +48,7 @@ class TrainRequest:
     noise: Sequence[np.random.Generator] | None = None  # of each member
     # By what the rates of each member are multiplied, where ``training`` has rates.
     rate_factors: np.ndarray | None = None
-    needs: frozenset[str] = frozenset()  # "updates", "last_layer" or "norms" of each member
+    needs: frozenset[str] = frozenset()  # "updates", "last_layer", "norms" or "spread" of each
     seed: int = 0  # of the projection of updates
 
     def subset(self, members: np.ndarray) -> "TrainRequest":

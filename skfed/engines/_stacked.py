@@ -23,13 +23,14 @@ from skfed.engines._batching import (
 )
 from skfed.engines._data import Dataset
 from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
-from skfed.engines._loop import evaluate_one_by_one
+from skfed.engines._loop import evaluate_one_by_one, trainings_one_by_one
 from skfed.engines._memory import MemoryPool
 from skfed.engines._replies import Evaluation, Updates, kept_updates, merge
 from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.engines._sketch import sketch_clients
 from skfed.engines._stacked_steps import ChunkTraining, Method
 from skfed.engines.products._evaluated_layers import EvaluatedLayers
+from skfed.engines.products._linear import CrossEntropy, LinearLayers
 from skfed.engines.workers._tasks import balanced_tree, consecutive_tree
 from skfed.engines.workers._workers import Workers
 from skfed.nets import NetPool, batch_weight
@@ -117,8 +118,16 @@ class StackedEngine:
     def train(self, request: TrainRequest) -> Updates:
         """Train a cohort; a client that is listed twice trains twice."""
         join = partial(merge, request.aggregator)
-        works = list(self._trainings(request))
+        works: list[Any] = list(self._trainings(request))
+        if "spread" in request.needs and not self._records_rows:
+            works = list(trainings_one_by_one(self.net_pool, self.batching, request))
         return self.workers.run(works, balanced_tree, join, self.data)
+
+    @property
+    def _records_rows(self) -> bool:
+        """Whether stacked clients record the losses of their rows."""
+        method = self.plan.method
+        return isinstance(method, LinearLayers) and type(method.loss) is CrossEntropy
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""

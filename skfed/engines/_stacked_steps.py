@@ -14,13 +14,13 @@ from skfed.aggregation._scaffold import new_variate
 from skfed.engines._batching import MinibatchDraws
 from skfed.engines._chunk import Block, Chunk
 from skfed.engines._memory import Memory, MemoryPool
-from skfed.engines._replies import Updates, collect, merge
+from skfed.engines._replies import Updates, collect, merge, spread_of
 from skfed.engines._requests import TrainRequest
 from skfed.engines.products._cuda_graphs import GraphedMethod, StepGraphs
-from skfed.engines.products._linear import BoundLayers, LinearLayers
+from skfed.engines.products._linear import BoundLayers, LinearLayers, RecordedCrossEntropy
 from skfed.engines.products._vmap import BatchedModule, BoundModule
 from skfed.engines.workers._work import Load, Work
-from skfed.nets import NetPool, State, StepMeans, by_member, moved
+from skfed.nets import NetPool, RowSquares, State, StepMeans, by_member, moved
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
@@ -88,14 +88,20 @@ class ChunkTraining:
             one_torch_thread(),
             deterministic_cudnn(device),
         ):
-            graphs = self._graphs(memory)
-            stack = StackedStates(net, self.method, request, len(self.members), memory, graphs)
+            graphs, method, squares = self._graphs(memory), self.method, None
+            if "spread" in request.needs and isinstance(method, LinearLayers):
+                squares = RowSquares(len(self.members))
+                method = replace(method, loss=RecordedCrossEntropy(squares))
+            stack = StackedStates(net, method, request, len(self.members), memory, graphs)
             rates = stack.rates(request, chunk.iterations)
             means = StepMeans(net, [len(own) for own in rows])
+            of_steps = np.full(chunk.sizes.shape, np.nan)
             with torch.no_grad():
                 for steps, block in chunk.blocks():
                     losses = stack.take_steps(block, rates[steps].tolist(), memory)
                     means.add(losses, block.targets.y, block.targets.sizes)
+                    if squares is not None:
+                        of_steps[steps, : losses.shape[1]] = losses.double().cpu()
             taken = chunk.sizes > 0
             variates = stack.variates(request, taken, rates)
             return collect(
@@ -105,13 +111,15 @@ class ChunkTraining:
                 means.result(),
                 chunk.sizes.sum(axis=0),
                 variates,
+                {} if squares is None else spread_of(of_steps, squares),
             )
 
     def _graphs(self, memory: Memory) -> StepGraphs | None:
         """Return what takes steps as CUDA graphs: on a GPU, where no layer draws random numbers."""
         on_gpu = torch.device(self.net_pool.device).type == "cuda"
-        # A graph has one rate for all members.
-        possible = self.layers_rng is None and self.request.rate_factors is None
+        # A graph has one rate for all members, and records no losses of rows.
+        is_plain = self.request.rate_factors is None and "spread" not in self.request.needs
+        possible = self.layers_rng is None and is_plain
         return memory.graphs if on_gpu and possible else None
 
     def recover(self, run: Callable[[Work], Updates], error: Exception) -> Updates:

@@ -274,6 +274,8 @@ class _Client:
         """Train from a state, once for each copy of this client in the cohort."""
         local, request = self._set_up(content, context), content["request"]
         state = _sent_or_stored_state(content, context, local)
+        if "spread" in request.get("needs", ()) and self.estimator.loss_privacy is not None:
+            raise Refusal("its loss_privacy does not cover the spread of losses.")
         held = _held(context, request)
         if held is not None and held["silent"]:
             raise Refusal("it was silent in this round, above the bound, and so does not train.")
@@ -281,7 +283,7 @@ class _Client:
             _keep_state(context, request, state, silent=False)
         began = perf_counter()
         reply = local.train(content, state)
-        if request.get("report"):
+        if "norms" in request.get("needs", ()):
             _keep_updates(context, request, reply)
         reply[TIMES] = _times_since(began)
         return reply

@@ -197,7 +197,7 @@ class MessageEngine:
             "max_norm": training.max_norm,
             "limits_rate": self.limits_rates or None,
             "trial": training.trial,
-            "report": "norms" in request.needs or None,
+            "needs": sorted(request.needs & {"norms", "spread"}) or None,
         }
         contents = {
             name: self._content(name, request.round, request.state, **options, n_copies=n_copies)
@@ -255,8 +255,9 @@ class MessageEngine:
         self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict
     ) -> Updates:
         """Read the report and the update of one copy of a client."""
-        loss, n_samples, _ = self._read_report(request, member, copy, content)
-        return self._collect(request, member, copy, content, loss, n_samples)
+        loss, n_samples, record = self._read_report(request, member, copy, content)
+        spread = _spread(request, record)
+        return self._collect(request, member, copy, content, loss, n_samples, spread)
 
     def _reported(
         self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict
@@ -265,7 +266,7 @@ class MessageEngine:
         loss, n_samples, record = self._read_report(request, member, copy, content)
         norm = get_number(record, "norm")
         finite = np.array([np.isfinite(loss) and np.isfinite(norm)])
-        extras = {"norms": request.cohort.weights[member] * norm}
+        extras = {"norms": request.cohort.weights[member] * norm} | _spread(request, record)
         report = Report(
             member, np.array([loss]), np.array([n_samples]), finite, [None], extras=extras
         )
@@ -275,7 +276,7 @@ class MessageEngine:
         self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict
     ) -> Updates:
         """Read an update that a client has kept."""
-        return self._collect(request, member, copy, content, 0.0, 0)
+        return self._collect(request, member, copy, content, 0.0, 0, {})
 
     def _read_report(
         self, request: TrainRequest, member: np.ndarray, copy: int, content: RecordDict
@@ -298,6 +299,7 @@ class MessageEngine:
         content: RecordDict,
         loss: float,
         n_samples: int,
+        spread: Mapping[str, np.ndarray],
     ) -> Updates:
         """Return the update that a message has."""
         state = to_state(get_record(content, f"state-{copy}", ArrayRecord), request.state)
@@ -309,7 +311,14 @@ class MessageEngine:
         stack = {name: tensor.unsqueeze(0) for name, tensor in state.items()}
         # The client has added the noise.
         alone = replace(request.subset(member), privacy=None, noise=None)
-        return collect(alone, member, stack, np.array([loss]), np.array([n_samples]), [variate])
+        numbers = np.array([loss]), np.array([n_samples])
+        return collect(alone, member, stack, *numbers, [variate], spread)
+
+
+def _spread(request: TrainRequest, record: MetricRecord) -> dict[str, np.ndarray]:
+    """Return the spread of losses that a client reports, if it is needed."""
+    names = ("loss_std", "loss_rms") if "spread" in request.needs else ()
+    return {name: np.array([get_number(record, name)]) for name in names}
 
 
 def _read(reply: RecordDict | Exception, read: Callable[[RecordDict], T]) -> T | Exception:

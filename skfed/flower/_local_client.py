@@ -156,7 +156,7 @@ class LocalClient:
             cohort=Cohort.mean(np.zeros(n_copies, dtype=int)),
             training=training,
             aggregator=WeightedMean(),  # not used: the server aggregates
-            needs=frozenset({"norms"} if request.get("report") else ()),
+            needs=frozenset(request.get("needs", ())),
             corrections=corrections,
             rate_factors=self._rate_factors(request, training, state),
         )
@@ -205,6 +205,7 @@ class LocalClient:
         if loss_privacy is not None:
             loss = loss_privacy.of_loss(loss, np.random.default_rng())
         report: dict[str, Any] = {"loss": loss, "n_samples": int(trained.n_samples[0])}
+        report |= {name: float(values[0]) for name, values in trained.spread.items()}
         if "norms" in request.needs:
             (report["norm"],) = update_norms(request.subset(np.array([copy])), stack).tolist()
         records: dict[str, ArrayRecord | MetricRecord] = {

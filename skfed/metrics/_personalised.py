@@ -155,7 +155,7 @@ def _fine_tuned(
     The net is trained by the loop engine, as in the round after the last.
     """
     server, problem = step._server, step._problem
-    left_out = {"proximal_mu": 0.0, "aggregator": None, "update_privacy": None}
+    left_out = {"proximal_mu": 0.0, "aggregator": None, "update_privacy": None, "selector": None}
     params = vars(step) | {"local_steps": local_steps} | left_out
     config = RoundConfig.from_params(params, server.net, simulated=False)
     with naming("X", "y"):

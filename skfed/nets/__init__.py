@@ -2,11 +2,14 @@
 
 from skfed.nets._convolutions import evaluated_channels_last, pool_before_relu
 from skfed.nets._criteria import (
+    RowSquares,
     StepMeans,
     averages_rows,
     batch_weight,
     clear_idle,
     is_cross_entropy,
+    rows_recorded,
+    tells_rows,
     weighs_rows,
     without_idle_steps,
 )
@@ -62,6 +65,7 @@ __all__ = [
     "NetPool",
     "NetSpec",
     "NotProbabilities",
+    "RowSquares",
     "Samples",
     "State",
     "StepMeans",
@@ -99,10 +103,12 @@ __all__ = [
     "predictions",
     "predicts_largest",
     "probabilities",
+    "rows_recorded",
     "set_shift",
     "set_state",
     "shift_of",
     "standardize_layers",
+    "tells_rows",
     "to_tensors",
     "weighed",
     "weighs_rows",

@@ -105,6 +105,67 @@ def _has_torch_loss(net: NeuralNet) -> bool:
     return not own_loss and type(getattr(net, "criterion_", None)) in (*_ROW_MEANS, *_BY_CLASS)
 
 
+def tells_rows(net: NeuralNet) -> bool:
+    """Tell whether a net's criterion returns the loss of each row, where it is asked to."""
+    return _has_torch_loss(net)
+
+
+class RowSquares:
+    """Mean squared losses of the rows of local steps, of some clients.
+
+    Parameters
+    ----------
+    n_clients : int
+        Their number.
+    """
+
+    def __init__(self, n_clients: int):
+        self._sums, self._counts = torch.zeros(2, n_clients, dtype=torch.double)
+
+    def add(self, losses: torch.Tensor, used: torch.Tensor) -> None:
+        """Add the losses (n_clients, n_rows) of a step of the first clients; ``used`` is a mask."""
+        squares = torch.where(used, losses.double().square(), 0.0)
+        self._sums[: len(losses)] += squares.sum(1).cpu()
+        self._counts[: len(losses)] += used.double().sum(1).cpu()
+
+    def root(self) -> np.ndarray:
+        """Return the root of the mean of each client."""
+        return (self._sums / self._counts).sqrt().numpy()
+
+
+@contextmanager
+def rows_recorded(
+    net: NeuralNet, squares: RowSquares | None, weights: torch.Tensor | None
+) -> Iterator[None]:
+    """Context manager in which the losses of the rows of one client's step are added.
+
+    They are those of the criterion, without the weights (n_rows,) that rows are given, but for
+    those of weight 0, which do not count; of rows that have several values their mean.
+    """
+    if squares is None:
+        yield
+        return
+
+    def record(criterion: Any, arguments: tuple, loss: torch.Tensor) -> None:
+        rows, (_, y) = loss.detach(), arguments
+        if criterion.reduction != "none":
+            before, criterion.reduction = criterion.reduction, "none"
+            with torch.no_grad():
+                rows = criterion.forward(*arguments)
+            criterion.reduction = before
+        rows = rows.flatten(1).mean(1) if rows.dim() > 1 else rows
+        used = torch.ones_like(rows, dtype=torch.bool) if weights is None else weights > 0
+        if weighs_rows(criterion) and y.shape == rows.shape:
+            used = used & (y != criterion.ignore_index)
+        squares.add(rows[None], used[None])
+
+    hook = net.criterion_.register_forward_hook(record, prepend=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 def weighs_rows(criterion: Any) -> bool:
     """Tell whether rows may count differently in the mean of one of torch's criteria, or not."""
     if type(criterion) not in _BY_CLASS or criterion.reduction != "mean":

@@ -13,7 +13,7 @@ from skfed.availability import Always, BaseAvailability
 from skfed.devices import BaseDevices
 from skfed.engines import LocalTraining
 from skfed.exchanges import Limits
-from skfed.nets import buffer_names
+from skfed.nets import buffer_names, tells_rows
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import Scheduled
 from skfed.selection import BaseSelector, FedAlignSelector, RandomSelector
@@ -73,7 +73,7 @@ class RoundConfig:
         )
         if simulated:
             _check_clock(config)
-        _check_needs(config)
+        _check_needs(config, net)
         for component in (config.aggregator, config.update_privacy, config.loss_privacy):
             if component is not None:
                 component._validate_params()
@@ -134,7 +134,7 @@ def _check_clock(config: RoundConfig) -> None:
             )
 
 
-def _check_needs(config: RoundConfig) -> None:
+def _check_needs(config: RoundConfig, net: NeuralNet) -> None:
     """Check that a rule may have what it needs of clients."""
     selector, needs = config.selector, config.selector.needs
     if unknown := sorted(set(needs) - NEEDS.keys()):
@@ -149,6 +149,11 @@ def _check_needs(config: RoundConfig) -> None:
                 f"{name} does not cover {found[0]!r}, which {selector} needs of clients: use "
                 f"another selector, or no {name}."
             )
+    if "spread" in needs and not tells_rows(net):
+        warn(
+            f"{selector} looks at the losses of rows, which the criterion of estimator does not "
+            "tell: past.loss_rms is over minibatches instead."
+        )
     if config.update_privacy is not None and admission_of(selector) is not None:
         raise ValueError(
             f"update_privacy does not cover the norms of updates by which {selector} admits them: "

@@ -101,9 +101,8 @@ class CurrentRound:
 
     def expected_seconds(self, clients: np.ndarray) -> np.ndarray:
         """Return the seconds that a training of some clients is expected to take now."""
-        messages = training_messages(self.config.aggregator.uses_variates)
         planned = plan_exchange(
-            TRAINING, messages, clients, self.n_trained(clients), self.exchanges.holders
+            TRAINING, self._messages, clients, self.n_trained(clients), self.exchanges.holders
         )
         return self.clock.expected(planned, self.server.round)
 
@@ -120,16 +119,15 @@ class CurrentRound:
 
     def training(self, cohort: Cohort, view: Round) -> CohortTraining:
         """Return the training of a cohort, not begun."""
-        config, make_request = self.config, self._make_request
-        with_variates, admit = config.aggregator.uses_variates, admission_of(config.selector)
+        config, admit = self.config, admission_of(self.config.selector)
+        parts = self.engine, self.exchanges
         if admit is None:
-            return CohortTraining(self.engine, self.exchanges, make_request, cohort, with_variates)
+            return CohortTraining(*parts, self._make_request, cohort, self._messages)
         return TwoPhaseTraining(
-            self.engine,
-            self.exchanges,
-            partial(make_request, keep=KeepUpdates()),
+            *parts,
+            partial(self._make_request, keep=KeepUpdates()),
             cohort,
-            with_variates,
+            self._messages,
             aggregator=config.aggregator,
             admit=partial(admit, view),
             available=view.available,
@@ -137,15 +135,22 @@ class CurrentRound:
             name=type(config.selector).__name__,
         )
 
+    @property
+    def _messages(self) -> Messages:
+        """What travels in a training."""
+        config = self.config
+        return training_messages(config.aggregator.uses_variates, "spread" in config.selector.needs)
+
     def trial(self, cohort: Cohort) -> Poll:
         """Train a cohort from a copy of w_t; return what polls clients for the result."""
         number, self._n_trials = self._n_trials, self._n_trials + 1
         make_request = partial(self._make_request, trial=number)
-        training = CohortTraining(self.engine, self.exchanges, make_request, cohort, False)
+        messages = training_messages(with_variates=False)
+        training = CohortTraining(self.engine, self.exchanges, make_request, cohort, messages)
         clients = cohort.clients
         self.exchanges.ask(
             TRIAL,
-            training.messages,
+            messages,
             clients,
             training.send,
             rows=self.n_trained(clients),

@@ -40,9 +40,9 @@ def make_train_request(
     if limits is not None and training.rates is not None:
         factors = limits.factors(cohort.clients, training.rates[0][0])
     is_trial = trial is not None
-    needs = frozenset() if is_trial else needs_of_updates(config.selector)
+    needs = frozenset() if is_trial else frozenset(config.selector.needs)
     if keep is not None:  # the server has no other update than those that it admits
-        needs = frozenset({"norms"})
+        needs = needs & {"spread"} | {"norms"}
     return TrainRequest(
         round=server.round,
         state=state,

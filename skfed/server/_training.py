@@ -14,11 +14,15 @@ from skfed.selection import Cohort
 _VARIATES = ("variates",)
 
 
-def training_messages(with_variates: bool) -> Messages:
-    """Return what travels in a training, with SCAFFOLD's variates or without."""
+def training_messages(with_variates: bool, with_spread: bool = False) -> Messages:
+    """Return what travels in a training, with SCAFFOLD's variates or without.
+
+    With the spread of losses, their deviation and the root of their mean square are sent too.
+    """
     models = _VARIATES if with_variates else ()
     # The training loss is sent along, and is not charged.
-    return Messages(Message(model=True, models=models), Message(model=True, models=models))
+    scalars = {"loss_std": 1, "loss_rms": 1} if with_spread else {}
+    return Messages(Message(model=True, models=models), Message(True, models, scalars))
 
 
 class CohortTraining:
@@ -32,11 +36,11 @@ class CohortTraining:
         exchanges: Exchanges,
         make_request: Callable[[Cohort], TrainRequest],
         cohort: Cohort,
-        with_variates: bool,
+        messages: Messages,
     ):
         self.engine, self.exchanges = engine, exchanges
         self.make_request, self.cohort = make_request, cohort
-        self.with_variates = with_variates
+        self.messages = messages
         self.memory = cohort.memory  # that the rule has given
         # Names of tensors that a finite update has changed.
         self.changed: frozenset[str] = frozenset()
@@ -58,11 +62,6 @@ class CohortTraining:
         for members, part in updates.parts:
             self.request.aggregator.accumulate(self.parts, members, part)
         return self._answers(updates)
-
-    @property
-    def messages(self) -> Messages:
-        """What travels in the training."""
-        return training_messages(self.with_variates)
 
     def take_answers(self, exchange: Exchange) -> None:
         """Take the losses of the settled exchange, with the noise that clients have added."""

@@ -41,13 +41,12 @@ class TwoPhaseTraining(CohortTraining):
         name: str,
     ):
         super().__init__(*arguments)
+        up = self.messages.up
+        self._uploaded = Messages(up=replace(up, scalars={}))
+        report = Message(scalars={"norm": 1, **up.scalars})
+        self.messages = Messages(self.messages.down, report)
         self.aggregator, self.admit, self.needs = aggregator, admit, needs
         self.available, self.name = available, name
-
-    @property
-    def messages(self) -> Messages:
-        """What travels before the rule admits updates."""
-        return Messages(super().messages.down, Message(scalars={"norm": 1}))
 
     def take_answers(self, exchange: Exchange) -> None:
         """Take the losses and norms of the settled exchange."""
@@ -111,9 +110,8 @@ class TwoPhaseTraining(CohortTraining):
             return Answers(losses, nothing, raised, sent, extras, times)
 
         clients = self.request.cohort.clients[members]
-        messages = Messages(up=super().messages.up)
         exchange = self.exchanges.ask(
-            UPLOAD, messages, clients, send, rows=np.zeros(len(clients), dtype=int)
+            UPLOAD, self._uploaded, clients, send, rows=np.zeros(len(clients), dtype=int)
         )
         return np.isfinite(exchange.answers)
 

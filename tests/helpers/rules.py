@@ -73,6 +73,18 @@ class Updated(BaseSelector):
         return Cohort.mean(clients[order[:2]])
 
 
+class Uneven(BaseSelector):
+    """The spread of losses: the two clients of the largest, new ones first."""
+
+    uses_priority = False
+    needs = ("spread",)
+
+    def _select(self, round):
+        clients, past = np.flatnonzero(round.available), round.past
+        spread = np.nan_to_num((past.loss_std + past.loss_rms)[clients], nan=np.inf)
+        return Cohort.mean(clients[np.argsort(-spread, kind="stable")[:2]])
+
+
 class Admitting(BaseSelector):
     """Two phases: all train, and the two of the largest norms upload."""
 
@@ -87,4 +99,4 @@ class Admitting(BaseSelector):
         return Cohort.mean(reports.clients[known[:2]])
 
 
-RULES = (Rested(), Momentum(), Tried(), Diverse(), Updated(), Admitting())
+RULES = (Rested(), Momentum(), Tried(), Diverse(), Updated(), Uneven(), Admitting())

@@ -14,10 +14,14 @@ import torch
 from clocked import CLIENTS, X, Y, estimator
 from rules import RULES, Admitting, Diverse, Momentum, Rested, Tried, Updated
 from sklearn.base import clone
+from skorch import NeuralNetClassifier
+from torch import nn
 
+from skfed import FederatedClassifier
 from skfed.aggregation import Scaffold
 from skfed.availability import Dropout
 from skfed.callbacks import RoundCallback
+from skfed.engines import Batching, LocalTraining
 from skfed.engines._projection import project
 from skfed.privacy import GaussianMechanism
 from skfed.selection import BaseSelector, Cohort, RandomSelector
@@ -145,6 +149,93 @@ class TestPast:
         np.testing.assert_array_equal(second[1][1], trained["linear.bias"].double().numpy())
         assert np.isnan(second[0][[0, 2, 3]]).all()
         assert state.keys() == trained.keys()
+
+
+class Spread(Seen):
+    needs = ("spread",)
+
+
+class TestSpread:
+    @pytest.mark.parametrize("engine", ["loop", "stacked"])
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_by_hand(self, engine, weighted):
+        """One epoch of minibatches of 3 and 1 rows, at a rate of 0: each row's loss is log 2."""
+        seen = []
+
+        def look(round):
+            seen.append((round.past.loss_std.copy(), round.past.loss_rms.copy()))
+
+        net = NeuralNetClassifier(
+            nn.Linear(1, 2), criterion=nn.CrossEntropyLoss, lr=0.0, batch_size=3
+        )
+        with torch.no_grad():
+            net.module.weight[:] = torch.tensor([[1.0], [-1.0]])
+            net.module.bias[:] = 0
+        model = FederatedClassifier(net, selector=Spread(look), n_rounds=2, engine=engine)
+        weights = np.tile([1.0, 2.0, 0.0, 1.0], 4) if weighted else None
+        model.set_params(random_state=0).fit(X, Y, clients=CLIENTS, sample_weight=weights)
+        margins = np.where(Y == 0, 2 * X[:, 0], -2 * X[:, 0])
+        losses = np.log1p(np.exp(-margins)).reshape(4, 4)
+        used = np.ones(4, dtype=bool) if weights is None else weights[:4] > 0
+        expected = np.sqrt(np.square(losses[:, used]).mean(1))
+        assert np.isnan(seen[0][1]).all()
+        np.testing.assert_allclose(seen[1][1], expected, rtol=1e-6)
+        if not weighted:
+            # Minibatches of the client's permutation in round 0.
+            batching = Batching(model._server.past._federation, model._server.seed, 3)
+            for k in range(4):
+                steps = [rows for _, rows in batching.minibatches(LocalTraining(), 0, k, 0)()]
+                means = [losses[k][rows].mean() for rows in steps]
+                assert len(means) == 2
+                assert seen[1][0][k] == pytest.approx(np.std(means), rel=1e-5)
+
+    def test_two_scalars_up_are_charged(self):
+        model = run(lambda round: None, Spread, n_rounds=1)
+        assert costs(model) == [4, 4, 0, 8, 0, 24, 0, 4, 4]
+
+    @pytest.mark.parametrize("engine", ["loop", "stacked"])
+    def test_class_weights_are_the_criterions(self, engine):
+        """Rows of class 1 have twice the loss; what a client is weighted by plays no part."""
+        seen = []
+
+        def look(round):
+            seen.append(round.past.loss_rms.copy())
+
+        net = NeuralNetClassifier(
+            nn.Linear(1, 2),
+            criterion=nn.CrossEntropyLoss,
+            lr=0.0,
+            batch_size=2,
+            criterion__weight=torch.tensor([1.0, 2.0]),
+        )
+        with torch.no_grad():
+            net.module.weight[:] = net.module.bias[:] = 0
+        model = FederatedClassifier(net, selector=Spread(look), n_rounds=2, engine=engine)
+        model.set_params(random_state=0).fit(X, Y, clients=CLIENTS)
+        np.testing.assert_allclose(seen[1], np.log(2) * np.sqrt((1 + 4) / 2), rtol=1e-6)
+
+    def test_a_criterion_that_tells_no_row_is_said(self):
+        class Mean(nn.Module):
+            def forward(self, output, y):
+                return nn.functional.cross_entropy(output, y)
+
+        seen = []
+
+        def look(round):
+            past = round.past
+            seen.append([a.copy() for a in (past.loss_mean, past.loss_std, past.loss_rms)])
+
+        net = NeuralNetClassifier(nn.Linear(1, 2), criterion=Mean, lr=0.1, batch_size=2)
+        model = FederatedClassifier(net, selector=Spread(look), n_rounds=2, random_state=0)
+        with pytest.warns(UserWarning, match=r"past.loss_rms is over minibatches instead"):
+            model.fit(X, Y, clients=CLIENTS)
+        mean, deviation, rms = seen[1]
+        np.testing.assert_allclose(np.square(rms), np.square(mean) + np.square(deviation))
+
+    def test_loss_privacy_does_not_cover_it(self):
+        noise = GaussianMechanism(clip=1.0, noise_multiplier=1.0)
+        with pytest.raises(ValueError, match=r"loss_privacy does not cover 'spread'"):
+            run(None, Spread, loss_privacy=noise)
 
 
 class TestMemory:

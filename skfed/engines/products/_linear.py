@@ -13,7 +13,7 @@ from skorch import NeuralNet
 from torch.nn import functional as F
 
 from skfed.engines.products._targets import Target, one_hot_targets, plain_targets
-from skfed.nets import State, clear_idle, weighed
+from skfed.nets import RowSquares, State, clear_idle, weighed
 from skfed.utils._products import PRODUCTS
 
 # Overloads, since it takes time to choose one by a name that has several.
@@ -234,6 +234,23 @@ class CrossEntropy:
         log_p = torch.log_softmax(logits, 1)
         slope = _log_softmax_backward(target, log_p, 1, log_p.dtype)
         return (log_p * target).sum((1, 2)), slope
+
+
+@dataclass(frozen=True)
+class RecordedCrossEntropy(CrossEntropy):
+    """Cross-entropy that records the losses of rows."""
+
+    squares: RowSquares
+
+    def __call__(
+        self, net: NeuralNet, logits: torch.Tensor, target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return losses and slopes."""
+        # The target has minus the row's share in the mean.
+        log_p, shares = torch.log_softmax(logits, 1), -target.sum(1)
+        losses = (log_p * target).sum(1) / torch.where(shares > 0, shares, 1.0)
+        self.squares.add(losses, shares > 0)
+        return super().__call__(net, logits, target)
 
 
 @dataclass(frozen=True)
