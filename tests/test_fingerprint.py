@@ -100,6 +100,21 @@ def test_parameters_at_their_defaults_are_left_out():
     assert "n_rounds" not in description(model.set_params(warm_start=True))
 
 
+def test_options_of_a_default_optimizer_are_part_of_a_run():
+    options = {}, {"optimizer__momentum": 0.9}, {"iterator_train__shuffle": True}
+    assert len({fingerprint_of(estimator=net(**given)) for given in options}) == 3
+
+
+def test_a_component_counts_by_its_parameters_not_by_what_a_fit_leaves():
+    """A trained net has a history with times."""
+    made = NeuralNetClassifier(nn.Linear, module__in_features=2, module__out_features=2)
+    trained = copy.deepcopy(made).initialize()
+    trained.history.new_epoch()
+    trained.file_ = open(os.devnull)  # noqa: SIM115
+    assert fingerprint_of(estimator=trained) == fingerprint_of(estimator=made)
+    trained.file_.close()
+
+
 def test_devices_are_part_of_a_run_and_none_are_not():
     frame = pd.DataFrame({"client": ["a"], "rows_per_second": [1.0]})
     given = {"devices": None, "deadline": None, "report_goal": None}
@@ -433,7 +448,7 @@ def test_a_lambda_without_source_text_is_refused():
         rate(scope["bare"])
 
 
-@pytest.mark.parametrize("edited", ["", "x = (", "class Other: pass", "x = lambda t: 9"])
+@pytest.mark.parametrize("edited", ["", "x = (", "\n" * 5 + "x = (", "x = lambda t: 9"])
 def test_a_file_that_is_edited_after_its_import_makes_no_error(module_of, edited, tmp_path):
     module = module_of(CODE.format(rate=0.1, unused=0))
     (tmp_path / "module_of_the_test.py").write_text(edited, encoding="utf-8")

@@ -27,25 +27,25 @@ _WITHOUT_EFFECT = {"checkpoint", "checkpoint_every", "n_jobs", "verbose", "warm_
 _PLAIN = {type(None), bool, int, float, complex, str, bytes}
 # Attributes of modules that are no settings; the last has weak references to weights.
 _UNSET = vars(nn.Module()).keys() - {"training", "_parameters", "_buffers"} | {"_flat_weight_refs"}
-_FAILURES = pickle.PicklingError, TypeError, ValueError, AttributeError, RuntimeError, OSError
+_FAILURES = pickle.PicklingError, TypeError, ValueError, AttributeError, RuntimeError
 
 
 def describe_parameters(kind: type, params: Mapping[str, Any]) -> dict[str, str]:
     """Describe the class of an estimator, and parameters that are not at their defaults."""
     left_out = _WITHOUT_EFFECT | ({"n_rounds"} if params["warm_start"] else set())  # it may grow
     described = {"type": describe(kind)}
-    at_default: set[str] = set()  # their own parameters are left out with them
+    at_default: tuple[str, ...] = ()  # components, whose own parameters are left out
     for name in sorted(params.keys() - left_out):
+        if "___" in name or name.startswith(at_default):  # skorch's own has three
+            continue
         owner, _, own = name.rpartition("__")
-        if "___" in name or any(name.startswith(f"{one}__") for one in at_default):
-            continue  # skorch's own has three
-        value, defaults = params[name], _defaults(type(params.get(owner)) if owner else kind)
-        text = describe(value, name)
-        if own in defaults and text == describe(defaults[own]):
-            at_default.add(name)
-        if name not in at_default or name == "n_rounds":
-            is_component = hasattr(value, "get_params") and not isinstance(value, type)
-            described[name] = describe(type(value)) if is_component else text
+        defaults = _defaults(type(params.get(owner)) if owner else kind)
+        value, default = params[name], defaults.get(own, inspect.Parameter.empty)
+        is_component = hasattr(value, "get_params") and not isinstance(value, type)
+        is_default = type(value) is type(default) and describe(value, name) == describe(default)
+        at_default += (f"{name}__",) if is_default and is_component else ()
+        if not is_default or name == "n_rounds":
+            described[name] = describe(type(value) if is_component else value, name)
     return described
 
 
@@ -162,9 +162,9 @@ def _own(code: Any) -> list[Any]:
     held = [c.cell_contents for f in functions for c in f.__closure__ or () if c != CellType()]
     try:
         text = _source(code, functions)
-    except (OSError, TypeError, SyntaxError):
+    except Exception as error:  # of any kind, if the file was edited since it was imported
         if code.__name__ == "<lambda>":
-            raise
+            raise TypeError("a lambda has no source text") from error
         reason = "has no source text, so checkpoint and warm_start know it by its name alone"
         warn(f"{_name(code)} {reason}: write it in a module that you import.")
         text = ""
