@@ -132,6 +132,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         safetensors and JSON (``skfed.checkpoint``). A fit with the same parameters and data resumes
         there, with the same result, bit for bit, as without the interruption; n_jobs, verbose and,
         with ``warm_start``, n_rounds may differ. Candidates of a search may share the directory.
+        Your own classes and functions are compared by their source text; functions and variables
+        that they use by name are not: when these change, take another directory.
     checkpoint_every : int, default=1
         Rounds from one checkpoint to the next.
     warm_start : bool, default=False

@@ -223,7 +223,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             weights of rows are negative, not finite or, in some client, all 0, or the net's loss
             does not allow them.
         TypeError
-            With ``checkpoint``, if a parameter cannot be described.
+            With ``checkpoint``, if a parameter cannot be told from another value.
         OSError
             If ``checkpoint`` cannot be written to.
         """

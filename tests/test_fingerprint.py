@@ -4,6 +4,8 @@ import copy
 import ctypes
 import dataclasses
 import functools
+import importlib
+import linecache
 import logging
 import math
 import os
@@ -11,9 +13,8 @@ import re
 import subprocess
 import sys
 import threading
-import types
 import typing
-import weakref
+import warnings
 from collections import OrderedDict, namedtuple
 from enum import Enum
 from os import environ
@@ -35,8 +36,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed.aggregation import Scaffold
 from skfed.availability import Dropout, TraceAvailability
-from skfed.checkpoint._describe import describe
-from skfed.checkpoint._fingerprint import describe_parameters, fingerprint
+from skfed.checkpoint._fingerprint import (
+    _is_library,
+    describe,
+    describe_parameters,
+    fingerprint,
+)
 from skfed.devices import TraceDevices
 from skfed.schedules import LinearDecay
 
@@ -95,6 +100,21 @@ def test_parameters_at_their_defaults_are_left_out():
     assert "n_rounds" not in description(model.set_params(warm_start=True))
 
 
+def test_options_of_a_default_optimizer_are_part_of_a_run():
+    options = {}, {"optimizer__momentum": 0.9}, {"iterator_train__shuffle": True}
+    assert len({fingerprint_of(estimator=net(**given)) for given in options}) == 3
+
+
+def test_a_component_counts_by_its_parameters_not_by_what_a_fit_leaves():
+    """A trained net has a history with times."""
+    made = NeuralNetClassifier(nn.Linear, module__in_features=2, module__out_features=2)
+    trained = copy.deepcopy(made).initialize()
+    trained.history.new_epoch()
+    trained.file_ = open(os.devnull)  # noqa: SIM115
+    assert fingerprint_of(estimator=trained) == fingerprint_of(estimator=made)
+    trained.file_.close()
+
+
 def test_devices_are_part_of_a_run_and_none_are_not():
     frame = pd.DataFrame({"client": ["a"], "rows_per_second": [1.0]})
     given = {"devices": None, "deadline": None, "report_goal": None}
@@ -121,23 +141,18 @@ def test_defaults_are_those_of_the_subclass():
 
 
 @pytest.mark.parametrize("module", ["skfed.selection._rules", "skfed.selection._b.c", "sklearn._a"])
-def test_a_class_that_moves_between_private_modules_keeps_its_name(monkeypatch, module):
+def test_a_class_that_moves_between_private_modules_keeps_its_name(module):
     public = module.partition("._")[0]
     kind = type("Rule", (BaseEstimator,), {"__module__": module})
-    monkeypatch.setattr(sys.modules[public], "Rule", kind, raising=False)
     assert describe(kind) == f"{public}.Rule"
 
 
 def test_names_of_libraries_are_public():
-    given = [Scaffold, Dropout, torch.optim.Adafactor, StandardScaler, nn.functional.gelu, expit]
-    assert list(map(describe, [*given, torch.exp])) == [
+    assert list(map(describe, [Scaffold, Dropout, torch.optim.Adafactor, StandardScaler])) == [
         "skfed.aggregation.Scaffold",
         "skfed.availability.Dropout",
         "torch.optim.Adafactor",
         "sklearn.preprocessing.StandardScaler",
-        "torch.nn.functional.gelu",
-        "scipy.special.expit",
-        "torch.exp",
     ]
 
 
@@ -199,11 +214,34 @@ class Scaled(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
+def made_with(rate):
+    def schedule(t):
+        return rate
+
+    return schedule
+
+
+def class_with(width):
+    class Net(nn.Module):
+        def __init__(self):
+            self.layer = nn.Linear(width, width)
+
+    return Net
+
+
+def wrapping(factor):
+    def wrap(function):
+        @functools.wraps(function)
+        def scaled(t):
+            return factor * function(t)
+
+        return scaled
+
+    return wrap
+
+
 def predicted(net, t):
     return net.predict([[t]])
-
-
-HELD = [Holder(k) for k in range(3)]
 
 
 def mode(k):
@@ -244,8 +282,15 @@ def partial_with(scale):
         lambda k: Holder([(1,), [1]][k - 1]).rate,
         lambda k: Slotted(k),
         lambda k: mode(k).A.rate,
-        lambda k: weakref.ref(HELD[k]),
-        lambda k: Holder(weakref.WeakValueDictionary({"a": HELD[k]})).rate,
+        lambda k: Holder(torch.Generator().manual_seed(k)).rate,
+        lambda k: Holder(np.random.RandomState(k)).rate,
+        lambda k: Holder({("a", k): [k]}).rate,
+        lambda k: made_with(0.1 * k),
+        lambda k: lambda t, rate=0.1 * k: rate,
+        lambda k: lambda t, *, rate=0.1 * k: rate,
+        lambda k: class_with(k),
+        lambda k: wrapping(k)(made_with(0.1)),
+        lambda k: wrapping(2)(made_with(0.1 * k)),
         lambda k: Holder(StandardScaler().fit([[0.1 * k]])).rate,
         lambda k: Holder(NeuralNetClassifier(Scaled, module__scale=k).initialize()).rate,
         lambda k: functools.partial(predicted, NeuralNetClassifier(Scaled(k)).initialize()),
@@ -262,139 +307,155 @@ def test_values_differ_by_all_that_they_hold(made):
     assert rate(made(1)) != rate(made(2))
 
 
-def helpers(monkeypatch, source, name="helpers_of_the_test"):
-    """Make a module of the user's own."""
-    module = types.ModuleType(name)
-    exec(source, vars(module))
-    monkeypatch.setitem(sys.modules, name, module)
-    return module
+@pytest.fixture
+def module_of(tmp_path, monkeypatch):
+    """Return a function that imports a module of the user's own, with this source text."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def module_of(source):
+        (tmp_path / "module_of_the_test.py").write_text(source, encoding="utf-8")
+        importlib.invalidate_caches()
+        monkeypatch.delitem(sys.modules, "module_of_the_test", raising=False)
+        return importlib.import_module("module_of_the_test")
+
+    return module_of
 
 
-SCHEDULE = """
-import helpers_of_the_test as itself
-{}
-def by_name(t): return step(t)
-def by_module(t): return itself.step(t)
-def nested(t): return [step(u) for u in (lambda v: [v])(t)][0]
-def closed(module):
-    return lambda t: module.step(t)
-closing, tabled = closed(itself), {{"module": itself}}.get
-def local(t):
-    import helpers_of_the_test as here
-    from helpers_of_the_test import step as there
-    return here.step(t)
-class Called:
-    def __call__(self, t): return step(t)
-called = Called()
-def again(t): return again(t - 1) if t else step(t)
-"""
-CODE = "def step(t): return deeper(t)\ndef deeper(t): return {}"
-VALUE = "RATE = {}\ndef step(t): return RATE"
-TABLE = "import numpy as np\nRATES = np.array([{}])\ndef step(t): return RATES[0]"
-
-
-@pytest.mark.parametrize(
-    "used", ["by_name", "by_module", "nested", "local", "called", "again", "closing", "tabled"]
-)
-@pytest.mark.parametrize("source", [CODE, VALUE, TABLE])
-def test_what_code_reaches_by_name_belongs_to_the_fingerprint(monkeypatch, source, used):
-    def made(k):
-        module = types.ModuleType("helpers_of_the_test")
-        monkeypatch.setitem(sys.modules, "helpers_of_the_test", module)
-        exec(SCHEDULE.format(source.format(k)), vars(module))
-        return getattr(module, used)
-
-    assert rate(made(0.1)) == rate(made(0.1))
-    assert rate(made(0.1)) != rate(made(0.2))
-
-
-NET = """
-import torch
+CODE = """
+import functools
 from torch import nn
 UNUSED = {unused}
-def scaled(x): return x * {scale}
-class Block(nn.Linear):
-    def forward(self, x): return scaled(super().forward(x))
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.block = Block(5, {width})
-        self.head = nn.Linear({width}, 3)
-    def forward(self, x): return self.head(torch.relu(self.block(x)))
-"""
-
-
-@pytest.mark.parametrize(
-    "way", [lambda net: net, lambda net: net(), lambda net: NeuralNetClassifier(net)]
+def schedule(t):
+    return {rate}
+class Schedule:
+    factor = 2
+    def __call__(self, t): return {rate}
+class Static:
+    @staticmethod
+    def at(t): return {rate}
+class Inherited(Schedule):
+    pass
+class Settings:
+    rate = {rate}
+class Net(nn.Linear):
+    def forward(self, X): return {rate} * super().forward(X)
+short, other = lambda t: {rate}, lambda t: UNUSED
+long = functools.partial(
+    lambda t, u=3: (
+        t * {rate} + u
+    ),
+    u=0 * {unused},
 )
-def test_submodules_and_helpers_of_a_net_belong_to_the_fingerprint(monkeypatch, way):
-    def made(scale=1, width=4, unused=0):
-        torch.manual_seed(0)
-        source = NET.format(scale=scale, width=width, unused=unused)
-        return fingerprint_of(estimator=way(helpers(monkeypatch, source).Net))
-
-    assert made() == made(unused=9)
-    assert len({made(), made(scale=2), made(width=5)}) == 3
-
-
-def test_attributes_are_not_the_globals_of_the_same_name(monkeypatch):
-    """A notebook's ``model`` is not the ``self.model`` of its net, nor an open file of it."""
-    source = """
-class Net:
-    def __call__(self, t): return self.model(t) + nested(t)
-def nested(t):
-    class Local:
-        rate = scale
-    return [lambda: Local.rate + offset for _ in [t]][0]()
-scale, offset = {}, {}
+@functools.cache
+def cached(t): return {rate}
 """
-
-    def made(scale=1, offset=1, **more):
-        module = helpers(monkeypatch, source.format(scale, offset))
-        vars(module).update(more)
-        return rate(module.Net())
-
-    with open(os.devnull) as file:
-        assert made() == made(model=file) == made(model=1)
-    assert len({made(), made(scale=2), made(offset=2)}) == 3
-
-
-LAZY = {
-    "by its full name": "import lazy.steps; return lazy.steps.step(t)",
-    "from its package": "from lazy import steps; return steps.step(t)",
-    "beside its user": "from . import steps; return steps.step(t)",
-    "a part of it": "from .steps import step; return step(t)",
-    "far below": f"{'; '.join(f't -= {k}.5' for k in range(600))}; from .steps import a, step",
-    "if it is there": "from .nowhere import step; from .steps import step",
+USED = {
+    "function": lambda module: module.schedule,
+    "class": lambda module: module.Schedule,
+    "object": lambda module: module.Schedule(),
+    "method": lambda module: module.Schedule().__call__,
+    "static method": lambda module: module.Static(),
+    "base class": lambda module: module.Inherited(),
+    "attribute": lambda module: module.Settings,
+    "module": lambda module: module.Net,
+    "net": lambda module: NeuralNetClassifier(module.Net),
+    "lambda": lambda module: module.short,
+    "lambda of two lines": lambda module: module.long,
+    "in a partial": lambda module: functools.partial(module.schedule, 1),
+    "cached": lambda module: module.cached,
+    "in a list": lambda module: [{"a": (module.schedule, module.Net)}],
 }
 
 
-@pytest.mark.parametrize("way", LAZY)
-def test_modules_that_code_imports_when_called_belong_to_the_fingerprint(
-    monkeypatch, tmp_path, way
-):
-    """Nobody has imported them before, as in a new process."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (tmp_path / "lazy").mkdir()
-    (tmp_path / "lazy" / "__init__.py").touch()
-    scope = {"__package__": "lazy", "__name__": "lazy.schedules"}
-    exec(f"def schedule(t): {LAZY[way]}", scope)
+@pytest.mark.parametrize("used", USED)
+def test_own_code_counts_by_its_source_text(module_of, used):
+    """Wherever it is in its file, and whatever is beside it."""
 
-    def made(step):
-        (tmp_path / "lazy" / "steps.py").write_text(f"def step(t): return {step}")
-        for name in ("lazy", "lazy.steps"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        return rate(scope["schedule"])
+    def made(rate, unused=0, above=""):
+        module = module_of(above + CODE.format(rate=rate, unused=unused))
+        return fingerprint_of(lr_schedule=USED[used](module))
 
-    assert made(0.1) == made(0.1)
+    assert made(0.1) == made(0.1, unused=9) == made(0.1, above="# a line\n")
     assert made(0.1) != made(0.2)
 
 
-def test_code_outside_a_package_cannot_import_beside_itself():
-    scope = {"__package__": None, "__name__": "alone"}
-    exec("def schedule(t): from . import steps", scope)
-    assert rate(scope["schedule"]) == rate(scope["schedule"])
+def test_what_helpers_do_is_the_users_to_know(module_of):
+    """Neither functions and globals that code uses by name, nor their modules, are compared."""
+    source = "RATE = {0}\ndef helper(): return {0}\ndef schedule(t): return RATE * helper()"
+    one, other = (rate(module_of(source.format(k)).schedule) for k in (0.1, 0.2))
+    assert one == other
+
+
+def test_lambdas_count_by_their_own_text_not_by_their_line():
+    one, other, same = ("é", lambda t: 0.1), ("é", lambda t: 0.2), ("é", lambda t: 0.1)
+    assert rate(one[1]) == rate(same[1])
+    assert len({rate(one[1]), rate(other[1]), rate(lambda u: 0.1)}) == 3
+
+
+CELL = """
+class Net:
+    width = {width}
+
+    def forward(self, X):
+        return X
+"""
+
+
+def test_classes_of_a_notebook_have_the_text_of_their_cell(monkeypatch):
+    """As IPython does it: a cell is a file of linecache, its module has none."""
+
+    def made(**given):
+        source, name = CELL.format(**given), "<ipython-input-1>"
+        monkeypatch.setitem(linecache.cache, name, (1, None, source.splitlines(True), name))
+        scope = {"__name__": "notebook"}
+        exec(compile(source, name, "exec"), scope)
+        return rate(scope["Net"])
+
+    assert made(width=1) == made(width=1)
+    assert made(width=1) != made(width=2)
+
+
+TYPED = """
+class Rule:
+    pass
+def schedule(t):
+    return {}
+bare = lambda t: {}
+"""
+
+
+@pytest.mark.parametrize("name", ["Rule", "schedule"])
+def test_code_without_source_text_is_known_by_its_name_with_a_warning(name):
+    texts = []
+    for k in (0.1, 0.2):
+        scope = {"__name__": "typed"}
+        exec(TYPED.format(k, k), scope)
+        with pytest.warns(UserWarning, match=rf"typed\.{name} has no source text.* by its name"):
+            texts.append(rate(scope[name]))
+    assert texts[0] == texts[1]
+    with pytest.warns(UserWarning):
+        other = rate({"Rule": scope["schedule"], "schedule": scope["Rule"]}[name])
+    assert other != texts[0]
+
+
+def test_a_lambda_without_source_text_is_refused():
+    scope = {"__name__": "typed"}
+    exec(TYPED.format(1, 1), scope)
+    with pytest.raises(
+        TypeError, match=r"cannot tell lr_schedule=<function <lambda> .*fit without"
+    ):
+        rate(scope["bare"])
+
+
+@pytest.mark.parametrize("edited", ["", "x = (", "\n" * 5 + "x = (", "x = lambda t: 9"])
+def test_a_file_that_is_edited_after_its_import_makes_no_error(module_of, edited, tmp_path):
+    module = module_of(CODE.format(rate=0.1, unused=0))
+    (tmp_path / "module_of_the_test.py").write_text(edited, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for value in (module.schedule, module.Schedule(), module.Net):
+            assert rate(value) == rate(value)
 
 
 def test_tied_weights_differ_from_equal_ones():
@@ -420,6 +481,38 @@ def test_subclasses_of_the_estimator_differ_by_their_code():
 
     assert made(1) == made(1)
     assert made(1) != made(2)
+
+
+def test_layers_in_another_order_are_another_net():
+    layers = {"a": nn.ReLU(), "b": nn.Tanh()}
+    one, other = (
+        nn.Sequential(OrderedDict(order))
+        for order in ((*layers.items(),), (*reversed(layers.items()),))
+    )
+    assert fingerprint_of(estimator=one) != fingerprint_of(estimator=other)
+
+
+def test_order_layout_and_identity_do_not_count(tmp_path):
+    """Of entries, attributes, columns in memory; arrays may be in files."""
+    text, numbers = "".join(["re", "lu"]), np.arange(6.0).reshape(2, 3)
+    np.save(tmp_path / "numbers.npy", numbers)
+    in_file = np.load(tmp_path / "numbers.npy", mmap_mode="r")
+    wide = np.repeat(numbers, 2, axis=1)[:, ::2]
+    frame = pd.DataFrame({"a": [1.0], "b": [2.0]})
+    in_parts = pd.DataFrame({"a": [1.0]})
+    in_parts["b"] = 2.0
+    equal = [
+        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
+        ([text, {text}, [text]], ["relu", {"relu"}, ["relu"]]),
+        (Attributed(1, {0: numbers}), Attributed(1, {0: in_file})),
+        (numbers, np.asfortranarray(numbers)),
+        (numbers, wide),
+        (frame, in_parts),
+        (frame, frame.copy()),
+    ]
+    for one, other in equal:
+        assert describe([one]) == describe([other])
+        assert describe(one) == describe(other)
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
@@ -454,23 +547,11 @@ def generator():
 def test_what_cannot_be_described_is_refused_by_name(blobs, tmp_path, made):
     X, y, clients = blobs
     model = FederatedClassifier(lr_schedule=made(), n_rounds=1, checkpoint=tmp_path)
-    with pytest.raises(TypeError, match="cannot describe lr_schedule=.*: neither the code"):
+    with pytest.raises(
+        TypeError, match="cannot tell lr_schedule=.* from another: .*fit without checkpoint"
+    ):
         model.fit(X, y, clients=clients)
     assert not list(tmp_path.iterdir())
-
-
-FACTOR = np.frompyfunc(lambda t: 0.1, 1, 1)
-
-
-def test_a_refusal_names_what_the_code_uses():
-    match = r"cannot describe selector=.*parts of <ufunc '<lambda> \(vectorized\)'>"
-
-    class Mine(RandomSelector):
-        def _select(self, round):
-            return FACTOR(round)
-
-    with pytest.raises(TypeError, match=match):
-        fingerprint_of(selector=Mine())
 
 
 class Writer:
@@ -480,7 +561,7 @@ class Writer:
         self.number, self.file = number, open(os.devnull)  # noqa: SIM115
 
 
-def test_writers_of_callbacks_and_locks_are_no_settings():
+def test_writers_of_callbacks_are_no_settings():
     def made(k):
         writer = Writer(k)
         net = NeuralNetClassifier(nn.ReLU, callbacks=[TensorBoard(writer), EpochScoring("r2")])
@@ -489,7 +570,6 @@ def test_writers_of_callbacks_and_locks_are_no_settings():
         return text
 
     assert made(1) == made(2)
-    assert rate(Holder(threading.Lock()).rate) == rate(Holder(threading.Lock()).rate)
     net = NeuralNetClassifier(nn.ReLU, callbacks=[TensorBoard(None), EpochScoring("accuracy")])
     assert fingerprint_of(estimator=net) != made(1)
 
@@ -513,18 +593,13 @@ class Settings:
         return self.start
 
 
-@functools.singledispatch
-def dispatched(t):
-    return 0.1
-
-
 LOADER = DataLoader(TensorDataset(torch.ones(2)), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        *(usual, Settings(), dispatched, Holder(LOADER).rate, Holder(OrderedDict(a=1)).rate),
+        *(usual, Settings(), Holder(LOADER).rate, Holder(OrderedDict(a=1)).rate),
         *(Holder({1, 2}).rate, Holder(torch.nn.functional.relu).rate, Holder(re.compile("a")).rate),
         *(torch.exp, np.sqrt, math.sqrt, torch.Tensor.exp, Holder(print).rate, min),
     ],
@@ -567,29 +642,18 @@ print(describe_parameters(type(model), model.get_params()))
 """
 
 
-def test_fingerprints_are_the_same_in_every_process(capsys):
-    given = {**os.environ, "PYTHONHASHSEED": "1"}
-    run = [sys.executable, "-c", PROCESS]
-    there = subprocess.run(run, env=given, capture_output=True, text=True, check=True).stdout
-    exec(PROCESS, {"__name__": "__main__"})
-    assert capsys.readouterr().out == there
-
-
-def test_code_that_calls_itself_in_many_ways_is_described_once(monkeypatch):
-    """Each of 40 functions and classes reaches each; a path at a time would not end."""
-    every = ", ".join(f"f{k}, C{k}" for k in range(40))
-    lines = [f"def f{k}(t): return {every}" for k in range(40)]
-    lines += [f"class C{k}:\n    def g(self): return f{k}, TABLE" for k in range(40)]
-    lines += [f"TABLE = [{every}]"]
-    lines += ["def h0(t): return 1"]  # deeper than Python recurses
-    lines += [f"def h{k}(t): return h{k - 1}(t)" for k in range(1, 2000)]
-    module = helpers(monkeypatch, "\n".join(lines))
-    assert rate(module.f0) != rate(module.f1)
-    assert rate(module.h1999) != rate(module.h1998)
+def test_fingerprints_are_the_same_in_every_process(tmp_path):
+    (tmp_path / "script.py").write_text(PROCESS, encoding="utf-8")
+    printed = set()
+    for seed in "12":
+        given = {**os.environ, "PYTHONHASHSEED": seed}
+        run = [sys.executable, tmp_path / "script.py"]
+        done = subprocess.run(run, env=given, capture_output=True, text=True, check=True)
+        printed.add(done.stdout)
+    assert len(printed) == 1
 
 
 def test_installed_code_is_described_by_name_and_the_users_by_what_it_is():
-    from skfed.checkpoint._describe_code import is_library
-
-    assert all(map(is_library, ["numpy.linalg", "os", "builtins", "skfed.selection", "torch._C"]))
-    assert not any(map(is_library, ["__main__", __name__, "module_of_nobody", "", None]))
+    theirs = [np.linalg.norm, os.PathLike, len, RandomSelector, torch.Generator, OrderedDict]
+    assert all(map(_is_library, theirs))
+    assert not any(map(_is_library, [Holder, usual, type("Typed", (), {"__module__": "__main__"})]))

@@ -62,7 +62,10 @@ def directory(tmp_path):
     return shutil.copytree(SAVED / "checkpoint-1", tmp_path / "checkpoint")
 
 
-def test_runs_described_in_format_1_begin_anew_with_a_warning(directory):
+@pytest.mark.parametrize("prefix", ["", "v2-", "v10-"])
+def test_runs_described_in_another_format_begin_anew_with_a_warning(directory, prefix):
+    (old,) = directory.iterdir()
+    old.rename(directory / f"{prefix}{old.name}")
     model = classifier(warm_start=True, checkpoint=directory)
     with pytest.warns(UserWarning, match="1 runs in .* are not resumed"):
         model.fit(X, Y, clients=CLIENTS)
@@ -76,7 +79,7 @@ def test_the_state_of_a_checkpoint_of_format_1_is_read(directory):
     (old,) = directory.iterdir()
     with pytest.warns(UserWarning, match="not resumed"):
         classifier(warm_start=True, checkpoint=directory).fit(X, Y, clients=CLIENTS)
-    (new,) = directory.glob("v2-*")
+    (new,) = directory.glob("v3-*")
     shutil.copytree(old, new, dirs_exist_ok=True)
     found = classifier(warm_start=True, checkpoint=directory).fit(X, Y, clients=CLIENTS)
     rows = (old / "history-0.jsonl").read_text().splitlines()

@@ -17,10 +17,8 @@ from filelock import FileLock, Timeout
 from skfed._federation import Federation
 from skfed.checkpoint._fingerprint import (
     FORMAT,
-    Description,
     describe_data,
     describe_parameters,
-    differences,
     fingerprint,
 )
 from skfed.checkpoint._state import position, restore, state_to_dict, warn_of_lost_state
@@ -30,9 +28,10 @@ from skfed.utils import _files
 from skfed.utils._warnings import warn
 
 _SHOWN = 3
-_FORMAT_1 = re.compile(r"[0-9a-f]{32}")  # the folder of a run in the first format
+_FOLDER = re.compile(r"(v\d+-)?[0-9a-f]{32}")  # of a run; the first format has no number
 _LOG = re.compile(r"history-(\d+)\.jsonl")
 
+Description = dict[str, str]
 Saved = tuple[dict[str, Any], list[dict[str, Any]]]  # the state, and the rows of the history
 
 
@@ -133,7 +132,7 @@ def open_run(
     description = _choose(root, description, server, params["n_rounds"])
     run = Run(root / fingerprint(description), params["checkpoint_every"])
     if not run.folder.exists():
-        _warn_of_format_1(root)
+        _warn_of_other_formats(root)
     run.folder.mkdir(parents=True, exist_ok=True)
     with _locked(run.folder):
         _resume(run, description, server, params["verbose"])
@@ -178,14 +177,15 @@ def _check_ids(ids: np.ndarray) -> None:
             ) from error
 
 
-def _warn_of_format_1(root: Path) -> None:
+def _warn_of_other_formats(root: Path) -> None:
     """Warn of runs that were described in another format."""
-    n_runs = sum(bool(_FORMAT_1.fullmatch(path.name)) for path in root.glob("*"))
+    names = (path.name for path in root.glob("*") if _FOLDER.fullmatch(path.name))
+    n_runs = sum(not name.startswith(f"v{FORMAT}-") for name in names)
     if n_runs:
         warn(
-            f"checkpoint: {n_runs} runs in {root} were written by an earlier version of skfed, "
-            f"which described parameters in another way, so they are not resumed and this fit "
-            f"begins a new run. Folders without v{FORMAT}- in their names can be deleted."
+            f"checkpoint: {n_runs} runs in {root} were written by another version of skfed, which "
+            f"described parameters in another way, so they are not resumed and this fit begins a "
+            f"new run. Folders without v{FORMAT}- in their names can be deleted."
         )
 
 
@@ -247,12 +247,21 @@ def _print_found(folder: Path, description: Description, found: Saved | None) ->
         return
     text = f"checkpoint: a new run in {folder}"
     runs = _descriptions(folder.parent)
-    others = [differences(description, other) for one, other in runs if one != folder]
+    others = [_differences(description, other) for one, other in runs if one != folder]
     if others:
         nearest = min(others, key=len)
         more = f" and {len(nearest) - _SHOWN} more" if len(nearest) > _SHOWN else ""
         text += f"; the most similar run differs in {', '.join(nearest[:_SHOWN])}{more}"
     print(text)
+
+
+def _differences(one: Description, other: Description) -> list[str]:
+    """Name the differing parts of two descriptions, with the text of ``other``, then of ``one``."""
+    return [
+        f"{name} ({other.get(name, 'default'):.60}, now {one.get(name, 'default'):.60})"
+        for name in sorted(one.keys() | other.keys())
+        if one.get(name) != other.get(name)
+    ]
 
 
 def _descriptions(root: Path) -> Iterator[tuple[Path, Description]]:

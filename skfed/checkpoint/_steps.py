@@ -6,8 +6,7 @@ from typing import Any
 from sklearn.pipeline import Pipeline
 
 from skfed._federation import Federation
-from skfed.checkpoint._describe import describe
-from skfed.checkpoint._fingerprint import describe_data, fingerprint
+from skfed.checkpoint._fingerprint import describe, describe_data, fingerprint
 from skfed.checkpoint._fitted import State
 from skfed.checkpoint._run import directory_of
 from skfed.utils import _files
@@ -23,7 +22,7 @@ class StepsFile:
     def __init__(self, root: Any, steps: Pipeline, columns: Any, federation: Federation):
         self.path: Path | None = None
         if root is not None:
-            described = {"steps": describe(steps), "columns": repr(columns)}
+            described = {"steps": describe(steps, "steps"), "columns": repr(columns)}
             name = fingerprint(described | describe_data({}, federation))
             self.path = directory_of(root) / f"steps-{name}.safetensors"
 

@@ -9,8 +9,7 @@ from torch import nn
 
 from skfed._problem import Problem
 from skfed.callbacks._sklearn import check_callbacks_of_net
-from skfed.checkpoint._describe import describe
-from skfed.checkpoint._describe_code import Indescribable, shown
+from skfed.checkpoint._fingerprint import describe
 from skfed.nets import get_state
 from skfed.server._state import ServerState
 from skfed.utils._warnings import warn
@@ -88,10 +87,9 @@ def _equal(one: Any, other: Any, name: str) -> bool:
     if type(one) is type(other) and type(one) in (list, tuple):
         pairs = zip(one, other, strict=False)
         return len(one) == len(other) and all(_equal(a, b, name) for a, b in pairs)
-    of_callback = "callbacks" in name
     try:
-        return describe(one, of_callback) == describe(other, of_callback)
-    except Indescribable:
+        return describe(one, name) == describe(other, name)
+    except TypeError:
         return False
 
 
@@ -102,7 +100,7 @@ def _check_module(server: ServerState, settings: Settings, changed: list[str]) -
         if name.removeprefix("estimator").removeprefix("__").partition("__")[0] not in fixed:
             continue
         before, now = (
-            shown(values[name]) if name in values else _NOT_GIVEN
+            f"{values[name]!r:.60}" if name in values else _NOT_GIVEN
             for values in (server.settings, settings)
         )
         raise ValueError(
