@@ -13,7 +13,7 @@ import numpy as np
 from skfed._federation import Federation
 from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
-from skfed.checkpoint._describe import describe
+from skfed.checkpoint._fingerprint import describe
 from skfed.engines import Engine, LocalTraining
 from skfed.exchanges import (
     TOO_LATE,
