@@ -8,7 +8,7 @@ import numpy as np
 
 from skfed.selection._cohort import Cohort
 from skfed.selection._past import SKETCH_SIZE, Past
-from skfed.selection._round import Round
+from skfed.selection._round import Reports, Round
 
 
 class MockRound(Round):
@@ -21,6 +21,13 @@ class MockRound(Round):
     polls: list[tuple]
     trials: list[Cohort]
     sketched: list[list[int]]
+    norms: np.ndarray
+
+    def reports(self, cohort: Cohort) -> Reports:
+        """Return what a cohort reports: losses, and weights times norms; NaN of those that fail."""
+        losses = np.where(np.isfinite(self.reported), self.reported, np.nan)[cohort.clients]
+        norms = np.where(np.isnan(losses), np.nan, cohort.weights * self.norms[cohort.clients])
+        return Reports(cohort.clients.copy(), norms, losses)
 
 
 def mock_round(
@@ -37,6 +44,7 @@ def mock_round(
     rng: np.random.Generator | None = None,
     trial_losses: np.ndarray | None = None,
     sketches: np.ndarray | None = None,
+    norms: np.ndarray | None = None,
     past: Mapping[str, Any] | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> MockRound:
@@ -45,8 +53,8 @@ def mock_round(
     By default each client has one sample and priority, is available, and has neither reported a
     loss nor been timed; there are no devices that tell ``expected_seconds``. Clients answer polls
     of a trial's model with ``trial_losses``, by default ``losses``; ``sketches`` are theirs, by
-    default different ones. ``past`` has arrays by the names of ``Past``; without, nothing is known
-    of clients.
+    default different ones, and ``norms`` those of their updates, by default 1. ``past`` has arrays
+    by the names of ``Past``; without, nothing is known of clients.
     """
     losses = np.asarray(losses, float)
     n_clients = len(losses)
@@ -61,14 +69,17 @@ def mock_round(
     trials: list[Cohort] = []
     sketched: list[list[int]] = []
 
-    def ask(of, clients, metric, max_samples, at_most):
+    def answer(of, clients, metric, max_samples, at_most):
         polls.append((clients.tolist(), metric, max_samples, at_most))
         values = of[clients]
         return values if at_most is None else np.where(values <= at_most, values, np.nan)
 
+    def ask(clients, metric, max_samples, at_most):
+        return answer(losses, clients, metric, max_samples, at_most)
+
     def train(cohort):
         trials.append(cohort)
-        return partial(ask, trial_losses)
+        return partial(answer, trial_losses)
 
     def project(clients):
         sketched.append(clients.tolist())
@@ -86,7 +97,7 @@ def mock_round(
         reported=np.full(n_clients, np.inf) if reported is None else np.asarray(reported, float),
         seconds=np.full(n_clients, np.nan) if seconds is None else np.asarray(seconds, float),
         ends=np.cumsum(sizes),
-        ask=partial(ask, losses),
+        ask=ask,
         train=train,
         project=project,
         past=Past(partial(_past_column, past or {}, n_clients)),
@@ -95,7 +106,9 @@ def mock_round(
         if expected_seconds is None
         else np.asarray(expected_seconds, float).__getitem__,
     )
-    for name, value in (("polls", polls), ("trials", trials), ("sketched", sketched)):
+    norms = np.ones(n_clients) if norms is None else np.asarray(norms, float)
+    given = {"polls": polls, "trials": trials, "sketched": sketched, "norms": norms}
+    for name, value in given.items():
         object.__setattr__(view, name, value)
     return view
 

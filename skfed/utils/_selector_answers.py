@@ -1,5 +1,8 @@
 """Whether a cohort depends on what a client answers, and on what it reported before."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from skfed.selection import BaseSelector, Cohort
@@ -75,8 +78,19 @@ def polled(view: MockRound) -> list[int]:
 def same(one: Cohort, other: Cohort) -> bool:
     """Return whether two cohorts are equal in every field."""
     return (
-        np.array_equal(one.clients, other.clients)
+        same_memory(one.memory, other.memory)
+        and np.array_equal(one.clients, other.clients)
         and np.array_equal(one.weights, other.weights)
         and one.unbiased == other.unbiased
         and np.array_equal(one.objective, other.objective, equal_nan=True)
+    )
+
+
+def same_memory(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
+    """Return whether two memories have the same names and values."""
+    if one is None or other is None:
+        return one is other
+    return one.keys() == other.keys() and all(
+        np.array_equal(value, other[name], equal_nan=isinstance(value, float | np.ndarray))
+        for name, value in one.items()
     )

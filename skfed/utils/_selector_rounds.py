@@ -1,17 +1,18 @@
 """The mock rounds in which selectors are checked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from skfed.selection import BaseSelector
+from skfed.selection import SKETCH_SIZE, BaseSelector
 from skfed.selection._mock_round import MockRound, mock_round
 
 N_CLIENTS = 12
 SEED = 7  # of the generators of all rounds
+N_OF_FIT = 3  # how often a fit goes through the settings
 
 # Clients of different sizes, losses and seconds. With a third of them with priority, some free
 # clients' losses are near those of the priority clients, some far. The losses reported last are
@@ -97,6 +98,14 @@ def settings_for(selector: BaseSelector) -> list[Setting]:
     return SETTINGS
 
 
+def fit_and_others(selector: BaseSelector) -> list[Setting]:
+    """Return the settings of the rounds of a fit, one after the other, and those of others."""
+    settings = settings_for(selector)
+    n_rounds = N_OF_FIT * len(settings)
+    fit = [replace(s, index=t, n_rounds=n_rounds) for t, s in enumerate(N_OF_FIT * settings)]
+    return [*fit, *settings]
+
+
 def make_round(setting: Setting, seed: int = 0, **view) -> MockRound:
     """Return one round of :func:`round_maker`."""
     return round_maker(setting, **view)(seed)
@@ -111,6 +120,7 @@ def round_maker(
     seconds: np.ndarray = SECONDS,
     available: np.ndarray | None = None,
     order: np.ndarray | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> Callable[[int], MockRound]:
     """Return a function of the seed that makes rounds of the clients above.
 
@@ -131,8 +141,30 @@ def round_maker(
         "expected_seconds": seconds[order] if setting.devices else None,
         "index": setting.index,
         "n_rounds": setting.n_rounds,
+        "past": {name: values[order] for name, values in _past(setting, reported, seconds).items()},
+        "memory": memory,
     }
     return lambda seed: mock_round(**arguments, rng=np.random.default_rng((SEED, seed)))
+
+
+def _past(setting: Setting, reported: np.ndarray, seconds: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the past of the clients: nothing of new ones, and no time of those not timed."""
+    new, timed = setting.of_clients("new"), setting.of_clients("timed")
+    ranks = np.arange(N_CLIENTS)
+    known = {
+        "loss_mean": reported,
+        "loss_std": 0.1 * reported,
+        "loss_rms": 1.05 * reported,
+        "updates": np.random.default_rng(0).normal(size=(N_CLIENTS, SKETCH_SIZE)),
+        "last_layer": np.random.default_rng(1).normal(size=(N_CLIENTS, 3)),
+    }
+    masks = {name: new.reshape(-1, *[1] * (np.ndim(v) - 1)) for name, v in known.items()}
+    return {
+        "n_polled": np.where(new, 0, ranks % 4),
+        "n_chosen": np.where(new, 0, 1 + ranks % 3),
+        "last_chosen": np.where(new, -1, np.maximum(setting.index - 1 - ranks % 5, 0)),
+        "seconds": np.where(timed & ~new, seconds, np.nan),
+    } | {name: np.where(masks[name], np.nan, values) for name, values in known.items()}
 
 
 def shuffled_losses(seed: int) -> dict[str, np.ndarray]:

@@ -19,12 +19,17 @@ from sklearn.base import clone
 
 from skfed.selection import BaseSelector, Cohort
 from skfed.utils._selector_answers import influence, polled, same
+from skfed.utils._selector_memory import (
+    check_admitted_clients_have_reported,
+    check_only_the_memory_is_remembered,
+)
 from skfed.utils._selector_rounds import (
     EACH,
     LOSSES,
     N_CLIENTS,
     SIZES,
     Setting,
+    fit_and_others,
     make_round,
     settings_for,
     shuffled_losses,
@@ -94,7 +99,7 @@ def run_check(check: Check, selector: BaseSelector) -> None:
 def check_no_state_is_kept(selector: BaseSelector) -> None:
     """Selecting sets no attribute, and earlier rounds make no difference."""
     before = _attributes(selector)
-    rounds = _fit_and_others(selector)
+    rounds = fit_and_others(selector)
     cohorts = _cohorts(selector, rounds, range(len(rounds)))
     after = _attributes(selector)
     changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
@@ -103,14 +108,6 @@ def check_no_state_is_kept(selector: BaseSelector) -> None:
         "so that a fit can be repeated and resumed: take what is known of clients from the round"
     )
     _assert_earlier_rounds_do_not_matter(selector, rounds, cohorts)
-
-
-def _fit_and_others(selector: BaseSelector) -> list[Setting]:
-    """Return the settings of the rounds of a fit, one after the other, and those of others."""
-    settings = settings_for(selector)
-    n_rounds = 3 * len(settings)
-    fit = [replace(s, index=t, n_rounds=n_rounds) for t, s in enumerate(3 * settings)]
-    return [*fit, *settings]
 
 
 def _assert_earlier_rounds_do_not_matter(
@@ -337,6 +334,8 @@ def check_marginals_are_as_stated(selector: BaseSelector) -> None:
 # The checks after the first three assume that a selector keeps no state and is seeded.
 CHECKS: list[Check] = [
     check_no_state_is_kept,
+    check_only_the_memory_is_remembered,
+    check_admitted_clients_have_reported,
     check_only_the_rounds_generator_is_drawn_from,
     check_same_seed_gives_same_cohort,
     check_cohorts_are_valid,

@@ -1,9 +1,11 @@
 """Correct selectors pass all checks; each incorrect one fails the check of its mistake."""
 
+from dataclasses import replace
 from inspect import getclosurevars
 
 import numpy as np
 import pytest
+from rules import Admitting, Momentum, Tried
 
 from skfed import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
 from skfed.schedules import LinearDecay, StepDecay
@@ -11,7 +13,9 @@ from skfed.selection import BaseSelector, Cohort
 from skfed.utils import _selector_statistics
 from skfed.utils.selector_checks import (
     CHECKS,
+    check_it_clones_and_pickles,
     check_selector,
+    check_unavailable_clients_are_left_alone,
     parametrize_with_selector_checks,
     run_check,
 )
@@ -295,6 +299,21 @@ class ChangesItsParameters(Wrong):
         return Cohort.mean(chosen)
 
 
+class RemembersBesideItsMemory(Momentum):
+    def __init__(self):
+        self._rounds = []
+
+    def _select(self, round):
+        self._rounds.append(round.index)
+        cohort = super()._select(round)
+        return replace(cohort, memory=dict(cohort.memory, n=len(self._rounds)))
+
+
+class AdmitsFailedClients(Admitting):
+    def admit(self, round, reports):
+        return Cohort.mean(reports.clients)
+
+
 WRONG = [
     (UniformCandidates(d=4, clients_per_round=2), "check_marginals_are_as_stated"),
     (IndexesAnotherList(d=4, clients_per_round=2), "check_answers_count_for_who_gave_them"),
@@ -304,6 +323,8 @@ WRONG = [
     (WeighsBadly(), "check_cohorts_are_valid"),
     (DrawsGlobally(), "check_only_the_rounds_generator_is_drawn_from"),
     (KeepsState(), "check_no_state_is_kept"),
+    (RemembersBesideItsMemory(), "check_only_the_memory_is_remembered"),
+    (AdmitsFailedClients(), "check_admitted_clients_have_reported"),
     (KeepsStateOnTheClass(), "check_no_state_is_kept"),
     (WeighsTheFirst(), "check_ties_are_broken_at_random"),
     (WeighsByOthersSizes(), "check_order_of_clients_does_not_matter"),
@@ -349,3 +370,11 @@ def test_parameters_that_change_when_cloned_fail():
 
 def test_every_check_has_a_selector_that_fails():
     assert {name for _, name in WRONG} == {check.__name__ for check in CHECKS}
+
+
+@pytest.mark.parametrize("selector", [Momentum(), Tried(), Admitting()], ids=repr)
+@pytest.mark.parametrize(
+    "check", [*CHECKS[:5], check_unavailable_clients_are_left_alone, check_it_clones_and_pickles]
+)
+def test_rules_with_memory_trials_and_two_phases_pass(selector, check):
+    check(selector)

@@ -1,0 +1,49 @@
+"""Checks of what a rule remembers, and of whom it admits in a second phase."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from skfed.selection import BaseSelector
+from skfed.selection._base import admission_of
+from skfed.selection._cohort import checked_cohort
+from skfed.utils._selector_answers import same
+from skfed.utils._selector_rounds import (
+    fit_and_others,
+    make_round,
+    round_maker,
+    settings_for,
+    shuffled_losses,
+)
+
+
+def check_only_the_memory_is_remembered(selector: BaseSelector) -> None:
+    """Another object that is handed the memory goes on as the one that gave it."""
+    memory: Mapping[str, Any] = {}
+    for t, setting in enumerate(fit_and_others(selector)):
+        make = round_maker(setting, memory=memory, **shuffled_losses(t))
+        cohort = selector.select(make(t))
+        other = clone(selector).select(make(t))
+        assert same(cohort, other), (
+            f"with the memory of round {t - 1}, another object has another cohort or memory in "
+            f"round {t}: give all that it is to remember as Cohort(memory=...)"
+        )
+        memory = memory if cohort.memory is None else cohort.memory
+
+
+def check_admitted_clients_have_reported(selector: BaseSelector) -> None:
+    """A rule with two phases admits clients of its cohort, each copy once, and no failed one."""
+    admit = admission_of(selector)
+    if admit is None:
+        return
+    for seed, setting in enumerate(settings_for(selector)):
+        view = make_round(setting, seed)
+        reports = view.reports(selector.select(view))
+        admitted = admit(view, reports)
+        reported = Counter(reports.clients[~np.isnan(reports.norms)].tolist())
+        wrong = Counter(np.asarray(admitted.clients).tolist()) - reported
+        assert not wrong, f"admits {sorted(wrong)}, which have not reported so many updates"
+        checked_cohort(admitted, view.available, "admit")
