@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from skfed.selection import SKETCH_SIZE
+from skfed.selection._past import SKETCH_SIZE
 from skfed.utils._seeding import Purpose, stream
 
 _BLOCK = 2**16  # numbers that are projected at once

@@ -30,7 +30,7 @@ from skfed.nets import (
     weighed,
     whole,
 )
-from skfed.selection import SKETCH_SIZE
+from skfed.selection._past import SKETCH_SIZE
 from skfed.utils._seeding import Purpose, StreamKey, stream, torch_seeded
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 

@@ -47,7 +47,7 @@ from skfed.flower._messages import (
 from skfed.flower._nodes import Nodes
 from skfed.flower._waiting import Replies
 from skfed.nets import State
-from skfed.selection import SKETCH_SIZE
+from skfed.selection._past import SKETCH_SIZE
 from skfed.server._moments import Norms
 from skfed.server._statistics import ClientMoments, mean_and_scale
 

@@ -50,7 +50,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from skfed.nets import State
-from skfed.selection import SKETCH_SIZE
+from skfed.selection._past import SKETCH_SIZE
 from skfed.server._moments import SENT, Moments, Norms
 from skfed.utils import _files
 

@@ -7,13 +7,12 @@ from skfed.selection._active import ActiveFLSelector
 from skfed.selection._base import BaseSelector
 from skfed.selection._cohort import Cohort
 from skfed.selection._fedalign import FedAlignSelector
-from skfed.selection._past import SKETCH_SIZE, Past
+from skfed.selection._past import Past
 from skfed.selection._power_of_choice import PowerOfChoice
 from skfed.selection._random import RandomSelector
 from skfed.selection._round import Reports, Round, Trial
 
 __all__ = [
-    "SKETCH_SIZE",
     "ActiveFLSelector",
     "BaseSelector",
     "Cohort",

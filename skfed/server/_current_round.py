@@ -18,8 +18,9 @@ from skfed.exchanges import (
     plan_exchange,
 )
 from skfed.nets import State, weighs_rows
-from skfed.selection import SKETCH_SIZE, Cohort, Round
+from skfed.selection import Cohort, Round
 from skfed.selection._base import admission_of
+from skfed.selection._past import SKETCH_SIZE
 from skfed.server._config import RoundConfig
 from skfed.server._exchanges import make_exchanges
 from skfed.server._poll import Poll

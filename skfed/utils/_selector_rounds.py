@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from skfed.selection import SKETCH_SIZE, BaseSelector
+from skfed.selection import BaseSelector
 from skfed.selection._mock_round import MockRound, mock_round
+from skfed.selection._past import SKETCH_SIZE
 
 N_CLIENTS = 12
 SEED = 7  # of the generators of all rounds

@@ -26,7 +26,7 @@ from skfed.callbacks import RoundCallback
 from skfed.flower import FederatedStrategy
 from skfed.modules import LinearRegression
 from skfed.schedules import ExponentialDecay, LinearDecay
-from skfed.selection import SKETCH_SIZE
+from skfed.selection._past import SKETCH_SIZE
 
 
 class Normed(nn.Sequential):
