@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skfed._federation import Federation, make_federation, one_client
+from skfed._mechanism import GaussianMechanism
 from skfed._problem import Problem, TrainingData
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
@@ -37,7 +38,6 @@ from skfed.nets import (
     cast_samples,
     standardize_layers,
 )
-from skfed.privacy import GaussianMechanism
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
 from skfed.selection._counts import CLIENT_COUNT
@@ -460,7 +460,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
                     validation=validation,
                     limits=self._rate_limits(server, data),
                     callbacks=callbacks,
-                    run=run,
+                    keep=None if run is None else run.keep,
                     estimator=self,
                 ) as rounds,
             ):

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.metrics import r2_score
@@ -24,8 +24,15 @@ from skfed.nets import (
     make_net,
     output_of,
 )
-from skfed.server._state import Guess
 from skfed.utils._checks import naming, numbers
+
+
+class Guess(NamedTuple):
+    """The loss of a model that predicts the same for all rows."""
+
+    loss: float
+    prediction: str
+    is_best: bool = True  # of all such models; else none of them needs to have a higher loss
 
 
 class Problem(ABC):

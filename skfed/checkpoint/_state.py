@@ -8,12 +8,13 @@ import torch
 from skorch import NeuralNet
 from skorch.history import History
 
+from skfed._problem import Guess
 from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
 from skfed.exchanges import PastRecords, checked_columns
 from skfed.nets import State, get_state, set_shift, set_state, shift_of, standardize_layers
 from skfed.selection._cohort import copied_memory
 from skfed.server._moments import Pooled
-from skfed.server._state import Best, Guess, Memory, ServerState
+from skfed.server._state import Best, Memory, ServerState
 from skfed.utils._files import checksum
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from skfed._mechanism import GaussianMechanism
 from skfed.aggregation import BaseAggregator
 from skfed.nets import State
-from skfed.privacy import GaussianMechanism
 from skfed.selection import Cohort
 
 #: The name of w_t among the models that a client keeps in a round.

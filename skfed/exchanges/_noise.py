@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from skfed._mechanism import GaussianMechanism
 from skfed.exchanges._failures import NOT_FINITE
-from skfed.privacy import GaussianMechanism
 from skfed.utils._seeding import Purpose
 
 

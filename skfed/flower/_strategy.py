@@ -181,7 +181,7 @@ class FederatedStrategy(Strategy):
             rounds = open_rounds(
                 *(server, federation, self._engine, config),
                 until=until,
-                run=run,
+                keep=None if run is None else run.keep,
                 estimator=estimator,
             )
             try:

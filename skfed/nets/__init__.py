@@ -27,7 +27,7 @@ from skfed.nets._inputs import (
     whole,
 )
 from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
-from skfed.nets._own_code import HOOKS, STEP_METHODS, has_hooks, has_plain_steps, overridden
+from skfed.nets._own_code import STEP_METHODS, has_hooks, has_plain_steps, overridden
 from skfed.nets._pool import NetPool
 from skfed.nets._predict import (
     NotProbabilities,
@@ -58,7 +58,6 @@ from skfed.nets._state import (
 
 __all__ = [
     "CLASSIFIER",
-    "HOOKS",
     "LINEAR_ATTRIBUTES",
     "REGRESSOR",
     "STEP_METHODS",

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
+from skfed.utils._torch_context import HOOKS
+
 #: Methods of skorch in which code of the user's may take part in a step.
 STEP_METHODS = (
     "train_step", "train_step_single", "validation_step", "evaluation_step", "infer", "get_loss",
@@ -16,8 +18,6 @@ STEP_METHODS = (
 FORWARD_METHODS = (
     "forward_iter", "get_dataset", "get_iterator", "evaluation_step", "infer", "_set_training",
 )  # fmt: skip
-#: Attributes of a module that hold its hooks.
-HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 
 
 def overridden(net: NeuralNet, methods: Iterable[str]) -> list[str]:

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from skfed._federation import Federation
+from skfed._mechanism import GaussianMechanism
 from skfed.preprocessing._base import BaseFederatedTransformer, Statistics, fitted_elsewhere
 from skfed.preprocessing._blocks import ClientRows, blocks
-from skfed.privacy import GaussianMechanism
 from skfed.utils._checks import numbers
 from skfed.utils._seeding import Purpose, draw_seed, stream
 

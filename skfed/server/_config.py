@@ -8,13 +8,13 @@ import torch
 from skorch import NeuralNet
 
 from skfed._federation import Federation
+from skfed._mechanism import GaussianMechanism
 from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
 from skfed.availability import Always, BaseAvailability
 from skfed.devices import BaseDevices
 from skfed.engines import LocalTraining
 from skfed.exchanges import Limits
 from skfed.nets import buffer_names, tells_rows
-from skfed.privacy import GaussianMechanism
 from skfed.schedules import Scheduled
 from skfed.selection import BaseSelector, FedAlignSelector, RandomSelector
 from skfed.selection._base import admission_of

@@ -9,9 +9,10 @@ import numpy as np
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
+from skfed._problem import Guess
 from skfed.exchanges import NOT_FINITE, reported_losses
 from skfed.modules import LinearModel
-from skfed.server._state import Guess, ServerState
+from skfed.server._state import ServerState
 
 LASTING = 3  # rounds: a loss may be high by chance in fewer
 LEAST = 0.01  # a loss below counts as this: nearly 0 is easily multiplied

@@ -1,6 +1,6 @@
 """The rounds of a fit with their callbacks, and the fitted attributes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,6 @@ from skfed.callbacks._progress import Progress
 from skfed.callbacks._round import call_on_round_end, is_of_callback
 from skfed.callbacks._sklearn import SklearnCallbacks, callback_attributes
 from skfed.callbacks._skorch import RoundCallbacks, Rows
-from skfed.checkpoint._run import Run
 from skfed.engines import Engine
 from skfed.history import Row, to_frame
 from skfed.nets import NetPool, cast, get_state, set_state
@@ -39,13 +38,14 @@ def open_rounds(
     train: Rows | None = None,
     validation: Validation | None = None,
     callbacks: Sequence[SklearnCallbacks] = (),
-    run: Run | None = None,
+    keep: Callable[[ServerState, bool], None] | None = None,
     limits: RateLimits | None = None,
     estimator: Any,
 ) -> Iterator[Rounds]:
     """Context manager for the rounds of a fit; begins and ends its callbacks.
 
-    ``train`` are the rows that the net's callbacks see, None where the server has none.
+    ``train`` are the rows that the net's callbacks see, None where the server has none. ``keep``
+    writes a checkpoint; it takes the server, and whether the round is the last.
     ``estimator`` is what is fitted, with its RoundCallbacks. Any exception leaves the server as it
     was after the last whole round.
     """
@@ -76,7 +76,7 @@ def open_rounds(
                 limits=limits,
                 last_round=last_round,
                 callbacks=[net_callbacks, *callbacks],
-                checkpoint=None if run is None else partial(run.keep, server),
+                checkpoint=None if keep is None else partial(keep, server),
                 report=report,
             )
         net_callbacks.end(complete=server.round >= config.n_rounds)

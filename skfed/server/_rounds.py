@@ -13,7 +13,6 @@ import numpy as np
 from skfed._federation import Federation
 from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
-from skfed.checkpoint._fingerprint import describe
 from skfed.engines import Engine, LocalTraining
 from skfed.exchanges import (
     TOO_LATE,
@@ -38,6 +37,7 @@ from skfed.server._state import TRAINING_LOSS, Best, Memory, ServerState
 from skfed.server._statistics import RateLimits
 from skfed.server._training import CohortTraining
 from skfed.server._validation import Validation
+from skfed.utils._describe import describe
 from skfed.utils._torch_context import one_torch_thread
 from skfed.utils._warnings import warn
 

@@ -15,6 +15,7 @@ import torch
 from skorch import NeuralNet
 
 from skfed._federation import Federation
+from skfed._problem import Guess
 from skfed.exchanges import STATISTICS, Answers, Exchange, Exchanges, Message, Messages, Send
 from skfed.modules import LinearModel, LinearRegression, Standardize
 from skfed.nets import (
@@ -35,7 +36,7 @@ from skfed.server._moments import (
     Pooled,
     safe_rate,
 )
-from skfed.server._state import Best, Guess, ServerState
+from skfed.server._state import Best, ServerState
 from skfed.server._statistics import StatisticsSource, rows_a_step
 from skfed.utils._warnings import warn
 

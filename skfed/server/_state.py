@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from skorch import NeuralNet
 
+from skfed._problem import Guess
 from skfed.callbacks._skorch import get_callback_state
 from skfed.exchanges import Exchange, PastRecords
 from skfed.nets import State
@@ -14,14 +15,6 @@ from skfed.server._moments import Pooled
 from skfed.utils._seeding import Purpose, stream
 
 TRAINING_LOSS = "training loss"
-
-
-class Guess(NamedTuple):
-    """The loss of a model that predicts the same for all rows."""
-
-    loss: float
-    prediction: str
-    is_best: bool = True  # of all such models; else none of them needs to have a higher loss
 
 
 class Best(NamedTuple):

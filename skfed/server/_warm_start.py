@@ -9,9 +9,9 @@ from torch import nn
 
 from skfed._problem import Problem
 from skfed.callbacks._sklearn import check_callbacks_of_net
-from skfed.checkpoint._fingerprint import describe
 from skfed.nets import get_state
 from skfed.server._state import ServerState
+from skfed.utils._describe import describe
 from skfed.utils._warnings import warn
 
 # Options of an optimizer that set its learning rates; "" is its class.

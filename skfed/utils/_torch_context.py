@@ -8,6 +8,9 @@ from typing import Self
 
 import torch
 
+#: Attributes of a module that hold its hooks.
+HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+
 
 @dataclass(frozen=True)
 class TorchContext:
