@@ -22,8 +22,7 @@ from skfed.nets import HOOKS
 from skfed.utils._warnings import warn
 
 FORMAT = 3  # of fingerprints. Raise it when a default of skfed changes, since they omit defaults.
-# These change how a fit runs, but not its result.
-_WITHOUT_EFFECT = {"checkpoint", "checkpoint_every", "n_jobs", "verbose", "warm_start"}
+_WITHOUT_EFFECT = {"checkpoint", "checkpoint_every", "n_jobs", "verbose", "warm_start"}  # on fits
 _PLAIN = {type(None), bool, int, float, complex, str, bytes}
 # Attributes of modules that are no settings; the last has weak references to weights.
 _UNSET = vars(nn.Module()).keys() - {"training", "_parameters", "_buffers"} | {"_flat_weight_refs"}
@@ -173,12 +172,13 @@ def _own(code: Any) -> list[Any]:
 
 def _source(code: Any, functions: list[FunctionType]) -> str:
     if code.__name__ == "<lambda>":  # getsource returns the whole line
-        tree = ast.parse("".join(inspect.findsource(code.__code__)[0]))
+        own = code.__code__
+        tree = ast.parse("".join(inspect.findsource(own)[0]))
         lambdas = [one for one in ast.walk(tree) if isinstance(one, ast.Lambda)]
-        bodies = {(one.body.lineno, one.body.col_offset): one for one in lambdas}
-        spots = [(k, col) for k, _, col, end in code.__code__.co_positions() if k and col != end]
-        found = bodies.get(min(spots, default=(0, 0)))
-        return ast.unparse(found) if found else inspect.getsource(code.__code__)
+        spots = [(k, col) for k, _, col, end in own.co_positions() if k and col != end]
+        found = [n for n in lambdas if (n.body.lineno, n.body.col_offset) == min(spots, default=0)]
+        texts = map(ast.unparse, found or [n for n in lambdas if n.lineno == own.co_firstlineno])
+        return f"{next(texts)} {[*texts]} {[one for one in own.co_consts if type(one) in _PLAIN]}"
     for one in functions:  # getsource does not find classes of notebooks
         lines, end = inspect.findsource(one.__code__)
         heads = [k for k in range(end) if re.match(rf"\s*class {code.__name__}\b", lines[k])]
