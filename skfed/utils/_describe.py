@@ -129,12 +129,13 @@ def _own(code: Any) -> list[Any]:
 
 def _source(code: Any, functions: list[FunctionType]) -> str:
     if code.__name__ == "<lambda>":  # getsource returns the whole line
-        tree = ast.parse("".join(inspect.findsource(code.__code__)[0]))
+        own = code.__code__
+        tree = ast.parse("".join(inspect.findsource(own)[0]))
         lambdas = [one for one in ast.walk(tree) if isinstance(one, ast.Lambda)]
-        bodies = {(one.body.lineno, one.body.col_offset): one for one in lambdas}
-        spots = [(k, col) for k, _, col, end in code.__code__.co_positions() if k and col != end]
-        found = bodies.get(min(spots, default=(0, 0)))
-        return ast.unparse(found) if found else inspect.getsource(code.__code__)
+        spots = [(k, col) for k, _, col, end in own.co_positions() if k and col != end]
+        found = [n for n in lambdas if (n.body.lineno, n.body.col_offset) == min(spots, default=0)]
+        texts = map(ast.unparse, found or [n for n in lambdas if n.lineno == own.co_firstlineno])
+        return f"{next(texts)} {[*texts]} {[one for one in own.co_consts if type(one) in _PLAIN]}"
     for one in functions:  # getsource does not find classes of notebooks
         lines, end = inspect.findsource(one.__code__)
         heads = [k for k in range(end) if re.match(rf"\s*class {code.__name__}\b", lines[k])]
