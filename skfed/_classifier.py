@@ -16,7 +16,7 @@ from skfed.nets import (
     probabilities,
     standardize_layers,
 )
-from skfed.server._validation import rows_to_score
+from skfed.server import rows_to_score
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
 

@@ -18,15 +18,16 @@ from skfed._problem import Problem, TrainingData
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
 from skfed.callbacks._sklearn import CallbackMixin, SklearnCallbacks, with_callbacks
-from skfed.checkpoint._run import Run, open_run
-from skfed.checkpoint._save import (
+from skfed.checkpoint import (
+    Run,
     fitted_state,
     from_fitted_state,
     is_saved,
+    open_run,
     read_fitted,
+    warn_of_lost_state,
     write_fitted,
 )
-from skfed.checkpoint._state import warn_of_lost_state
 from skfed.devices import BaseDevices
 from skfed.engines import Batching, clients_with_weight, make_engine
 from skfed.exchanges import Message, Messages
@@ -41,25 +42,28 @@ from skfed.nets import (
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
 from skfed.selection._counts import CLIENT_COUNT
-from skfed.server._config import RoundConfig
-from skfed.server._exchanges import make_clock, make_exchanges
-from skfed.server._fitting import (
-    fitted_attributes,
-    open_rounds,
-    reset_on_failure,
-    snapshot_attributes,
-)
-from skfed.server._standardize import (
+from skfed.server import (
+    LocalStatistics,
+    RateLimits,
+    RoundConfig,
+    ServerState,
+    Validation,
     Wanted,
     ask_priority_clients,
+    fitted_attributes,
+    has_more_rounds,
     is_renewable,
+    make_clock,
+    make_exchanges,
+    make_validation,
+    new_state,
+    open_rounds,
+    reset_on_failure,
+    resumed_state,
+    snapshot_attributes,
     start_fit,
     warn_of_large_values,
 )
-from skfed.server._state import ServerState
-from skfed.server._statistics import LocalStatistics, RateLimits
-from skfed.server._validation import Validation, make_validation
-from skfed.server._warm_start import has_more_rounds, new_state, resumed_state
 from skfed.utils._checks import naming
 from skfed.utils._seeding import draw_seed
 from skfed.utils._sklearn import Interval, StrOptions, visual_block

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skfed._estimator import BaseFederated
 from skfed._problem import Regression
 from skfed.nets import predictions
-from skfed.server._validation import rows_to_score
+from skfed.server import rows_to_score
 from skfed.utils._checks import naming
 
 

@@ -8,8 +8,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from skfed._estimator import BaseFederated
-from skfed.checkpoint._fitted import parts_of, restore, state_of
-from skfed.checkpoint._save import read_fitted, write_fitted
+from skfed.checkpoint import parts_of, read_fitted, restore, state_of, write_fitted
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
 

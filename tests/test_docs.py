@@ -22,7 +22,10 @@ import skfed
 DOC = Path(__file__).parents[1] / "doc"
 EXAMPLES = [*DOC.parent.glob("examples/*/plot_*.py"), *DOC.glob("tutorials/plot_*.py")]
 PAGES = [*DOC.glob("*.rst"), *(DOC / "user_guide").glob("*.rst"), DOC / "api" / "index.rst"]
-NOT_FOR_USERS = {"skfed.engines", "skfed.exchanges", "skfed.nets"}  # parts of the estimator
+# Parts of the estimator.
+NOT_FOR_USERS = {
+    f"skfed.{name}" for name in ("checkpoint", "engines", "exchanges", "nets", "server")
+}
 if find_spec("flwr") is None:  # an extra
     NOT_FOR_USERS.add("skfed.flower")
 

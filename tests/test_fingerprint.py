@@ -36,14 +36,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from skfed import FederatedClassifier, PowerOfChoice, RandomSelector
 from skfed.aggregation import Scaffold
 from skfed.availability import Dropout, TraceAvailability
-from skfed.checkpoint._fingerprint import (
-    _is_library,
-    describe,
-    describe_parameters,
-    fingerprint,
-)
+from skfed.checkpoint._fingerprint import describe_parameters, fingerprint
 from skfed.devices import TraceDevices
 from skfed.schedules import LinearDecay
+from skfed.utils._describe import _is_library, describe
 
 TRACE = {"a": [True, False], "b": [False, True]}
 

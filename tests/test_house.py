@@ -136,6 +136,42 @@ def test_circles_are_found():
     assert circles(graph) == {frozenset("bc")}
 
 
+def imports_across_packages():
+    """Yield (package, other package, private module or None, name) of each import between them."""
+    for path in SOURCES:
+        own = package_of(module_of(path))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("skfed"):
+                for name in (alias.name for alias in node.names):
+                    module = f"skfed.{name}" if node.module == "skfed" else node.module
+                    other = package_of(module)
+                    is_private = any(part.startswith("_") for part in module.split(".")[2:])
+                    if other != own:
+                        yield own, other, module if is_private else None, name
+
+
+def package_of(module):
+    """Return the package of a module; the conformance checks count as one of their own."""
+    if module.startswith("skfed.utils") and "selector" in module:
+        return "skfed.utils.selector_checks"
+    return ".".join(module.split(".")[:2])
+
+
+def test_no_two_packages_import_from_each_other():
+    arrows = {(own, other) for own, other, *_ in imports_across_packages()}
+    assert ("skfed.server", "skfed.exchanges") in arrows
+    assert not [(own, other) for own, other in arrows if (other, own) in arrows]
+
+
+def test_few_names_of_private_modules_cross_the_border_of_a_package():
+    names = {
+        (module, name)
+        for _, other, module, name in imports_across_packages()
+        if module is not None and other != "skfed.utils"
+    }
+    assert 20 < len(names) < 60
+
+
 CONTRIBUTING = (ROOT.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 

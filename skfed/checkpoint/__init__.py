@@ -13,3 +13,31 @@ the transformers that are fitted so far.
 The state is written last and replaced as a whole. After a crash, longer histories are cut to the
 length in the state. Nothing in these files is executed.
 """
+
+from skfed.checkpoint._fitted import State, parts_of, restore, state_of
+from skfed.checkpoint._run import Run, open_run
+from skfed.checkpoint._save import (
+    fitted_state,
+    from_fitted_state,
+    is_saved,
+    read_fitted,
+    write_fitted,
+)
+from skfed.checkpoint._state import warn_of_lost_state
+from skfed.checkpoint._steps import StepsFile
+
+__all__ = [
+    "Run",
+    "State",
+    "StepsFile",
+    "fitted_state",
+    "from_fitted_state",
+    "is_saved",
+    "open_run",
+    "parts_of",
+    "read_fitted",
+    "restore",
+    "state_of",
+    "warn_of_lost_state",
+    "write_fitted",
+]

@@ -23,7 +23,7 @@ from skfed.checkpoint._fingerprint import (
 )
 from skfed.checkpoint._state import position, restore, state_to_dict, warn_of_lost_state
 from skfed.nets import get_state
-from skfed.server._state import ServerState
+from skfed.server import ServerState
 from skfed.utils import _files
 from skfed.utils._warnings import warn
 

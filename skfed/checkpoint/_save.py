@@ -9,7 +9,7 @@ import numpy as np
 
 from skfed.checkpoint._state import restore, state_to_dict
 from skfed.history import to_frame
-from skfed.server._state import ServerState
+from skfed.server import ServerState
 from skfed.utils import _files
 from skfed.utils._checks import naming
 

@@ -13,8 +13,7 @@ from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
 from skfed.exchanges import PastRecords, checked_columns
 from skfed.nets import State, get_state, set_shift, set_state, shift_of, standardize_layers
 from skfed.selection._cohort import copied_memory
-from skfed.server._moments import Pooled
-from skfed.server._state import Best, Memory, ServerState
+from skfed.server import Best, Memory, Pooled, ServerState
 from skfed.utils._files import checksum
 
 

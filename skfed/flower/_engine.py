@@ -23,10 +23,12 @@ from skfed.engines import (
     SketchRequest,
     TrainRequest,
     Updates,
+    balanced_tree,
+    collect,
     enumerate_copies,
+    fold,
+    merge,
 )
-from skfed.engines._replies import collect, merge
-from skfed.engines.workers._tasks import balanced_tree, fold
 from skfed.exchanges import POLL, REPORT, SKETCH, TRAINING, TRIAL, UPLOAD, Limits
 from skfed.flower._messages import (
     EVALUATE,
@@ -48,8 +50,7 @@ from skfed.flower._nodes import Nodes
 from skfed.flower._waiting import Replies
 from skfed.nets import State
 from skfed.selection._past import SKETCH_SIZE
-from skfed.server._moments import Norms
-from skfed.server._statistics import ClientMoments, mean_and_scale
+from skfed.server import ClientMoments, Norms, mean_and_scale
 
 T = TypeVar("T")
 

@@ -16,18 +16,18 @@ from skfed._regressor import FederatedRegressor
 from skfed.aggregation import WeightedMean
 from skfed.engines import (
     Batching,
+    ClientData,
+    Dataset,
     Evaluator,
     LocalTraining,
     LoopEngine,
     SketchRequest,
+    Trained,
     TrainRequest,
+    Workers,
     make_engine,
     update_norms,
 )
-from skfed.engines._data import Dataset
-from skfed.engines._loop import Trained
-from skfed.engines.workers._worker_data import ClientData
-from skfed.engines.workers._workers import Workers
 from skfed.flower._messages import Refusal, from_text, to_arrays, to_state
 from skfed.nets import (
     NetPool,
@@ -40,16 +40,17 @@ from skfed.nets import (
     standardize_layers,
 )
 from skfed.selection import Cohort
-from skfed.server._config import RoundConfig
-from skfed.server._moments import (
+from skfed.server import (
     Moments,
     Norms,
+    RoundConfig,
     class_shares,
     client_moments,
     client_norms,
+    mean_and_scale,
+    rows_a_step,
     safe_rate,
 )
-from skfed.server._statistics import mean_and_scale, rows_a_step
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from skfed.nets import State
 from skfed.selection._past import SKETCH_SIZE
-from skfed.server._moments import SENT, Moments, Norms
+from skfed.server import SENT, Moments, Norms
 from skfed.utils import _files
 
 PROTOCOL = 3  # raised when the records of a message change

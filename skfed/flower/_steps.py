@@ -19,7 +19,7 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from skfed._federation import federation_of
-from skfed.checkpoint._fitted import State, restore, state_of
+from skfed.checkpoint import State, restore, state_of
 from skfed.engines import Late
 from skfed.flower._columns import Columns
 from skfed.flower._messages import (

@@ -17,8 +17,7 @@ from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
 from skfed.availability import BaseAvailability
-from skfed.checkpoint._run import open_run
-from skfed.checkpoint._steps import StepsFile
+from skfed.checkpoint import StepsFile, open_run
 from skfed.engines import Batching
 from skfed.exchanges import Limits
 from skfed.flower._client import has_privacy
@@ -30,13 +29,16 @@ from skfed.flower._nodes import Nodes
 from skfed.flower._pipeline import check_estimator, federated_parts, split
 from skfed.flower._steps import StepsServer, checksum_of
 from skfed.nets import batch_size, get_state, shift_of
-from skfed.server._config import RoundConfig
-from skfed.server._exchanges import make_clock, make_exchanges
-from skfed.server._fitting import open_rounds
-from skfed.server._standardize import start_fit
-from skfed.server._state import ServerState
-from skfed.server._validation import is_due
-from skfed.server._warm_start import new_state
+from skfed.server import (
+    RoundConfig,
+    ServerState,
+    is_due,
+    make_clock,
+    make_exchanges,
+    new_state,
+    open_rounds,
+    start_fit,
+)
 from skfed.utils._seeding import draw_seed
 
 logger = logging.getLogger("flwr")  # its lines are shown by `flwr run --stream`

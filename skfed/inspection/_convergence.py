@@ -20,7 +20,7 @@ from skfed.inspection._curves import (
 from skfed.inspection._style import BAND, COLOURS, STYLES, tidy
 from skfed.metrics._scorers import federated_step
 from skfed.selection import FedAlignSelector
-from skfed.server._config import selector_of
+from skfed.server import selector_of
 from skfed.utils._checks import Count
 from skfed.utils._sklearn import StrOptions
 

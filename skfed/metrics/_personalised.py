@@ -12,10 +12,7 @@ from sklearn.utils import check_consistent_length
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, find_ids, make_federation
 from skfed.aggregation._tensors import finite_where_changed
-from skfed.engines import Batching, LoopEngine
-from skfed.engines._data import Dataset
-from skfed.engines.workers._worker_data import ClientData
-from skfed.engines.workers._workers import Workers
+from skfed.engines import Batching, ClientData, Dataset, LoopEngine, Workers
 from skfed.metrics._clients import client_scores
 from skfed.metrics._scorers import (
     check_targets,
@@ -25,9 +22,7 @@ from skfed.metrics._scorers import (
 )
 from skfed.nets import NetPool, State, batch_size, cast_samples, get_state, set_state
 from skfed.selection import Cohort
-from skfed.server._config import RoundConfig
-from skfed.server._requests import make_train_request
-from skfed.server._statistics import LocalStatistics, RateLimits
+from skfed.server import LocalStatistics, RateLimits, RoundConfig, make_train_request
 from skfed.utils._checks import Count, naming, validated
 from skfed.utils._sklearn import safe_indexing
 

@@ -1,1 +1,78 @@
 """The server's side of a fit: its state, its rounds, and what it sends to clients."""
+
+from skfed.server._config import RoundConfig, selector_of
+from skfed.server._exchanges import make_clock, make_exchanges
+from skfed.server._fitting import (
+    fitted_attributes,
+    open_rounds,
+    reset_on_failure,
+    snapshot_attributes,
+)
+from skfed.server._moments import (
+    SENT,
+    Moments,
+    Norms,
+    Pooled,
+    class_shares,
+    client_moments,
+    client_norms,
+    safe_rate,
+)
+from skfed.server._requests import make_train_request
+from skfed.server._standardize import (
+    Wanted,
+    ask_priority_clients,
+    is_renewable,
+    start_fit,
+    warn_of_large_values,
+)
+from skfed.server._state import Best, Memory, ServerState
+from skfed.server._statistics import (
+    ClientMoments,
+    LocalStatistics,
+    RateLimits,
+    mean_and_scale,
+    rows_a_step,
+)
+from skfed.server._validation import Validation, is_due, make_validation, rows_to_score
+from skfed.server._warm_start import has_more_rounds, new_state, resumed_state
+
+__all__ = [
+    "SENT",
+    "Best",
+    "ClientMoments",
+    "LocalStatistics",
+    "Memory",
+    "Moments",
+    "Norms",
+    "Pooled",
+    "RateLimits",
+    "RoundConfig",
+    "ServerState",
+    "Validation",
+    "Wanted",
+    "ask_priority_clients",
+    "class_shares",
+    "client_moments",
+    "client_norms",
+    "fitted_attributes",
+    "has_more_rounds",
+    "is_due",
+    "is_renewable",
+    "make_clock",
+    "make_exchanges",
+    "make_train_request",
+    "make_validation",
+    "mean_and_scale",
+    "new_state",
+    "open_rounds",
+    "reset_on_failure",
+    "resumed_state",
+    "rows_a_step",
+    "rows_to_score",
+    "safe_rate",
+    "selector_of",
+    "snapshot_attributes",
+    "start_fit",
+    "warn_of_large_values",
+]
