@@ -153,8 +153,9 @@ class PastRecords:
 
     def _set(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
         """Set a fact; of a client that is listed twice, to the last value."""
-        self._before.append((name, clients, self._read(name, clients, values.shape[1:])))
-        self._write(name, clients, values)
+        if len(clients):
+            self._before.append((name, clients, self._read(name, clients, values.shape[1:])))
+            self._write(name, clients, values)
 
     def _read(self, name: str, clients: np.ndarray, shape: tuple[int, ...] = ()) -> np.ndarray:
         """Return a fact of some clients, of the shape that it has been given or is to have."""
@@ -167,10 +168,9 @@ class PastRecords:
 
     def _write(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
         """Set a fact of some clients, in the array over all of them too if there is one."""
-        new = np.unique(clients[self._slot[clients] < 0])
-        if len(new):
-            self._slot[new] = np.arange(len(self._clients), len(self._clients) + len(new))
-            self._clients = np.concatenate([self._clients, new])
+        slots = self._slot[clients]
+        if slots.min() < 0:
+            slots = self._slots_with_new(clients)
         facts = self._facts.get(name)
         if facts is None or facts.shape[1:] != values.shape[1:]:
             facts = np.full((0, *values.shape[1:]), _NEW[name])
@@ -179,26 +179,34 @@ class PastRecords:
         if len(facts) < len(self._clients):  # with room for as many again
             room = np.full((2 * len(self._clients), *facts.shape[1:]), _NEW[name])
             room[: len(facts)] = facts
-            facts = room
-        facts[self._slot[clients]] = values
-        self._facts[name] = facts
+            self._facts[name] = facts = room
+        facts[slots] = values
         if name in self._arrays:
             self._arrays[name][clients] = values
 
+    def _slots_with_new(self, clients: np.ndarray) -> np.ndarray:
+        """Return the slots of some clients, of which some have none yet."""
+        new = np.unique(clients[self._slot[clients] < 0])
+        self._slot[new] = np.arange(len(self._clients), len(self._clients) + len(new))
+        self._clients = np.concatenate([self._clients, new])
+        return self._slot[clients]
+
     def to_columns(self) -> dict[str, Any]:
-        """Return the facts of all clients that have any, as they are in a file."""
+        """Return the facts as they are in a file, without clients that are as if they were new."""
         if self._federation is None:
             return dict(self._saved)
-        n_slots = len(self._clients)
-        columns = {name: _filled(facts, n_slots, name) for name, facts in self._facts.items()}
-        clients = tuple(map(self._federation.digest, self._clients.tolist()))
-        return {"clients": clients} | columns
+        clients = np.sort(self._clients)
+        columns = {name: self._read(name, clients, f.shape[1:]) for name, f in self._facts.items()}
+        told = {name: ~_is_new(name, values) for name, values in columns.items()}
+        known = np.logical_or.reduce([np.zeros(len(clients), dtype=bool), *told.values()])
+        digests = tuple(map(self._federation.digest, clients[known].tolist()))
+        return {"clients": digests} | {n: v[known] for n, v in columns.items() if told[n].any()}
 
 
-def _filled(facts: np.ndarray, n_slots: int, name: str) -> np.ndarray:
-    """Return a fact of each slot."""
-    rest = np.full((max(0, n_slots - len(facts)), *facts.shape[1:]), _NEW[name])
-    return np.concatenate([facts[:n_slots], rest])
+def _is_new(name: str, values: np.ndarray) -> np.ndarray:
+    """Return a mask of the clients that have the values of a new one."""
+    same = np.isnan(values) if np.isnan(_NEW[name]) else values == _NEW[name]
+    return same.reshape(len(values), -1).all(axis=1)
 
 
 def checked_columns(columns: Any) -> Columns:
