@@ -14,7 +14,7 @@ from skfed.devices import (
     Speeds,
     TraceDevices,
 )
-from skfed.engines import Draws
+from skfed.engines import Batching
 from skfed.utils._seeding import Purpose
 
 ABC = make_federation(["a", "b", "c"], 3)
@@ -22,13 +22,13 @@ MANY = make_federation(np.arange(4000), 4000)
 
 
 def speeds(devices, clients=(0, 1, 2), t=0, federation=ABC, seed=0):
-    draws = Draws(federation, seed, 1)
+    batching = Batching(federation, seed, 1)
     return devices.speeds(
         federation,
         np.array(clients),
         t,
-        lambda asked: draws.streams(Purpose.DEVICE_JITTER, t, asked),
-        lambda asked: draws.streams(Purpose.DEVICES, 0, asked),
+        lambda asked: batching.streams(Purpose.DEVICE_JITTER, t, asked),
+        lambda asked: batching.streams(Purpose.DEVICES, 0, asked),
     )
 
 
@@ -142,10 +142,10 @@ def test_jitter_has_median_1_and_its_spread():
 
 
 def test_what_is_expected_is_without_jitter():
-    draws = Draws(ABC, 0, 1)
+    batching = Batching(ABC, 0, 1)
     jittered = clone(LOGNORMAL).set_params(jitter=1.0)
     expected = jittered.expected(
-        ABC, np.arange(3), 4, lambda asked: draws.streams(Purpose.DEVICES, 0, asked)
+        ABC, np.arange(3), 4, lambda asked: batching.streams(Purpose.DEVICES, 0, asked)
     )
     assert [v.tolist() for v in expected] == [v.tolist() for v in speeds(LOGNORMAL)]
 
