@@ -10,7 +10,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 HEADING = re.compile(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", re.MULTILINE)
 PLACEHOLDER = "OWNER"  # of the repository
-ABOUT_IT = {".ci/release.py", "RELEASING.md", "tests/test_repository.py"}  # files that explain it
+# Files that explain it.
+ABOUT_IT = {".ci/release.py", "RELEASING.md", "tests/project/test_repository.py"}
 
 
 def project() -> dict[str, Any]:

@@ -45,11 +45,11 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         softmax regression on standardised columns (:class:`~skfed.modules.SoftmaxRegression` with
         ``standardize=True``), trained with SGD, learning rate 0.1 and batch size 16. For four
         hospitals with raw columns, 36 phone users and 1,000 clients with 60 images each, its
-        accuracy is within 5 points of pooled logistic regression (``tests/test_standardize.py``).
-        Each priority client sends three moments of its columns before round 0 (see
-        :class:`~skfed.modules.Standardize`) and its share of each class, and again in a later fit
-        of the same model, if they have changed: the columns are scaled anew, and the weights
-        converted. ``partial_fit`` scales by all rows so far.
+        accuracy is within 5 points of pooled logistic regression
+        (``tests/server/test_standardize.py``). Each priority client sends three moments of its
+        columns before round 0 (see :class:`~skfed.modules.Standardize`) and its share of each
+        class, and again in a later fit of the same model, if they have changed: the columns are
+        scaled anew, and the weights converted. ``partial_fit`` scales by all rows so far.
     class_weight : dict, "balanced" or None, default=None
         Weights of the rows of each class in the loss of the default net, by label, 1 for a class
         that is not named; they multiply ``sample_weight``. "balanced": n_rows / (n_classes *

@@ -38,7 +38,7 @@ from skfed.schedules import LinearDecay
 
 torch.manual_seed(0)  # module instances are trained from the weights that they have
 
-FLOWER = Path(__file__).parent / "flower"
+HELPERS = Path(__file__).parent / "helpers"
 WHOLE = {"probability": "uniform", "replace": False}
 NOISE = GaussianMechanism(clip=0.5, noise_multiplier=0.1)
 NET = NeuralNetClassifier(
@@ -149,7 +149,7 @@ def resumed(data):
 
 def over_flower(data):
     """Yield the digest of a run by messages, in this process."""
-    sys.path.insert(0, str(FLOWER))
+    sys.path.insert(0, str(HELPERS))
     from local_grid import LocalGrid, Node
 
     from skfed.flower import FederatedStrategy, client_app

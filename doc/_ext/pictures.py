@@ -1,7 +1,8 @@
 """The pictures in doc/images, drawn by the gallery's examples: ``make pictures`` copies them there.
 
 They are the README's picture, and the thumbnails of examples that are shown without their output
-where their data are absent. tests/test_gallery.py compares them with those of a built gallery.
+where their data are absent. tests/project/test_gallery.py compares them with those of a built
+gallery.
 """
 
 import re

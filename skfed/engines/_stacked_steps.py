@@ -27,7 +27,7 @@ from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 Method = LinearLayers | BatchedModule
 
 #: The optimizers that the stacked engine takes. It runs one of them on the stacked parameters of
-#: many clients. To add one, name its class here and in ``OPTIMIZERS`` of tests/engines/families.py,
+#: many clients. To add one, name its class here and in ``OPTIMIZERS`` of tests/helpers/families.py,
 #: whose tests compare it with the loop. It must update each element of a parameter by that element
 #: alone (no norm of a parameter or a layer, no closure), and keep state of the parameter's shape or
 #: the same for all clients, such as the number of steps.

@@ -22,7 +22,7 @@ from skfed.metrics import client_exchanges
 from skfed.utils import _files
 
 ROOT = Path(__file__).parents[2]
-PROJECT = Path(__file__).parent / "project"
+PROJECT = ROOT / "tests" / "helpers" / "flower_project"
 LONGEST_WAIT = 1200.0  # seconds, far more than slow machines take: it only ends what hangs
 pytestmark = [pytest.mark.federation, pytest.mark.slow]
 

@@ -1,4 +1,4 @@
-"""Steps as CUDA graphs, with a graph that needs no GPU; tests/test_gpu.py has real ones."""
+"""Steps as CUDA graphs, with a graph that needs no GPU; tests/engines/test_gpu.py has real ones."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor

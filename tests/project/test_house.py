@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -229,3 +229,59 @@ def test_files_that_contributing_names_exist():
     folders = ROOT, ROOT.parent, *rooms, papers
     assert len(names) > 30
     assert not [name for name in names if not any((folder / name).exists() for folder in folders)]
+
+
+# Folders of tests/ that mirror no package: they test what the estimators do across packages, the
+# benchmarks of the papers, and the repository.
+OTHER_FOLDERS = {"clusters", "estimators", "papers", "project", "properties"}
+
+
+def files_of(folder):
+    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.py"))]
+
+
+def fault_of_place(test, sources):
+    """Return what is wrong with the place of a file in tests/, by the files of skfed/, or None."""
+    path, modules = PurePosixPath(test), [PurePosixPath(source) for source in sources]
+    folder, name = str(path.parent), path.stem.removeprefix("test_")
+    homes = {str(one.parent) for one in modules if one.stem in (name, f"_{name}")}
+    if path.parts[0] == "helpers" or test == "digests.py":
+        return None
+    if folder not in {str(one.parent) for one in modules} | OTHER_FOLDERS:
+        return "its folder is no package of skfed"
+    if path.name == "conftest.py":
+        return None
+    if not path.name.startswith("test_"):
+        return "no test, and not in helpers"
+    if folder not in homes and (homes or folder == "."):
+        return "no module of its name in this package"
+    return None
+
+
+def test_tests_lie_as_what_they_test():
+    sources = files_of(ROOT)
+    found = {test: fault_of_place(test, sources) for test in files_of(ROOT.parent / "tests")}
+    assert len(found) > 100
+    assert {test: fault for test, fault in found.items() if fault} == {}
+
+
+@pytest.mark.parametrize(
+    ("test", "fault"),
+    [
+        ("test_a.py", None),
+        ("test_b.py", "no module of its name in this package"),
+        ("test_round_trips.py", "no module of its name in this package"),
+        ("p/test_b.py", None),
+        ("p/test_a.py", "no module of its name in this package"),
+        ("p/test_round_trips.py", None),
+        ("p/conftest.py", None),
+        ("p/made.py", "no test, and not in helpers"),
+        ("made.py", "no test, and not in helpers"),
+        ("q/test_round_trips.py", "its folder is no package of skfed"),
+        ("project/test_round_trips.py", None),
+        ("project/test_b.py", "no module of its name in this package"),
+        ("helpers/made.py", None),
+    ],
+)
+def test_a_test_in_the_wrong_place_is_found(test, fault):
+    assert fault_of_place(test, ["__init__.py", "_a.py", "p/__init__.py", "p/b.py"]) == fault

@@ -10,7 +10,7 @@ import pytest
 
 from skfed.utils._extras import needs
 
-PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
 PACKAGES = PYPROJECT["project"]["optional-dependencies"]
 
 # Packages that are None are as if they were not installed.

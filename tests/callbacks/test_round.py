@@ -25,7 +25,7 @@ from skfed.callbacks._sklearn import callbacks_of
 from skfed.devices import ConstantDevices
 from skfed.modules import SoftmaxRegression
 
-GUIDE = Path(__file__).parents[1] / "doc" / "user_guide" / "estimator.rst"
+GUIDE = Path(__file__).parents[2] / "doc" / "user_guide" / "estimator.rst"
 
 
 class Records(RoundCallback):

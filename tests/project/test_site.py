@@ -18,7 +18,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import pytest
 
-DOC = Path(__file__).parents[1] / "doc"
+DOC = Path(__file__).parents[2] / "doc"
 GUIDE = sorted((DOC / "user_guide").glob("*.rst"))
 SOURCES = {f"user_guide/{path.stem}": path.read_text(encoding="utf-8") for path in GUIDE}
 EQUATION = re.compile(r":math:`|^ *\.\. math::", re.MULTILINE)

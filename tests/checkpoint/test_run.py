@@ -78,7 +78,7 @@ def folders(directory):
 def test_killed_processes_go_on_bit_for_bit(tmp_path):
     """SKFED_KILLS=50 does it 50 times."""
     n_kills = int(os.environ.get("SKFED_KILLS", 4))
-    script = Path(__file__).with_name("killing.py")
+    script = Path(__file__).parents[1] / "helpers" / "killing.py"
     command = [sys.executable, script, tmp_path, str(n_kills), "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = [line.split() for line in done.stdout.splitlines()]

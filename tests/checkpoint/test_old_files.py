@@ -1,4 +1,4 @@
-"""Files that earlier versions have written, in tests/saved, are read."""
+"""Files that earlier versions have written, in saved/, are read."""
 
 import shutil
 from pathlib import Path

@@ -19,7 +19,7 @@ from sphinx.ext.autosummary.generate import main as autogen
 
 import skfed
 
-DOC = Path(__file__).parents[1] / "doc"
+DOC = Path(__file__).parents[2] / "doc"
 EXAMPLES = [*DOC.parent.glob("examples/*/plot_*.py"), *DOC.glob("tutorials/plot_*.py")]
 PAGES = [*DOC.glob("*.rst"), *(DOC / "user_guide").glob("*.rst"), DOC / "api" / "index.rst"]
 # Parts of the estimator.

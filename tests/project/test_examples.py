@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -51,7 +51,7 @@ CALLED = [
     learning_curve,
     validation_curve,
 ]
-TABLE = Path(__file__).parents[1] / "doc" / "user_guide" / "sklearn_table.csv"
+TABLE = Path(__file__).parents[2] / "doc" / "user_guide" / "sklearn_table.csv"
 with TABLE.open(encoding="utf-8", newline="") as file:
     ROWS = {row["call"].strip("`"): row for row in csv.DictReader(file)}
 

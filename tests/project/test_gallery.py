@@ -21,7 +21,7 @@ FAULTS = {
     "warning": re.compile(r"warning\b", re.IGNORECASE),
     "path": re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+|\b[A-Z]:\\"),
 }
-PICTURES = runpy.run_path(str(Path(__file__).parents[1] / "doc" / "_ext" / "pictures.py"))
+PICTURES = runpy.run_path(str(Path(__file__).parents[2] / "doc" / "_ext" / "pictures.py"))
 COMMITTED = PICTURES["committed"]()
 NOT_RUN = "Shown without its output"
 PRINTED = re.compile(r'class="sphx-glr-script-out.*?<pre>(.*?)</pre>', re.DOTALL)

@@ -1,7 +1,7 @@
-"""Kill a training process at random moments and resume it in another; test_checkpoint.py runs this.
+"""Kill a training process at random moments and resume it in another, for checkpoint/test_run.py.
 
-``python tests/killing.py FOLDER N SEED`` prints, for each of N kills, the rounds that were on disk
-and whether the run then ended as one that was never stopped.
+``python tests/helpers/killing.py FOLDER N SEED`` prints, for each of N kills, the rounds that were
+on disk and whether the run then ended as one that was never stopped.
 """
 
 import os

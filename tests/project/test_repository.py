@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CI, GITHUB = ROOT / ".ci", ROOT / ".github"
 BASH = shutil.which("bash")  # by its path: Windows would take another that it has
 WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
