@@ -48,10 +48,16 @@ model.save("model.safetensors")
 
 folder = Path(tempfile.mkdtemp())
 command = [sys.executable, "-c", SCRIPT]
-silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-victim = subprocess.Popen(command, cwd=folder, **silent)
-while not list(folder.glob("runs/*/state.safetensors")):
+log = folder / "output.txt"
+with log.open("w") as output:
+    victim = subprocess.Popen(
+        command, cwd=folder, stdout=output, stderr=subprocess.STDOUT
+    )
+states = "runs/*/state.safetensors"
+while victim.poll() is None and not list(folder.glob(states)):
     time.sleep(0.05)  # until its first checkpoint
+if victim.returncode:
+    raise RuntimeError(f"the script has failed: {log.read_text()}")
 time.sleep(0.2)
 victim.kill()
 print("killed with exit code", victim.wait())
@@ -60,7 +66,7 @@ print("killed with exit code", victim.wait())
 # Run it again:
 
 again = subprocess.run(
-    command, cwd=folder, check=True, capture_output=True, text=True
+    command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True
 )
 print(textwrap.fill(again.stdout, 79, break_on_hyphens=False))
 n_before = int(again.stdout.split("after round ")[1].split()[0])

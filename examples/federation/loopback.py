@@ -8,13 +8,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 _ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; its default is 1
 }
 _BIN = Path(sys.executable).parent
 
@@ -35,8 +37,9 @@ class Loopback:
         self.folder, self.certificates = Path(folder), certificates
         self.port = _free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.nodes: dict[str, subprocess.Popen] = {}
-        self.superlink = None
+        # SuperLink, nodes by their names, and by its id what prints the log of
+        # a run, which ends with it.
+        self.processes: dict[str, subprocess.Popen] = {}
 
     def __enter__(self):
         self._write_config()
@@ -46,48 +49,55 @@ class Loopback:
             options += ["--insecure"]
         else:
             options += self.certificates.of_superlink()
-        self.superlink = self._start("superlink", "flower-superlink", *options)
+        self._start("superlink", "flower-superlink", *options)
         try:
-            wait_until(
-                lambda: _listens(self.port), 300, "SuperLink does not start"
+            self.wait_for(
+                lambda: _listens(self.port), "SuperLink does not start"
             )
-        except (
-            BaseException
-        ) as error:  # Ctrl-C too; __exit__ is not called then
-            error.add_note(self.log("superlink"))
+        except BaseException:  # Ctrl-C too; __exit__ is not called then
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_):
-        with (
-            ExitStack() as ends
-        ):  # every process is ended, even if one end fails
-            if self.superlink is not None:
-                ends.callback(_end, self.superlink)
-            for name in list(self.nodes):
-                ends.callback(self.stop, name)
+        # Every process is ended, even if one end fails; SuperLink is the last,
+        # since nodes tell it that they leave.
+        superlink = self.processes.pop("superlink")
+        others = list(self.processes.values())
+        try:
+            with ThreadPoolExecutor(len(others) + 1) as pool:  # all at once
+                ends = [pool.submit(_end, process) for process in others]
+            for end in ends:
+                end.result()
+        finally:
+            _end(superlink)
 
-    def node(self, name: str, data, key=None, insecure=None):
-        """Start a SuperNode with a client's data, or start it again."""
+    def node(self, name: str, data, key=None, insecure=None, client=None):
+        """Start a SuperNode with a client's data, or start it again.
+
+        ``client`` is the name of the client if it is not that of the node.
+        """
         insecure = self.certificates is None if insecure is None else insecure
         options = ["--superlink", self.address, "--port", str(_free_port())]
-        options += ["--node-config", f'client-name="{name}" data="{data}"']
+        options += [
+            "--node-config",
+            f'client-name="{client or name}" data="{data}"',
+        ]
         if insecure:
             options += ["--insecure"]
         else:
             options += ["--root-certificates", str(self.certificates.ca)]
         if key is not None:
             options += ["--auth-supernode-private-key", str(key)]
-        self.nodes[name] = self._start(name, "flower-supernode", *options)
+        self._start(name, "flower-supernode", *options)
 
     def stop(self, name: str):
         """Stop a node, and wait for its end."""
-        _end(self.nodes.pop(name))
+        _end(self.processes.pop(name))
 
     def kill(self, name: str):
         """Kill a node and what it has started, as a power cut would."""
-        node = self.nodes.pop(name)
+        node = self.processes.pop(name)
         for process in _family(node.pid):
             os.kill(process, signal.SIGKILL)
         node.wait()
@@ -97,9 +107,10 @@ class Loopback:
         text = " ".join(
             f"{name}={json.dumps(value)}" for name, value in settings.items()
         )
-        return str(
-            self._json("run", str(app), "loop", "--run-config", text)["run-id"]
-        )
+        started = self._json("run", str(app), "loop", "--run-config", text)
+        run = str(started["run-id"])
+        self._start(run, "flwr", "log", run, "loop", "--stream", home="flower")
+        return run
 
     def status(self, run: str) -> str:
         """Return a run's status: pending, starting, running or finished:..."""
@@ -108,42 +119,69 @@ class Loopback:
     def wait(
         self,
         run: str,
-        timeout: float,
+        limit: float = 1200.0,
         show: Callable[[str], None] | None = None,
+        nodes: Iterable[str] = (),
     ) -> str:
         """Wait for the end of a run; return its log.
 
         Raises
         ------
         RuntimeError
-            If the ServerApp raised: Flower's own command does not report it.
+            If the ServerApp raised: Flower's own command does not report it;
+            or as ``wait_for``, of which ``nodes`` are the names.
         TimeoutError
             If it takes longer.
         """
-        log = self.folder / f"run-{run}.log"
-        with log.open("w") as file:
-            stream = self._popen(
-                "flwr", "log", run, "loop", "--stream", stdout=file
-            )
-        end, shown = time.monotonic() + timeout, 0
-        try:
-            while stream.poll() is None:  # it ends with the run
-                shown = _show(log, shown, show)
-                if time.monotonic() > end:
-                    raise TimeoutError(
-                        f"the run takes over {timeout} s: "
-                        f"{log.read_text()[-2000:]}"
-                    )
-                time.sleep(0.5)
-        finally:
-            _end(stream)
-        _show(log, shown, show)
+        shown = 0
+
+        def has_ended():
+            nonlocal shown
+            ended = self.processes[run].poll() is not None
+            shown = _show(self.log(run), shown, show)
+            return ended
+
+        self.wait_for(has_ended, "the run does not end", *nodes, limit=limit)
         status = self.status(run)
         if status != "finished:completed":
             raise RuntimeError(
-                f"the run ended as {status}: {log.read_text()[-4000:]}"
+                f"the run ended as {status}: {self.log(run)[-4000:]}"
             )
-        return log.read_text()
+        return self.log(run)
+
+    def wait_for(
+        self,
+        ready: Callable[[], bool],
+        message: str,
+        *names: str,
+        limit: float = 1200.0,
+    ):
+        """Wait until something is there.
+
+        Raises
+        ------
+        RuntimeError
+            If SuperLink, or a node or run among ``names``, ends before: it
+            has what they have printed.
+        TimeoutError
+            If it takes over ``limit`` seconds.
+        """
+        end, watched = time.monotonic() + limit, ["superlink", *names]
+        while True:
+            # In this order: it may be there when they end.
+            ended = [
+                n for n in watched if self.processes[n].poll() is not None
+            ]
+            late = time.monotonic() > end
+            if ready():
+                return
+            if ended or late:
+                logs = {name: self.log(name)[-2000:] for name in watched}
+                told = "".join(f"\n{n}:\n{log}" for n, log in logs.items())
+                if ended:
+                    raise RuntimeError(f"{message}: {ended} ended{told}")
+                raise TimeoutError(f"{message} within {limit} s{told}")
+            time.sleep(0.2)
 
     def _json(self, *arguments: str) -> dict:
         """Run Flower's command line; return its parsed output."""
@@ -163,7 +201,7 @@ class Loopback:
             stderr=subprocess.PIPE,
             text=True,
         )
-        out, err = done.communicate(timeout=120)
+        out, err = done.communicate(timeout=1200)
         if done.returncode:
             raise RuntimeError(f"flwr {' '.join(arguments)}: {out}{err}")
         return out
@@ -184,16 +222,14 @@ class Loopback:
             lines += [f'root-certificates = "{self.certificates.ca}"']
         (home / "config.toml").write_text("\n".join(lines) + "\n")
 
-    def _start(
-        self, name: str, command: str, *options: str
-    ) -> subprocess.Popen:
+    def _start(self, name: str, command: str, *options: str, home=None):
         with (self.folder / f"{name}.log").open("a") as log:
-            return self._popen(
+            self.processes[name] = self._popen(
                 command,
                 *options,
+                home=home or f"home-{name}",
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                home=name,
             )
 
     def _popen(
@@ -201,15 +237,10 @@ class Loopback:
     ) -> subprocess.Popen:
         # For what Flower starts itself.
         path = f"{_BIN}{os.pathsep}{os.environ['PATH']}"
-        flower_home = str(
-            self.folder / home
-            if home == "flower"
-            else self.folder / f"home-{home}"
-        )
         environment = (
             os.environ
             | _ENVIRONMENT
-            | {"FLWR_HOME": flower_home, "PATH": path}
+            | {"FLWR_HOME": str(self.folder / home), "PATH": path}
         )
         return subprocess.Popen(
             [_BIN / command, *options], env=environment, **streams
@@ -225,14 +256,6 @@ def _free_port() -> int:
 def _listens(port: int) -> bool:
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0
-
-
-def wait_until(ready: Callable[[], bool], timeout: float, message: str):
-    end = time.monotonic() + timeout
-    while not ready():
-        if time.monotonic() > end:
-            raise TimeoutError(message)
-        time.sleep(0.2)
 
 
 def _family(pid: int) -> list[int]:
@@ -270,7 +293,7 @@ def _end(process: subprocess.Popen):
     family = _family(process.pid)
     process.terminate()
     try:
-        process.wait(15)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -279,9 +302,8 @@ def _end(process: subprocess.Popen):
             os.kill(one, signal.SIGKILL)
 
 
-def _show(log: Path, start: int, show: Callable[[str], None] | None) -> int:
+def _show(text: str, start: int, show: Callable[[str], None] | None) -> int:
     """Pass new lines of a log to ``show``; return where they end."""
-    text = log.read_text()
     whole = text.rfind("\n") + 1
     if show is not None:
         for line in text[start:whole].splitlines():

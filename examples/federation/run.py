@@ -58,7 +58,7 @@ def run_federation(
         for site, data in sites.items():
             federation.node(site, data)
         run = federation.submit(HERE, rounds=rounds, out=str(out))
-        federation.wait(run, timeout=600 * (1 + rounds), show=print)
+        federation.wait(run, 600.0 * (1 + rounds), print, nodes=sites)
     return skfed.load(make_estimator(rounds), out)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-SLEEPS = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]
 PARENT = [sys.executable, "-c", f"import subprocess; subprocess.run({SLEEPS!r})"]
 
 
@@ -35,30 +35,56 @@ def start():
         process.communicate()
 
 
-@pytest.mark.parametrize("error", [TimeoutError, KeyboardInterrupt])
-def test_a_superlink_that_does_not_start_is_ended(error, start, tmp_path, monkeypatch):
+@pytest.fixture
+def federation(start, tmp_path, monkeypatch):
+    """A federation whose processes sleep, and have logged that the port is taken."""
     import loopback
 
-    def fail(*_):
-        raise error
+    def sleep(name, *_):
+        federation.processes[name] = start(SLEEPS)
+        (tmp_path / f"{name}.log").write_text("the port is taken")
 
-    (tmp_path / "superlink.log").write_text("the port is taken")
     federation = loopback.Loopback(tmp_path)
-    monkeypatch.setattr(federation, "_start", lambda *_: start(SLEEPS))
-    monkeypatch.setattr(loopback, "wait_until", fail)
-    with pytest.raises(error) as raised, federation:
+    monkeypatch.setattr(federation, "_start", sleep)
+    return federation
+
+
+def test_a_superlink_is_ended_if_the_wait_for_it_is_interrupted(federation, monkeypatch):
+    import loopback
+
+    def interrupt(port):
+        (superlink,) = federation.processes.values()
+        started.append(superlink)
+        raise KeyboardInterrupt
+
+    started = []
+    monkeypatch.setattr(loopback, "_listens", interrupt)
+    with pytest.raises(KeyboardInterrupt), federation:
         pass
-    assert federation.superlink.poll() is not None
-    assert raised.value.__notes__ == ["the port is taken"]
+    assert started[0].poll() is not None
 
 
-def test_all_processes_are_ended_if_one_cannot_be(start, tmp_path, monkeypatch):
+def test_a_wait_ends_with_what_it_waits_for_or_with_the_process_that_brings_it(federation):
+    for name in ("superlink", "a", "b"):
+        federation._start(name)
+    looks = iter([False, True])
+    federation.wait_for(lambda: next(looks), "nothing comes", "a")
+    with pytest.raises(TimeoutError, match=r"nothing comes within 0 s(?s:.*)the port is taken"):
+        federation.wait_for(lambda: False, "nothing comes", "a", limit=0)
+    federation.processes["b"].kill()
+    federation.processes["b"].wait()
+    federation.wait_for(lambda: True, "nothing comes", "b")
+    with pytest.raises(RuntimeError, match=r"nothing comes: \['b'\] ended(?s:.*)the port is taken"):
+        federation.wait_for(lambda: False, "nothing comes", "a", "b")
+    federation.__exit__()
+
+
+def test_all_processes_are_ended_if_one_cannot_be(federation, monkeypatch):
     import loopback
 
-    federation = loopback.Loopback(tmp_path)
-    federation.superlink = start(SLEEPS)
-    federation.nodes = {"a": start(SLEEPS), "b": start(SLEEPS)}
-    broken = federation.nodes["b"]
+    for name in ("superlink", "b", "a"):
+        federation._start(name)
+    broken = federation.processes["b"]
     end = loopback._end
 
     def end_or_fail(process):
@@ -67,7 +93,7 @@ def test_all_processes_are_ended_if_one_cannot_be(start, tmp_path, monkeypatch):
         end(process)
 
     monkeypatch.setattr(loopback, "_end", end_or_fail)
-    processes = [federation.superlink, federation.nodes["a"]]
+    processes = [federation.processes[name] for name in ("superlink", "a")]
     with pytest.raises(PermissionError):
         federation.__exit__()
     assert all(process.poll() is not None for process in processes)
@@ -85,10 +111,11 @@ def test_children_are_found_and_ended(tool, start, monkeypatch):
     else:
         monkeypatch.setenv("PATH", "")
     parent = start(PARENT)
-    loopback.wait_until(lambda: len(loopback._family(parent.pid)) == 2, 60, "no child")
+    while len(loopback._family(parent.pid)) != 2:
+        assert parent.poll() is None
     assert loopback._family(parent.pid)[-1] == parent.pid
     loopback._end(parent)
-    parent.communicate(timeout=10)  # both have closed the pipe
+    parent.communicate(timeout=300)  # both have closed the pipe
 
 
 def test_certificates_have_the_superlink_s_own_address(tmp_path):

@@ -79,9 +79,14 @@ def bytes_logged(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("*/history-*.jsonl"))
 
 
-def wait_until(directory: Path, n_bytes: float) -> None:
-    deadline = time.monotonic() + 60
-    while bytes_logged(directory) < n_bytes and time.monotonic() < deadline:
+def has_ended(child: int) -> bool:
+    """Return whether a child has ended; it may be killed and waited for all the same."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def wait_until(child: int, directory: Path, n_bytes: float) -> None:
+    """Wait until a child has logged so much, or has ended: not all runs log equally many bytes."""
+    while bytes_logged(directory) < n_bytes and not has_ended(child):
         time.sleep(1e-3)
 
 
@@ -100,7 +105,7 @@ def main(folder: Path, n_kills: int, seed: int) -> None:
         for i in range(which, n_kills, len(MODELS)):
             directory = folder / f"run-{i}"
             child = start(which, directory)
-            wait_until(directory, rng.uniform(0, 1) * bytes_logged(whole))
+            wait_until(child, directory, rng.uniform(0, 1) * bytes_logged(whole))
             time.sleep(rng.uniform(0, a_round))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

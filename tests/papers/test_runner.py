@@ -105,7 +105,7 @@ import sys, time
 from filelock import FileLock
 with FileLock(sys.argv[1]):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -94,6 +94,36 @@ def test_examples_run(path, monkeypatch, capsys, request):
     assert SAID.get(path.stem, "") in capsys.readouterr().out
 
 
+def test_the_example_of_a_killed_script_says_why_its_script_fails():
+    text = (ROOT / "examples" / "clusters" / "plot_resume.py").read_text(encoding="utf-8")
+    broken = text.replace('SCRIPT = """', 'SCRIPT = """raise OSError("no disk")')
+    with pytest.raises(RuntimeError, match=r"the script has failed: (?s:.*)OSError: no disk"):
+        exec(broken, {})
+
+
+def test_the_example_of_sites_reads_wisdm(data_home, monkeypatch, capsys):
+    """With a simulation in place of the processes, which -m federation runs."""
+    monkeypatch.syspath_prepend(ROOT / "examples" / "federation")
+    example = runpy.run_path(str(ROOT / "examples" / "federation" / "run.py"))
+    files = []
+
+    def run_federation(folder, sites, rounds):
+        files.extend(path.name for site in sites.values() for path in site.iterdir())
+        X, y, clients = example["read_all"](sites)
+        return example["make_estimator"](rounds).fit(X, y, clients=clients)
+
+    main = example["main"]
+    monkeypatch.setitem(main.__globals__, "run_federation", run_federation)
+    monkeypatch.setattr("sys.argv", ["run.py", "--rounds", "1"])
+    main()
+    assert sorted(files) == [f"user-{user:02d}.csv" for user in range(1, 37)]
+    over_processes, in_one = capsys.readouterr().out.strip("\n").split("\n\n")
+    assert over_processes.splitlines()[0].endswith("processes")
+    assert over_processes.splitlines()[1:] == in_one.splitlines()[1:]
+    assert len(in_one.splitlines()) == 4
+    assert in_one.splitlines()[-1].startswith("accuracy on all rows: 0.")
+
+
 TUTORIALS = sorted(ROOT.glob("doc/tutorials/plot_*.py"))
 SITES = "plot_notebook_to_sites"
 

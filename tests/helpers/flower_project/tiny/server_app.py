@@ -3,7 +3,7 @@ from pathlib import Path
 from flwr.serverapp import ServerApp
 
 import skfed
-from skfed.flower import FederatedStrategy
+from skfed.flower import FederatedStrategy, _discovery
 from tiny.task import make_estimator
 
 app = ServerApp()
@@ -15,12 +15,14 @@ def main(grid, context):
     folder = Path(settings["folder"])
     given = settings["rounds"], settings["selector"], folder / "runs"
     estimator = make_estimator(*given, with_steps=settings["steps"])
-    if settings["deadline"]:
-        estimator.set_params(deadline=settings["deadline"])
+    if settings["report_goal"]:
+        estimator.set_params(report_goal=settings["report_goal"])
     strategy = FederatedStrategy(
         estimator,
         clients=settings["clients"].split(),
         timeout=settings["timeout"],
     )
+    # A site that has come back is waited for, however long it imports on a busy machine.
+    _discovery._RETRY_AFTER = settings["timeout"]
     strategy.start(grid)
     skfed.save(strategy.model_, folder / "model.safetensors")
