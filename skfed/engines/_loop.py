@@ -24,6 +24,7 @@ from skfed.engines._batching import (
     enumerate_copies,
     take_positions,
 )
+from skfed.engines._local_terms import local_terms
 from skfed.engines._replies import Evaluation, Updates, collect, kept_updates, merge, spread_of
 from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
 from skfed.engines._sketch import sketch_clients
@@ -201,7 +202,7 @@ class ClientTraining:
             net.initialize_optimizer()
             net.history.clear()
             with (
-                _corrected(net, request.state, training.proximal_mu, correction),
+                _corrected(net, request),
                 _clipped(net, training.max_norm),
                 without_idle_steps(getattr(net, "criterion_", None)),
             ):
@@ -379,21 +380,11 @@ def _clipped(net: NeuralNet, max_norm: float | None) -> Iterator[None]:
 
 
 @contextmanager
-def _corrected(
-    net: NeuralNet, state: State, proximal_mu: float, correction: State | None
-) -> Iterator[None]:
-    """Add mu (w - w_t) and SCAFFOLD's c - c_k to the gradients, where there are such terms."""
-    if not proximal_mu and not correction:
-        yield
-        return
-    anchor = {name: state[name].to(net.device) for name in parameter_names(net)}
-    shift = {name: tensor.to(net.device) for name, tensor in (correction or {}).items()}
-
-    def extra(name: str, parameter: torch.Tensor) -> torch.Tensor:
-        term = proximal_mu * (parameter - anchor[name])
-        return term + shift[name] if name in shift else term
-
-    undo = add_to_gradients(net, extra)
+def _corrected(net: NeuralNet, request: TrainRequest) -> Iterator[None]:
+    """Add the terms of a request for one client to the gradients, where there are such terms."""
+    state = {name: request.state[name].to(net.device) for name in parameter_names(net)}
+    terms = local_terms(request, state, stacked=False)
+    undo = add_to_gradients(net, terms.added) if terms else lambda: None
     try:
         yield
     finally:

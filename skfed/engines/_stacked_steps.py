@@ -13,6 +13,7 @@ from skorch import NeuralNet
 from skfed.aggregation._scaffold import new_variate
 from skfed.engines._batching import MinibatchDraws
 from skfed.engines._chunk import Block, Chunk
+from skfed.engines._local_terms import local_terms
 from skfed.engines._memory import Memory, MemoryPool
 from skfed.engines._replies import Updates, collect, merge, spread_of
 from skfed.engines._requests import TrainRequest
@@ -184,8 +185,8 @@ class StackedStates:
         for name, tensor in self.whole.items():
             kind = self.params if name in request.parameters else self.buffers
             kind[_short(name)] = tensor.detach()
-        self.shifts = _stacked(request.corrections, self.state, request.parameters)
-        self.mu, self.max_norm = request.training.proximal_mu, request.training.max_norm
+        self.terms = local_terms(request, self.state, stacked=True)
+        self.max_norm = request.training.max_norm
         self.factors: torch.Tensor | None = None  # of the members' rates
         if request.rate_factors is not None:
             dtype = next(iter(self.params.values())).dtype
@@ -225,7 +226,7 @@ class StackedStates:
                     state[key] = value[:n]
             tensor.grad = None
             tensor.data = tensor.data[:n]
-        self.n_training = n
+        self.n_training, self.terms = n, self.terms.of_first(n)
         self._bind()
 
     def variates(
@@ -260,7 +261,10 @@ class StackedStates:
     def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""
         losses, grads = self.bound.gradients(X, target)
-        grads = {name: self._corrected(name, grads[name]) for name in self.params}
+        grads = {
+            name: self.terms.added(f"module.{name}", parameter, grads[name])
+            for name, parameter in self.params.items()
+        }
         scale = self._scale_of(grads)
         for name, parameter in self.params.items():
             grad = grads[name]
@@ -275,8 +279,7 @@ class StackedStates:
         return (
             isinstance(self.method, LinearLayers)
             and _is_plain_sgd(self.net.optimizer_)
-            and not self.mu
-            and not self.shifts
+            and not self.terms
             and self.max_norm is None
         )
 
@@ -289,14 +292,6 @@ class StackedStates:
             clip = (self.max_norm / (torch.as_tensor(squares).sqrt() + 1e-6)).clamp(max=1.0)
             scale = clip[:, None] if scale is None else clip[:, None] * scale
         return scale
-
-    def _corrected(self, name: str, grad: torch.Tensor) -> torch.Tensor:
-        """Add mu (w - w_t) and SCAFFOLD's c - c_k."""
-        if self.mu:
-            grad = grad + self.mu * (self.params[name] - self.state[f"module.{name}"])
-        if name in self.shifts:
-            grad = grad + self.shifts[name][: len(grad)]
-        return grad
 
 
 def _is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
@@ -312,19 +307,6 @@ def _optimizer(net: NeuralNet, params: State) -> torch.optim.Optimizer:
     _, options = net.get_params_for_optimizer("optimizer", net.module_.named_parameters())
     group = net.optimizer_.param_groups[0] | {"params": list(params.values())}
     return type(net.optimizer_)([group], **options)
-
-
-def _stacked(corrections: Sequence[State] | None, state: State, parameters: Sequence[str]) -> State:
-    """Stack SCAFFOLD's corrections; those that are missing are zero."""
-    if not corrections or not any(corrections):
-        return {}
-    return {
-        _short(name): torch.stack(
-            [c[name].to(w.device) if name in c else torch.zeros_like(w) for c in corrections]
-        )
-        for name in parameters
-        for w in [state[name]]
-    }
 
 
 def _short(name: str) -> str:

@@ -48,16 +48,22 @@ def buffer_names(net: NeuralNet) -> list[str]:
     return [n for n, w in tensors if not isinstance(w, nn.Parameter) and id(w) not in constants]
 
 
-def add_to_gradients(net: NeuralNet, extra: Callable[[str, torch.Tensor], torch.Tensor]):
-    """Add ``extra(name, parameter)`` to every gradient; return a function that undoes it.
+def add_to_gradients(
+    net: NeuralNet, added: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Callable[[], None]:
+    """Make each gradient what a function of its name, parameter and gradient returns.
 
-    By hooks, which also act in a train step that the user has overridden.
+    Return a function that undoes it. By hooks, which also act in a train step that the user has
+    overridden.
     """
 
     def add(grad: torch.Tensor, name: str, parameter: torch.Tensor) -> torch.Tensor:
-        total = extra(name, parameter.detach()) + grad
+        parameter = parameter.detach()
+        if not grad.is_sparse:
+            return added(name, parameter, grad)
         # A hook may not change the layout, though the terms are of all rows of an embedding.
-        return total.to_sparse(grad.sparse_dim()) if grad.is_sparse else total
+        total = added(name, parameter, torch.zeros_like(parameter)) + grad
+        return total.to_sparse(grad.sparse_dim())
 
     handles = [
         parameter.register_hook(partial(add, name=name, parameter=parameter))
