@@ -67,7 +67,7 @@ class PastRecords:
         digests = map(federation.digest, range(len(federation)))
         known = {k: place[key] for k, key in enumerate(digests) if key in place}
         clients, rows = np.array(list(known), dtype=int), list(known.values())
-        for name in self._saved.keys() - {"clients"}:
+        for name in _NEW.keys() & self._saved.keys():
             self._write(name, clients, np.asarray(self._saved[name])[rows])
 
     def __reduce__(self) -> tuple:
@@ -196,7 +196,8 @@ class PastRecords:
         if self._federation is None:
             return dict(self._saved)
         clients = np.sort(self._clients)
-        columns = {name: self._read(name, clients, f.shape[1:]) for name, f in self._facts.items()}
+        facts = {name: self._facts[name] for name in _NEW if name in self._facts}
+        columns = {name: self._read(name, clients, one.shape[1:]) for name, one in facts.items()}
         told = {name: ~_is_new(name, values) for name, values in columns.items()}
         known = np.logical_or.reduce([np.zeros(len(clients), dtype=bool), *told.values()])
         digests = tuple(map(self._federation.digest, clients[known].tolist()))
