@@ -3,6 +3,8 @@
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from os import PathLike
@@ -13,6 +15,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skfed._federation import Federation, make_federation, one_client
+from skfed._fit import begin, rounds_of
 from skfed._mechanism import GaussianMechanism
 from skfed._problem import Problem, TrainingData
 from skfed.aggregation import BaseAggregator, ServerOptimizer
@@ -30,13 +33,16 @@ from skfed.checkpoint import (
 )
 from skfed.devices import BaseDevices
 from skfed.engines import Batching, clients_with_weight, make_engine
-from skfed.exchanges import Message, Messages
+from skfed.history import to_frame
 from skfed.nets import (
     LINEAR_ATTRIBUTES,
     NetPool,
     Samples,
     batch_size,
+    cast,
     cast_samples,
+    get_state,
+    set_state,
     standardize_layers,
 )
 from skfed.schedules import BaseSchedule
@@ -49,19 +55,12 @@ from skfed.server import (
     ServerState,
     Validation,
     Wanted,
-    ask_priority_clients,
-    fitted_attributes,
     has_more_rounds,
     is_renewable,
-    make_clock,
-    make_exchanges,
     make_validation,
     new_state,
-    open_rounds,
     reset_on_failure,
     resumed_state,
-    snapshot_attributes,
-    start_fit,
     warn_of_large_values,
 )
 from skfed.utils._checks import naming
@@ -382,18 +381,10 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
         wanted = self._wanted(server)
         source = LocalStatistics(data.X, y, data.weights, data.federation, wanted.n_classes)
-        clock = make_clock(server, data.federation, config, measured=False)
-        exchanges = make_exchanges(server, data.federation, config, clock)
-        # Beside those of a fit whose first round was interrupted, which clients have sent too.
-        if n := self._problem.n_counts:
-            counts = Messages(up=Message(scalars={"class counts": n}))
-            counted = ask_priority_clients(data.federation, exchanges, counts)
-            server.first_exchanges.append(counted)
-        start_fit(
-            *(server, data.federation, exchanges, source, wanted),
+        begin(
+            *(server, data.federation, config, self._problem, source, wanted),
             shape=data.X.shape[1:],
             dtype=data.X.dtype,
-            guess=self._problem.guess(server.net),
             accumulate=accumulate,
         )
         is_private = self.update_privacy is not None
@@ -433,8 +424,15 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         """Return scikit-learn's callbacks for the rounds that are left."""
         rounds = range(server.round, self.n_rounds)
         context = self._init_callback_context(max_subtasks=len(rounds), sequential_subtasks=False)
-        snapshot = partial(snapshot_attributes, server, data.federation, self._problem, data.X)
-        return SklearnCallbacks(context, task, rounds, snapshot)
+        return SklearnCallbacks(context, task, rounds, partial(self._snapshot, server, data))
+
+    def _snapshot(self, server: ServerState, data: TrainingData) -> dict[str, Any]:
+        """Return the fitted attributes with a copy of the model as it is now."""
+        net = NetPool(server.net, cast(server.net, data.X[:1])).set_up()
+        set_state(net, get_state(server.net))
+        fitted = copy(self)
+        fitted._set_fitted(replace(server, net=net, rows=list(server.rows)), data.federation)
+        return {k: v for k, v in vars(fitted).items() if vars(self).get(k) is not v}
 
     def _train(
         self,
@@ -454,23 +452,17 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         engine, self.engine_ = make_engine(
             self.engine, net_pool, X, y, batching, self.memory_budget, self.n_jobs, data.weights
         )
-        try:
-            with (
-                closing(engine),
-                open_rounds(
-                    *(server, data.federation, engine, config),
-                    until=until,
-                    train=(X, y),
-                    validation=validation,
-                    limits=self._rate_limits(server, data),
-                    callbacks=callbacks,
-                    keep=None if run is None else run.keep,
-                    estimator=self,
-                ) as rounds,
-            ):
-                rounds.run()
-        finally:
-            self._set_fitted(server, data.federation)
+        rounds = rounds_of(
+            *(self, server, data.federation, engine, config),
+            until=until,
+            train=(X, y),
+            validation=validation,
+            limits=self._rate_limits(server, data),
+            callbacks=callbacks,
+            keep=None if run is None else run.keep,
+        )
+        with closing(engine), rounds as running:
+            running.run()
 
     def _rate_limits(self, server: ServerState, data: TrainingData) -> RateLimits | None:
         """Return the limits of clients' rates, where the rate is that of the priority clients."""
@@ -481,9 +473,13 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _set_fitted(self, server: ServerState, federation: Federation) -> None:
         """Set the fitted attributes from the finished rounds."""
-        for name in LINEAR_ATTRIBUTES:  # of an earlier fit with a linear net
+        self._server, self.net_ = server, server.net
+        self.clients_, self.priority_ = federation.ids, federation.priority
+        self.sizes_, self.fractions_ = federation.sizes, federation.fractions
+        self.history_, self.n_rounds_ = to_frame(server.rows), server.round
+        for name in LINEAR_ATTRIBUTES:  # coef_ and intercept_, where the net is linear
             self.__dict__.pop(name, None)
-        self.__dict__.update(fitted_attributes(server, federation, self._problem))
+        self.__dict__.update(self._problem.linear_attributes(server.net))
 
     def _sk_visual_block_(self) -> Any:
         return visual_block(self)

@@ -12,27 +12,22 @@ from skorch import NeuralNet
 
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation
+from skfed._fit import local_engine
 from skfed._regressor import FederatedRegressor
 from skfed.aggregation import WeightedMean
 from skfed.engines import (
-    Batching,
-    ClientData,
-    Dataset,
     Evaluator,
     LocalTraining,
     LoopEngine,
     SketchRequest,
     Trained,
     TrainRequest,
-    Workers,
     make_engine,
     update_norms,
 )
 from skfed.flower._messages import Refusal, from_text, to_arrays, to_state
 from skfed.nets import (
-    NetPool,
     State,
-    batch_size,
     cast_samples,
     parameter_names,
     set_shift,
@@ -80,15 +75,14 @@ class LocalClient:
             like = torch.zeros(X[0].size, dtype=torch.double)
             set_shift(net, to_state(content["columns"], {"shift": like})["shift"].numpy())
         raw, X = X, cast_samples(net, X)
-        net_pool = NetPool(net, X[:1])
         federation = make_federation([request["client"]] * len(X), len(X))
-        batching = Batching(federation, seed, batch_size(net))
-        targets = problem.for_criterion(net, X, y)
-        weights = problem.row_weights(None, X, y, federation)
-        data = ClientData(Dataset(X, targets, weights=weights), federation, estimator.memory_budget)
-        engine = LoopEngine(net_pool, data, batching, Workers(n_jobs=1))
+        weights, budget = problem.row_weights(None, X, y, federation), estimator.memory_budget
+        engine = local_engine(
+            *(problem, net, X, y, weights, federation), seed=seed, memory_budget=budget
+        )
         evaluator, _ = make_engine(
-            estimator.engine, net_pool, X, targets, batching, estimator.memory_budget, 1, weights
+            *(estimator.engine, engine.net_pool, X, engine.data.dataset.y, engine.batching),
+            *(budget, 1, weights),
         )
         return cls(estimator, net, raw, X, y, engine, evaluator)
 

@@ -16,6 +16,7 @@ from sklearn.pipeline import Pipeline
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
+from skfed._fit import begin, rounds_of
 from skfed.availability import BaseAvailability
 from skfed.checkpoint import StepsFile, open_run
 from skfed.engines import Batching
@@ -33,11 +34,7 @@ from skfed.server import (
     RoundConfig,
     ServerState,
     is_due,
-    make_clock,
-    make_exchanges,
     new_state,
-    open_rounds,
-    start_fit,
 )
 from skfed.utils._seeding import draw_seed
 
@@ -180,25 +177,21 @@ class FederatedStrategy(Strategy):
             config = RoundConfig.from_params(vars(estimator), server.net, simulated=False)
             self._start_fit(estimator, server, federation, config, X)
             until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
-            rounds = open_rounds(
-                *(server, federation, self._engine, config),
+            rounds = rounds_of(
+                *(estimator, server, federation, self._engine, config),
                 until=until,
                 keep=None if run is None else run.keep,
-                estimator=estimator,
             )
-            try:
-                with rounds as self._rounds:
-                    done = server.round
-                    result = super().start(
-                        grid,
-                        to_arrays(get_state(server.net)),
-                        0 if self._rounds.finished else until - done,
-                        self.timeout,
-                        evaluate_fn=evaluate_fn and _evaluations(evaluate_fn, server, estimator),
-                    )
-                    self._rounds.end()
-            finally:
-                estimator._set_fitted(server, federation)
+            with rounds as self._rounds:
+                done = server.round
+                result = super().start(
+                    grid,
+                    to_arrays(get_state(server.net)),
+                    0 if self._rounds.finished else until - done,
+                    self.timeout,
+                    evaluate_fn=evaluate_fn and _evaluations(evaluate_fn, server, estimator),
+                )
+                self._rounds.end()
         return _renumbered(result, done, to_arrays(get_state(server.net)))
 
     def configure_train(
@@ -347,13 +340,12 @@ class FederatedStrategy(Strategy):
     ) -> None:
         """Ask for what the fit begins with, once in a run, and tell clients in each message."""
         if not server.round:
-            clock = make_clock(server, federation, config, measured=True)
-            exchanges = make_exchanges(server, federation, config, clock)
-            start_fit(
-                *(server, federation, exchanges, self._engine, estimator._wanted(server)),
+            begin(
+                *(server, federation, config, estimator._problem),
+                *(self._engine, estimator._wanted(server)),
                 shape=X.shape[1:],
                 dtype=np.asarray(X).dtype,
-                guess=estimator._problem.guess(server.net),
+                measured=True,
             )
         estimator._set_target_scale(server)
         if server.target_scale is not None:

@@ -11,8 +11,8 @@ from sklearn.utils import check_consistent_length
 
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, find_ids, make_federation
+from skfed._fit import local_engine
 from skfed.aggregation._tensors import finite_where_changed
-from skfed.engines import Batching, ClientData, Dataset, LoopEngine, Workers
 from skfed.metrics._clients import client_scores
 from skfed.metrics._scorers import (
     check_targets,
@@ -20,7 +20,7 @@ from skfed.metrics._scorers import (
     measure_of,
     transform_for_step,
 )
-from skfed.nets import NetPool, State, batch_size, cast_samples, get_state, set_state
+from skfed.nets import State, cast_samples, get_state, set_state
 from skfed.selection import Cohort
 from skfed.server import LocalStatistics, RateLimits, RoundConfig, make_train_request
 from skfed.utils._checks import Count, naming, validated
@@ -157,10 +157,11 @@ def _fine_tuned(
         given, encoded = step._check_rows(X), problem.encode(y)
         X = cast_samples(server.net, given)
     weights = problem.row_weights(None, X, encoded, federation)
-    dataset = Dataset(X, problem.for_criterion(server.net, X, encoded), weights=weights)
-    net_pool, data = NetPool(server.net, X[:1]), ClientData(dataset, federation, step.memory_budget)
-    batching = Batching(federation, server.seed, batch_size(server.net))
-    engine = LoopEngine(net_pool, data, batching, Workers(n_jobs=1))
+    engine = local_engine(
+        *(problem, server.net, X, encoded, weights, federation),
+        seed=server.seed,
+        memory_budget=step.memory_budget,
+    )
     state, cohort = get_state(server.net), Cohort.mean(clients)
     limits = None
     if server.rate is not None and step.lr_schedule is None:
@@ -168,11 +169,11 @@ def _fine_tuned(
         limits = RateLimits(statistics, server.net, for_all=True)
     request = make_train_request(server, federation, config, state, limits, cohort)
     own = copy(step)
-    own.net_ = net_pool.set_up()
+    own.net_ = engine.net_pool.set_up()
     for training in engine.trainings(request):
         (client,) = federation.names(training.clients)
         try:
-            stack = training.train(data.local).stack
+            stack = training.train(engine.data.local).stack
         except Exception as error:
             error.add_note(f"personalised_scores: while client {client!r} trains")
             raise

@@ -3,10 +3,8 @@
 from skfed.server._config import RoundConfig, selector_of
 from skfed.server._exchanges import make_clock, make_exchanges
 from skfed.server._fitting import (
-    fitted_attributes,
     open_rounds,
     reset_on_failure,
-    snapshot_attributes,
 )
 from skfed.server._moments import (
     SENT,
@@ -19,6 +17,7 @@ from skfed.server._moments import (
     safe_rate,
 )
 from skfed.server._requests import make_train_request
+from skfed.server._rounds import Rounds
 from skfed.server._standardize import (
     Wanted,
     ask_priority_clients,
@@ -31,6 +30,7 @@ from skfed.server._statistics import (
     ClientMoments,
     LocalStatistics,
     RateLimits,
+    StatisticsSource,
     mean_and_scale,
     rows_a_step,
 )
@@ -48,14 +48,15 @@ __all__ = [
     "Pooled",
     "RateLimits",
     "RoundConfig",
+    "Rounds",
     "ServerState",
+    "StatisticsSource",
     "Validation",
     "Wanted",
     "ask_priority_clients",
     "class_shares",
     "client_moments",
     "client_norms",
-    "fitted_attributes",
     "has_more_rounds",
     "is_due",
     "is_renewable",
@@ -72,7 +73,6 @@ __all__ = [
     "rows_to_score",
     "safe_rate",
     "selector_of",
-    "snapshot_attributes",
     "start_fit",
     "warn_of_large_values",
 ]

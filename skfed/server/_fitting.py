@@ -2,21 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from skfed._federation import Federation
-from skfed._problem import Problem
 from skfed.callbacks._progress import Progress
 from skfed.callbacks._round import call_on_round_end, is_of_callback
 from skfed.callbacks._sklearn import SklearnCallbacks, callback_attributes
 from skfed.callbacks._skorch import RoundCallbacks, Rows
 from skfed.engines import Engine
-from skfed.history import Row, to_frame
-from skfed.nets import NetPool, cast, get_state, set_state
+from skfed.history import Row
+from skfed.nets import set_state
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
 from skfed.server._last_round import LastRound
 from skfed.server._rounds import Rounds
@@ -112,30 +108,3 @@ def reset_on_failure(attributes: dict[str, Any], resume: bool) -> Iterator[None]
             attributes.clear()
             attributes.update(before)
         raise
-
-
-def fitted_attributes(
-    server: ServerState, federation: Federation, problem: Problem
-) -> dict[str, Any]:
-    """Return the fitted attributes by name."""
-    return {
-        "_server": server,
-        "net_": server.net,
-        "clients_": federation.ids,
-        "priority_": federation.priority,
-        "sizes_": federation.sizes,
-        "fractions_": federation.fractions,
-        "history_": to_frame(server.rows),
-        "n_rounds_": server.round,
-        **problem.linear_attributes(server.net),
-    }
-
-
-def snapshot_attributes(
-    server: ServerState, federation: Federation, problem: Problem, X: np.ndarray
-) -> dict[str, Any]:
-    """Return the fitted attributes with a copy of the model as it is now."""
-    net = NetPool(server.net, cast(server.net, X[:1])).set_up()
-    set_state(net, get_state(server.net))
-    alone = replace(server, net=net, rows=list(server.rows))
-    return fitted_attributes(alone, federation, problem)
