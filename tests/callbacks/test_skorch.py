@@ -296,9 +296,13 @@ def test_ctrl_c_at_the_end_of_a_round_undoes_what_the_server_knows_of_clients(bl
     monkeypatch.setattr(_rounds, "make_row", interrupted)
     with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="2 of 4"):
         model.fit(X, y, clients=clients)
-    for name in ("reported", "seconds", "messages", "private_rounds"):
+    for name in ("messages", "private_rounds"):
         known = getattr(two._server, name)
         assert known and getattr(model._server, name) == known
+    past, kept = two._server.past.to_columns(), model._server.past.to_columns()
+    assert past["clients"] and {"reported", "waited", "n_chosen"} <= past.keys() == kept.keys()
+    for name, values in past.items():
+        np.testing.assert_array_equal(kept[name], values)
     assert two._server.variates
     torch.testing.assert_close(model._server.variates, two._server.variates, rtol=0, atol=0)
 
