@@ -77,7 +77,8 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
         federation : Federation
             The clients, in index order.
         chosen : ndarray of int
-            Indices of the distinct clients in the cohort.
+            Indices of the distinct clients in the cohort; where a rule trains some on trial before,
+            of those that were not asked yet in the round.
         rng : numpy.random.Generator
             A generator that is keyed by the round.
 

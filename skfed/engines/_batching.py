@@ -143,6 +143,8 @@ def _of_trial(purpose: Purpose, training: LocalTraining) -> tuple[Purpose, int]:
 
 def first_copy_of_trial(trial: int) -> int:
     """Return the number of a client's first copy in the draws of a trial of a round."""
+    if trial >= 2**12:
+        raise ValueError(f"round.trial was called {trial + 1} times in a round: at most 4096.")
     return trial << 20
 
 

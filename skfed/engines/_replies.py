@@ -217,14 +217,9 @@ def update_norms(request: TrainRequest, stack: State) -> np.ndarray:
     return np.sqrt(squares)
 
 
-def _norms(request: TrainRequest, stack: State) -> np.ndarray:
-    """Return the weight of each member times the norm of its update."""
-    return request.cohort.weights * update_norms(request, stack)
-
-
 def _last_layers(request: TrainRequest, stack: State) -> np.ndarray:
     """Return the update of the last layer's bias; without one, the row means of its weights."""
-    name = request.parameters[-1]
+    name = request.last_layer
     changes = (stack[name] - request.state[name].to(stack[name])).double().cpu()
     return (changes if changes.dim() < 3 else changes.flatten(2).mean(2)).numpy()
 
@@ -249,7 +244,7 @@ def spread_of(losses: np.ndarray, squares: RowSquares | None) -> dict[str, np.nd
 
 
 #: What else a request may need of each member.
-_EXTRAS = {"updates": _projections, "last_layer": _last_layers, "norms": _norms}
+_EXTRAS = {"updates": _projections, "last_layer": _last_layers, "norms": update_norms}
 
 
 def _of_finite(

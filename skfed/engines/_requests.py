@@ -50,6 +50,7 @@ class TrainRequest:
     rate_factors: np.ndarray | None = None
     needs: frozenset[str] = frozenset()  # "updates", "last_layer", "norms" or "spread" of each
     seed: int = 0  # of the projection of updates
+    last_layer: str = ""  # the name of the tensor that stands for it, if it is needed
 
     def subset(self, members: np.ndarray) -> "TrainRequest":
         """Return the request to some members alone."""

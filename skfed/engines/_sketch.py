@@ -104,7 +104,10 @@ def gradient_of(
     criterion gets all rows at once.
     """
     net._set_training(False)
-    net.module_.zero_grad()
+    tensors = named_tensors(net)
+    trained = [tensors[name] for name in parameter_names(net)]  # of a criterion too
+    for one in trained:
+        one.grad = None
     is_mean = weights is not None or averages_rows(net)
     size, total = whole(batch_size(net, "iterator_valid"), len(y)) if is_mean else len(y), 0.0
     for start in range(0, len(y), size):
@@ -117,8 +120,6 @@ def gradient_of(
                 loss = net.get_loss(net.infer(batch_X), batch_y, X=batch_X, training=False)
             (loss * share).backward()
             total += share
-    tensors = named_tensors(net)
-    trained = [tensors[name] for name in parameter_names(net)]
     return [
         torch.zeros_like(one) if one.grad is None else one.grad.to_dense() / max(total, 1e-300)
         for one in trained

@@ -7,6 +7,8 @@ are computed from these records alone.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -52,11 +54,11 @@ class Exchange:
     on_all_rows: bool = False  # whether a poll is on all rows of each client
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, np.ndarray):
-                view = value.view()
-                view.flags.writeable = False
-                object.__setattr__(self, name, view)
+        given = {name: _frozen(value) for name, value in vars(self).items()}
+        given["extras"] = MappingProxyType({n: _frozen(v) for n, v in self.extras.items()})
+        given["causes"] = MappingProxyType(dict(self.causes))
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
 
     @property
     def models_down(self) -> np.ndarray:
@@ -108,6 +110,14 @@ class Exchange:
         """
         late = (self.outcomes == Outcome.LATE) & self.is_measured
         return late | ((self.rows > 0) if self.kind.trains else self.outcomes != Outcome.LATE)
+
+
+def _frozen(value: Any) -> Any:
+    """Return an array that cannot be changed, or another value as it is."""
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    return value
 
 
 def late_clients(exchanges: Iterable[Exchange]) -> list[int]:

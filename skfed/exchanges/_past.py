@@ -169,7 +169,7 @@ class PastRecords:
     def _write(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
         """Set a fact of some clients, in the array over all of them too if there is one."""
         slots = self._slot[clients]
-        if slots.min() < 0:
+        if slots.min(initial=0) < 0:
             slots = self._slots_with_new(clients)
         facts = self._facts.get(name)
         if facts is None or facts.shape[1:] != values.shape[1:]:

@@ -320,6 +320,7 @@ class _Client:
         """Load and transform the data, and make the net."""
         request = content["request"]
         _check_name(request, context)
+        _forget_other_rounds(context, request)
         X, y = self.load_data(context)
         X = transform(self.steps, X, content)
         return LocalClient.make(clone(self.estimator), X, y, content)
@@ -373,7 +374,6 @@ def _keep_state(context: Context, request: ConfigRecord, state: State, silent: b
     held, bound = _held(context, request), request.get("at_most", np.inf)
     if held is not None and held["silent"]:
         silent, bound = True, min(bound, held["bound"])
-    _forget_other_rounds(context, request)
     model = request["model"]
     context.state[_HELD + model] = _of_round(request, silent=silent, bound=bound)
     context.state[_STATE + model] = to_arrays(state)
@@ -381,7 +381,6 @@ def _keep_state(context: Context, request: ConfigRecord, state: State, silent: b
 
 def _keep_updates(context: Context, request: ConfigRecord, reply: RecordDict) -> None:
     """Move the updates of a reply to where they are kept until they are asked for."""
-    _forget_other_rounds(context, request)
     context.state[_UPDATE] = _of_round(request)
     for name in [name for name in reply if name.startswith(("state-", "variate-"))]:
         context.state[_UPDATE + name] = reply.pop(name)

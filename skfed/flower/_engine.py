@@ -267,7 +267,7 @@ class MessageEngine:
         loss, n_samples, record = self._read_report(request, member, copy, content)
         norm = get_number(record, "norm")
         finite = np.array([np.isfinite(loss) and np.isfinite(norm)])
-        extras = {"norms": request.cohort.weights[member] * norm} | _spread(request, record)
+        extras = {"norms": np.array([norm])} | _spread(request, record)
         report = Report(
             member, np.array([loss]), np.array([n_samples]), finite, [None], extras=extras
         )

@@ -48,6 +48,22 @@ def buffer_names(net: NeuralNet) -> list[str]:
     return [n for n, w in tensors if not isinstance(w, nn.Parameter) and id(w) not in constants]
 
 
+def last_layer_of(net: NeuralNet) -> str:
+    """Return the name of the last trained tensor of the module, a bias if its last layer has one.
+
+    Raises
+    ------
+    ValueError
+        If the module has no trained tensor with an axis.
+    """
+    tensors = named_tensors(net)
+    names = [name for name in parameter_names(net) if name.startswith("module.")]
+    for name in reversed(names):
+        if tensors[name].dim():
+            return name
+    raise ValueError("selector needs the last layer, but estimator's module trains no layer.")
+
+
 def add_to_gradients(
     net: NeuralNet, added: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> Callable[[], None]:

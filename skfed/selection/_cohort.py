@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isclose
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -71,8 +70,14 @@ def copied_memory(memory: Any, caller: str) -> dict[str, Any]:
         raise TypeError(f"{caller} gave memory={memory!r}: give a dict of numbers and arrays.")
     copied = {}
     for key, value in memory.items():
-        is_array = isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
-        if not isinstance(key, str) or not (is_array or isinstance(value, str | Number | np.bool)):
+        is_array = type(value) is np.ndarray
+        value = value.item() if isinstance(value, np.generic) else value
+        # What a file holds.
+        is_valid = isinstance(value, str | bool | int | float)
+        if is_array:
+            dtype = value.dtype
+            is_valid = dtype.kind in "biuf" and dtype.itemsize <= 8 and dtype.isnative
+        if not (isinstance(key, str) and is_valid):
             raise TypeError(
                 f"{caller} gave memory[{key!r}] = {value!r} ({type(value).__name__}): keys are "
                 "strings, values are numbers, strings, bools or arrays of numbers."
@@ -89,8 +94,12 @@ def checked_cohort(cohort: Cohort, available: np.ndarray, caller: str) -> Cohort
     ValueError
         If a client does not exist or is not available, or weights are not valid.
     TypeError
-        If its memory cannot be kept.
+        If it is no Cohort, or its memory cannot be kept.
     """
+    if not isinstance(cohort, Cohort):
+        raise TypeError(
+            f"{caller} gave {cohort!r:.80}: give a Cohort, such as Cohort.mean(clients)."
+        )
     clients = client_indices(cohort.clients, available, caller)
     weights = np.asarray(cohort.weights, dtype=float)
     if weights.shape != clients.shape:

@@ -21,11 +21,12 @@ class MockRound(Round):
     polls: list[tuple]
     trials: list[Cohort]
     sketched: list[list[int]]
+    losses: np.ndarray
     norms: np.ndarray
 
     def reports(self, cohort: Cohort) -> Reports:
-        """Return what a cohort reports: losses, and weights times norms; NaN of those that fail."""
-        losses = np.where(np.isfinite(self.reported), self.reported, np.nan)[cohort.clients]
+        """Return what a cohort reports; NaN of those whose last training has failed."""
+        losses = np.where(np.isnan(self.reported), np.nan, self.losses)[cohort.clients]
         norms = np.where(np.isnan(losses), np.nan, cohort.weights * self.norms[cohort.clients])
         return Reports(cohort.clients.copy(), norms, losses)
 
@@ -107,7 +108,8 @@ def mock_round(
         else np.asarray(expected_seconds, float).__getitem__,
     )
     norms = np.ones(n_clients) if norms is None else np.asarray(norms, float)
-    given = {"polls": polls, "trials": trials, "sketched": sketched, "norms": norms}
+    given: dict[str, Any] = {"polls": polls, "trials": trials, "sketched": sketched}
+    given |= {"losses": losses, "norms": norms}
     for name, value in given.items():
         object.__setattr__(view, name, value)
     return view

@@ -61,7 +61,7 @@ class Past:
 
     @property
     def seconds(self) -> np.ndarray:
-        """The seconds of each client's last training, simulated or measured."""
+        """The seconds of each client's last training; of two phases those of the report."""
         return self._column("seconds")
 
     @property

@@ -237,11 +237,12 @@ class Reports:
     Parameters
     ----------
     clients : ndarray of shape (n_members,), dtype=int
-        The cohort, a client that was drawn twice listed twice.
+        The cohort that was asked, a client that was drawn twice listed twice.
     norms : ndarray of shape (n_members,)
-        The weight of each times the L2 norm of its update; NaN of those that failed.
+        The weight of each times the L2 norm of its update; NaN of those that failed, were late or
+        did not reply.
     losses : ndarray of shape (n_members,)
-        Their training losses; NaN of those that failed.
+        Their training losses; NaN likewise.
     """
 
     clients: np.ndarray

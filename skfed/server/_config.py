@@ -137,6 +137,8 @@ def _check_clock(config: RoundConfig) -> None:
 def _check_needs(config: RoundConfig, net: NeuralNet) -> None:
     """Check that a rule may have what it needs of clients."""
     selector, needs = config.selector, config.selector.needs
+    if isinstance(needs, str):
+        raise ValueError(f"{type(selector).__name__}.needs is {needs!r}: write ({needs!r},).")
     if unknown := sorted(set(needs) - NEEDS.keys()):
         raise ValueError(
             f"{type(selector).__name__}.needs has {unknown[0]!r}: it may have "

@@ -6,8 +6,9 @@ import numpy as np
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
-from skfed.engines import Engine, SketchRequest
+from skfed.engines import Engine, Late, SketchRequest
 from skfed.exchanges import (
+    NOT_FINITE,
     SKETCH,
     TRAINING,
     TRIAL,
@@ -171,9 +172,15 @@ class CurrentRound:
 
         def send(asked: np.ndarray) -> Answers:
             reply, sketches = self.engine.sketch(request._replace(clients=clients[asked]))
+            raised, rows = dict(reply.raised), reply.n_samples.copy()
+            for i in np.flatnonzero(~np.isfinite(sketches).all(1)).tolist():
+                not_finite = ValueError(f"its gradient {NOT_FINITE}: lower the learning rate.")
+                sketches[i] = np.nan
+                if isinstance(raised.setdefault(i, not_finite), Late):
+                    rows[i] = 0
             times = [(np.arange(len(asked)), reply.times)]
             extras = {"sketch": sketches}
-            return Answers(reply.values, reply.n_samples, reply.raised, extras=extras, times=times)
+            return Answers(sketches.sum(1), rows, raised, extras=extras, times=times)
 
         exchange = self.exchanges.ask(
             SKETCH,

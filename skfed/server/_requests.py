@@ -8,7 +8,7 @@ from skfed._federation import Federation
 from skfed.aggregation import BaseAggregator
 from skfed.aggregation._scaffold import correction
 from skfed.engines import LocalTraining, TrainRequest, enumerate_copies, first_copy_of_trial
-from skfed.nets import State, parameter_names
+from skfed.nets import State, last_layer_of, parameter_names
 from skfed.schedules import LinearDecay, value_at
 from skfed.selection import BaseSelector, Cohort
 from skfed.server._config import RoundConfig
@@ -56,6 +56,7 @@ def make_train_request(
         rate_factors=factors,
         needs=needs,
         seed=server.seed,
+        last_layer=last_layer_of(server.net) if "last_layer" in needs else "",
     )
 
 

@@ -23,7 +23,7 @@ from skfed.exchanges import (
     pack_losses,
 )
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, bytes_of, named_tensors, parameter_names, set_state
+from skfed.nets import State, bytes_of, last_layer_of, named_tensors, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._config import RoundConfig
 from skfed.server._current_round import CurrentRound
@@ -91,8 +91,10 @@ class Rounds:
         self.limits, self.last_round = limits, last_round
         self.checkpoint, self.report = checkpoint, report
         self.clock = make_clock(server, federation, config, engine.measures_time)
-        last = named_tensors(server.net)[parameter_names(server.net)[-1]]
-        server.past = server.past.of(federation, len(last))
+        n_outputs = 0
+        if "last_layer" in config.selector.needs:
+            n_outputs = len(named_tensors(server.net)[last_layer_of(server.net)])
+        server.past = server.past.of(federation, n_outputs)
         if server.memory.values and server.memory.owner != self._owner:
             warn(
                 f"the memory of {config.selector} is empty at the start of this fit: the rule, its "

@@ -49,16 +49,19 @@ class TwoPhaseTraining(CohortTraining):
         self.available, self.name = available, name
 
     def take_answers(self, exchange: Exchange) -> None:
-        """Take the losses and norms of the settled exchange."""
+        """Take what the cohort reports, NaN of those who have not."""
         super().take_answers(exchange)
-        norms = exchange.extras.get("norms", np.full(len(exchange.clients), np.nan))
-        self.norms = np.where(self.finite, norms[self._in_time][: len(self.losses)], np.nan)
+        losses = exchange.answers.copy()
+        norms = self.cohort.weights * exchange.extras.get("norms", np.nan)
+        norms = np.where(np.isfinite(losses), norms, np.nan)
+        self.reports = Reports(self.cohort.clients.copy(), norms, losses)
 
     def finish(self, min_clients: int) -> tuple[Cohort, State]:
         """Let the rule admit members, have them upload, and return those who did, aggregated."""
-        clients = self.request.cohort.clients
-        reports = Reports(clients.copy(), self.norms.copy(), self.losses.copy())
-        admitted = checked_cohort(self.admit(reports), self.available, self.name)
+        clients, model = self.request.cohort.clients, self.request.state
+        if not len(self.cohort.clients):
+            return self.cohort, model
+        admitted = checked_cohort(self.admit(self.reports), self.available, self.name)
         if admitted.memory is not None:
             self.memory = admitted.memory
         members = self._members(admitted)
@@ -68,7 +71,6 @@ class TwoPhaseTraining(CohortTraining):
         states = [self.states[i] for i in members[enough].tolist()]
         for i in set(range(len(clients))) - set(members[arrived].tolist()):
             self.variates[i] = None
-        model = self.request.state
         return cohort, self.aggregator.aggregate(model, states, cohort, self.request.parameters)
 
     def _members(self, admitted: Cohort) -> np.ndarray:

@@ -124,7 +124,8 @@ def test_scaffold(ragged, family):
     assert_same(loop, stacked)
     mine, reference = stacked._server, loop._server
     assert mine.variates.keys() == reference.variates.keys()
-    assert mine.reported.keys() == reference.reported.keys()
+    known, expected = (np.isfinite(one.past.column("reported")) for one in (mine, reference))
+    assert expected.any() and known.tolist() == expected.tolist()
     for name, c in reference.variate.items():
         torch.testing.assert_close(mine.variate[name], c, rtol=0, atol=1e-9)
 

@@ -6,6 +6,7 @@ train 6, 3, 2, 1 rows a second, 6 rows each, and evaluate three times as many.
 """
 
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -150,6 +151,27 @@ class TestPast:
         assert np.isnan(second[0][[0, 2, 3]]).all()
         assert state.keys() == trained.keys()
 
+    def test_the_last_layer_is_not_a_scale_behind_it(self):
+        class Tempered(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(1, 2)
+                self.temperature = nn.Parameter(torch.ones(()))
+
+            def forward(self, X):
+                return self.linear(X) * self.temperature
+
+        class Needing(Seen):
+            needs = ("last_layer",)
+
+        seen = []
+        model = FederatedClassifier(
+            Tempered, selector=Needing(lambda r: seen.append(r.past.last_layer.copy()))
+        )
+        model.set_params(n_rounds=2, random_state=0).fit(X, Y, clients=CLIENTS)
+        assert seen[1].shape == (4, 2) and np.isfinite(seen[1]).all()
+        model.set_params(selector=None).fit(X, Y, clients=CLIENTS)  # nor is one looked for
+
 
 class Spread(Seen):
     needs = ("spread",)
@@ -256,7 +278,11 @@ class TestMemory:
         assert (seen[1]["b"], seen[1]["c"], seen[1]["d"]) == ("text", True, 3)
         assert seen[2].keys() == seen[1].keys()
 
-    @pytest.mark.parametrize("value", [None, [1], {"a": 1}, np.array(["a"]), object()])
+    @pytest.mark.parametrize(
+        "value",
+        [None, [1], {"a": 1}, np.array(["a"]), object(), 1j, Fraction(1, 2), np.ones(2, ">f8")],
+        ids=["None", "list", "dict", "text", "object", "complex", "fraction", "big-endian"],
+    )
     def test_what_cannot_be_kept_is_named(self, value):
         memory = {"right": 1.0, "wrong": value}
         with pytest.raises(TypeError, match=r"Seen gave memory\['wrong'\] = "):
@@ -289,6 +315,12 @@ class TestMemory:
             model.set_params(n_rounds=3, devices=None).fit(X, Y, clients=others)
         with pytest.warns(UserWarning, match=r"the memory of Rested\(\) is empty"):
             model.set_params(n_rounds=4, selector=Rested()).fit(X, Y, clients=others)
+
+    def test_nobody_is_known_in_a_later_fit_of_others(self):
+        model = estimator(n_rounds=1, warm_start=True).fit(X, Y, clients=CLIENTS)
+        model.set_params(n_rounds=2, devices=None)
+        model.fit(X, Y, clients=np.char.upper(CLIENTS))
+        assert model._server.past.column("n_chosen").tolist() == [1] * 4
 
 
 class TestTrial:
@@ -425,6 +457,30 @@ class TestSketch:
         with pytest.raises(ValueError, match=f"{name} does not cover the gradients"):
             run(lambda round: round.sketch([0]), **{name: noise})
 
+    def test_it_depends_on_nobody_elses_gradient(self):
+        """A criterion that is trained is part of the gradient."""
+
+        class Scaled(nn.CrossEntropyLoss):
+            def __init__(self):
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(()))
+
+            def forward(self, output, y):
+                return super().forward(self.scale * output, y)
+
+        found = []
+
+        def look(round):
+            found.append([round.sketch([0, 0, 1, 1]), round.sketch([1, 0])])
+
+        net = NeuralNetClassifier(nn.Linear(1, 2), criterion=Scaled, lr=0.1, batch_size=2)
+        FederatedClassifier(net, selector=Seen(look), n_rounds=2, random_state=0).fit(
+            X, Y, clients=CLIENTS
+        )
+        for one, other in found:
+            np.testing.assert_array_equal(one[[0, 2]], one[[1, 3]])
+            np.testing.assert_array_equal(other, one[[2, 0]])
+
     def test_only_gradients_are_sketched(self):
         with pytest.raises(ValueError, match=r'of must be "gradient", got \'update\''):
             run(lambda round: round.sketch([0], of="update"))
@@ -433,14 +489,22 @@ class TestSketch:
         found = []
 
         def look(round):
-            if not len(found):
-                found.append(round.sketch([0, 1]))
+            found.append(round.sketch([0, 1]))
+
+        class Large(nn.Linear):
+            def forward(self, X):
+                return super().forward(X * 1e30)
 
         broken = X.copy()
-        broken[0] = 1e38  # a's loss and gradient overflow
-        model = estimator(selector=Seen(look), engine="loop", n_rounds=1)
-        model.fit(broken, Y, clients=CLIENTS)
-        assert np.isfinite(found[0][1]).all()
+        broken[:2] = 1e10  # which is infinite times 1e30
+        model = FederatedClassifier(
+            Large(1, 2), selector=Seen(look), n_rounds=1, lr_schedule=1e-32, random_state=0
+        ).fit(broken, Y, clients=CLIENTS)
+        assert np.isnan(found[0][0]).all() and np.isfinite(found[0][1]).all()
+        assert model.history_["causes"][0] == (
+            "ValueError: its gradient is not finite: lower the learning rate.",
+        )
+        assert "a" not in model.history_["cohort"][0]
 
 
 class Captured(Admitting):
@@ -513,8 +577,30 @@ class TestTwoPhases:
         Captured.reports.clear()
         model = estimator(selector=Captured(), report_goal=2, deadline=100.0, n_rounds=1)
         model.fit(X, Y, clients=CLIENTS)
-        assert Captured.reports[0].clients.tolist() == [0, 1]  # c and d are late
+        reports = Captured.reports[0]
+        assert reports.clients.tolist() == [0, 1, 2, 3]
+        assert np.isnan(reports.norms).tolist() == [False, False, True, True]  # c and d are late
+        np.testing.assert_array_equal(np.isnan(reports.losses), np.isnan(reports.norms))
         assert model.history_["seconds"][0] == pytest.approx(3.5 + 0.75)
+
+    def test_a_cohort_that_nobody_is_in_is_not_shown_to_the_rule(self):
+        class Nobody(Dropout):
+            def _reachable(self, federation, round, rng, fixed_rng):
+                return np.full(len(federation), round != 1)
+
+        Captured.reports.clear()
+        model = estimator(selector=Captured(), availability=Nobody(0.0))
+        model.fit(X, Y, clients=CLIENTS)
+        assert len(Captured.reports) == 2
+        assert model.history_["n_aggregated"].tolist() == [2, 0, 2]
+
+    def test_what_is_no_cohort_is_refused(self):
+        class Wrong(Admitting):
+            def admit(self, round, reports):
+                return reports.clients[:2]
+
+        with pytest.raises(TypeError, match=r"Wrong gave array.* give a Cohort, such as Cohort.m"):
+            estimator(selector=Wrong()).fit(X, Y, clients=CLIENTS)
 
     def test_update_privacy_does_not_cover_norms(self):
         noise = GaussianMechanism(clip=1.0, noise_multiplier=1.0)
