@@ -19,6 +19,15 @@ from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed.engines import EvaluateRequest
 from skfed.flower._columns import Columns
+from skfed.flower._kept import (
+    UPDATES,
+    forget_other_rounds,
+    is_of_round,
+    keep_state,
+    keep_updates,
+    known_model,
+    sent_or_stored_state,
+)
 from skfed.flower._local_client import LocalClient
 from skfed.flower._messages import (
     EVALUATE,
@@ -42,13 +51,8 @@ from skfed.flower._messages import (
 )
 from skfed.flower._pipeline import check_estimator, split
 from skfed.flower._steps import client_statistics, transform
-from skfed.nets import State, get_state
 
 logger = logging.getLogger(__name__)
-
-# Records of this round, in the context's state: what is known of each model, and its state; and
-# the updates that are kept until they are asked for.
-_HELD, _STATE, _UPDATE = "skfed.held ", "skfed.state ", "skfed.update "
 
 
 def client_app(
@@ -234,12 +238,12 @@ class _Client:
         """Return the loss or error of a state; nothing above the bound."""
         request = content["request"]
         local = self._set_up(content, context)
-        state = _sent_or_stored_state(content, context, local)
+        state = sent_or_stored_state(content, context, local)
         metric, bound = request["metric"], request.get("at_most", np.inf)
-        held = _held(context, request)
-        if held is not None and held["silent"] and not bound <= held["bound"]:
+        known = known_model(context, request)
+        if known is not None and known["silent"] and not bound <= known["bound"]:
             raise Refusal("it was silent in this round, at a lower bound.")
-        _keep_state(context, request, state, silent=False)
+        keep_state(context, request, state, silent=False)
         evaluate = EvaluateRequest(
             request["round"], state, np.array([0]), metric, request.get("max_samples")
         )
@@ -254,7 +258,7 @@ class _Client:
         if local.estimator.loss_privacy is not None:
             value = local.estimator.loss_privacy.of_loss(value, np.random.default_rng())
         if not (np.isfinite(value) and value <= bound):
-            _keep_state(context, request, state, silent=True)
+            keep_state(context, request, state, silent=True)
             return RecordDict({})
         return RecordDict({"metrics": MetricRecord({metric: value}), TIMES: times})
 
@@ -263,8 +267,8 @@ class _Client:
         if has_privacy(self.estimator):
             raise Refusal("its estimator has privacy, which does not cover gradients.")
         local, request = self._set_up(content, context), content["request"]
-        state = _sent_or_stored_state(content, context, local)
-        _keep_state(context, request, state, silent=False)
+        state = sent_or_stored_state(content, context, local)
+        keep_state(context, request, state, silent=False)
         began = perf_counter()
         sketch = local.sketch(request["round"], state, request["seed"])
         arrays = to_arrays({"sketch": torch.from_numpy(sketch)})
@@ -273,18 +277,18 @@ class _Client:
     def train(self, content: RecordDict, context: Context) -> RecordDict:
         """Train from a state, once for each copy of this client in the cohort."""
         local, request = self._set_up(content, context), content["request"]
-        state = _sent_or_stored_state(content, context, local)
+        state = sent_or_stored_state(content, context, local)
         if "spread" in request.get("needs", ()) and self.estimator.loss_privacy is not None:
             raise Refusal("its loss_privacy does not cover the spread of losses.")
-        held = _held(context, request)
-        if held is not None and held["silent"]:
+        known = known_model(context, request)
+        if known is not None and known["silent"]:
             raise Refusal("it was silent in this round, above the bound, and so does not train.")
         if "trial" in request:
-            _keep_state(context, request, state, silent=False)
+            keep_state(context, request, state, silent=False)
         began = perf_counter()
         reply = local.train(content, state)
         if "norms" in request.get("needs", ()):
-            _keep_updates(context, request, reply)
+            keep_updates(context, request, reply)
         reply[TIMES] = _times_since(began)
         return reply
 
@@ -296,14 +300,14 @@ class _Client:
             raise Refusal("its update_privacy does not cover updates that are kept.")
         reply, t = RecordDict(), request["round"]
         for copy in request["copies"]:
-            key = f"{_UPDATE}state-{copy}"
-            if not _is_of_round(context, _UPDATE, request) or key not in context.state:
+            key = f"{UPDATES}state-{copy}"
+            if not is_of_round(context, UPDATES, request) or key not in context.state:
                 raise Refusal(
                     f"it has no update of round {t}: it was restarted after its training."
                 )
             for name in (f"state-{copy}", f"variate-{copy}"):
-                if _UPDATE + name in context.state:
-                    reply[name] = context.state.pop(_UPDATE + name)
+                if UPDATES + name in context.state:
+                    reply[name] = context.state.pop(UPDATES + name)
         return reply
 
     def _classes(self, y: np.ndarray) -> str | None:
@@ -320,7 +324,7 @@ class _Client:
         """Load and transform the data, and make the net."""
         request = content["request"]
         _check_name(request, context)
-        _forget_other_rounds(context, request)
+        forget_other_rounds(context, request)
         X, y = self.load_data(context)
         X = transform(self.steps, X, content)
         return LocalClient.make(clone(self.estimator), X, y, content)
@@ -357,63 +361,3 @@ def _client_name(context: Context) -> str:
 def _times_since(began: float) -> MetricRecord:
     """Return the record of the seconds of a computation, without those of reading the data."""
     return MetricRecord({"computing": perf_counter() - began})
-
-
-def _sent_or_stored_state(content: RecordDict, context: Context, local: LocalClient) -> State:
-    """Return the state of a message, or else that of the same name that it has in this round."""
-    request = content["request"]
-    if "state" not in content and _held(context, request) is None:
-        t = request["round"]
-        raise Refusal(f"it has no model of round {t}: it was restarted after its poll.")
-    stored = context.state.get(_STATE + request["model"])
-    return to_state(content.get("state", stored), get_state(local.net))
-
-
-def _keep_state(context: Context, request: ConfigRecord, state: State, silent: bool) -> None:
-    """Keep a state, which is not sent again, and whether this client was silent in its poll."""
-    held, bound = _held(context, request), request.get("at_most", np.inf)
-    if held is not None and held["silent"]:
-        silent, bound = True, min(bound, held["bound"])
-    model = request["model"]
-    context.state[_HELD + model] = _of_round(request, silent=silent, bound=bound)
-    context.state[_STATE + model] = to_arrays(state)
-
-
-def _keep_updates(context: Context, request: ConfigRecord, reply: RecordDict) -> None:
-    """Move the updates of a reply to where they are kept until they are asked for."""
-    context.state[_UPDATE] = _of_round(request)
-    for name in [name for name in reply if name.startswith(("state-", "variate-"))]:
-        context.state[_UPDATE + name] = reply.pop(name)
-
-
-def _of_round(request: ConfigRecord, **values: Any) -> ConfigRecord:
-    """Return a record that says of which round of which fit it is."""
-    return ConfigRecord({key: request[key] for key in ("fit_id", "round")} | values)
-
-
-def _is_of_round(context: Context, name: str, request: ConfigRecord) -> bool:
-    """Return whether a record of ``_of_round`` is of the request's round."""
-    record = context.state.get(name)
-    return record is not None and all(record[key] == request[key] for key in ("fit_id", "round"))
-
-
-def _held(context: Context, request: ConfigRecord) -> ConfigRecord | None:
-    """Return what is known of the request's model in its round; None if it was not sent."""
-    name = _HELD + request["model"]
-    return context.state[name] if _is_of_round(context, name, request) else None
-
-
-def _forget_other_rounds(context: Context, request: ConfigRecord) -> None:
-    """Remove what was kept in other rounds."""
-    stale = [
-        name
-        for name in context.state
-        if name.startswith((_HELD, _UPDATE))
-        and "round" in context.state[name]
-        and not _is_of_round(context, name, request)
-    ]
-    for name in stale:
-        del context.state[name]
-        kept = _UPDATE if name == _UPDATE else _STATE + name.removeprefix(_HELD)
-        for other in [other for other in context.state if other.startswith(kept)]:
-            del context.state[other]

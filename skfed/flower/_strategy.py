@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-import pandas as pd
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -17,10 +16,15 @@ from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
 from skfed._fit import begin, rounds_of
-from skfed.availability import BaseAvailability
 from skfed.checkpoint import StepsFile, open_run
 from skfed.engines import Batching
 from skfed.exchanges import Limits
+from skfed.flower._arguments import (
+    checked_clients,
+    data_description,
+    row_of_zeros,
+    without_simulation,
+)
 from skfed.flower._client import has_privacy
 from skfed.flower._client_info import ClientInfo
 from skfed.flower._columns import common_columns
@@ -113,8 +117,8 @@ class FederatedStrategy(Strategy):
     ):
         check_estimator(estimator)
         self.estimator = estimator
-        model = _without_simulation(split(estimator)[1])
-        self.clients = _checked_clients(clients)
+        model = without_simulation(split(estimator)[1])
+        self.clients = checked_clients(clients)
         self.classes = None if classes is None else np.unique(classes).tolist()
         if self._asks_classes(model) and has_privacy(model):
             raise ValueError(
@@ -264,7 +268,7 @@ class FederatedStrategy(Strategy):
         """
         info = next(iter(clients.values()))
         if steps is None:
-            return _row_of_zeros(info), {}, _data_description(info)
+            return row_of_zeros(info), {}, data_description(info)
         sizes = {name: one.n_samples for name, one in clients.items()}
         columns = common_columns([one.raw for one in clients.values() if one.raw is not None])
         file = StepsFile(estimator.checkpoint, steps, columns, federation_of(sizes))
@@ -281,7 +285,7 @@ class FederatedStrategy(Strategy):
         )
         X = fit.fit(steps)
         state = fit.state(steps)
-        described = _data_description(info) | {"steps": checksum_of(state)}
+        described = data_description(info) | {"steps": checksum_of(state)}
         records = to_records("steps", state)
         n_bytes = sum(record.count_bytes() for record in records.values())
         logger.info("each request has the fitted steps, %d bytes that no table charges", n_bytes)
@@ -353,51 +357,6 @@ class FederatedStrategy(Strategy):
         self._engine.shift = shift_of(server.net)
         is_private = estimator.update_privacy is not None
         self._engine.limits_rates = server.rate is not None and not is_private
-
-
-def _without_simulation(estimator: BaseFederated) -> BaseFederated:
-    """Check that an estimator simulates neither dropouts nor devices."""
-    if estimator.devices is not None:
-        raise ValueError(
-            f"devices={estimator.devices} are of a simulation, but real clients take their own "
-            "time, which is measured: leave them out. To simulate this federation afterwards, give "
-            "TraceDevices what client_exchanges(model_) returns."
-        )
-    availability = estimator.availability
-    if availability is not None and (type(availability)._answers is not BaseAvailability._answers):
-        raise ValueError(
-            f"availability={availability} simulates clients that do not reply, which real clients "
-            "do by themselves: leave it out, or use one that only says who can be reached."
-        )
-    return estimator
-
-
-def _checked_clients(clients: Any) -> int | list[str] | None:
-    """Return the number of clients to wait for, or their names, sorted."""
-    if clients is None:
-        return None
-    if isinstance(clients, int) and not isinstance(clients, bool) and clients > 0:
-        return clients
-    if isinstance(clients, Collection) and not isinstance(clients, str | bytes) and len(clients):
-        names = sorted({str(name) for name in clients})
-        if len(names) == len(clients):
-            return names
-    raise ValueError(
-        f"clients={clients!r} must be the number of clients to wait for, or their names, each once."
-    )
-
-
-def _row_of_zeros(info: ClientInfo) -> Any:
-    """Return a row like those of clients."""
-    X = np.zeros((1, *info.shape), dtype=info.dtype)
-    return X if info.columns is None else pd.DataFrame(X, columns=list(info.columns))
-
-
-def _data_description(info: ClientInfo) -> dict[str, Any]:
-    """Return the shapes of X and y, for a checkpoint's fingerprint; their values are unknown."""
-    columns = [] if info.columns is None else list(info.columns)
-    X = np.array([str(info.shape), info.dtype, *columns])
-    return {"X": X, "y": np.array(str(info.target_shape))}
 
 
 def _evaluations(evaluate_fn: Callable, server: ServerState, estimator: BaseFederated) -> Callable:

@@ -46,7 +46,7 @@ def test_a_silent_client_does_not_train(polled):
     """Even if a server requests it."""
     _, grid = polled
     for node in grid.nodes.values():
-        poll = node.context.state.get("skfed.poll")
+        poll = node.context.state.get("skfed.held current")
         if poll is not None and poll["silent"]:
             request = requests(grid.sent, "train")[0]
             request = {**request, "client": node.config["client-name"], "round": poll["round"]}
@@ -190,7 +190,7 @@ def test_a_silent_client_does_not_send_its_loss_at_a_higher_bound(polled):
     _, grid = polled
     request = dict(next(r for r in requests(grid.sent, "poll") if "at_most" in r))
     for node in grid.nodes.values():
-        poll = node.context.state.get("skfed.poll")
+        poll = node.context.state.get("skfed.held current")
         if poll is not None and poll["silent"]:
             last = request | {"client": node.config["client-name"], "round": poll["round"]}
             without = {key: value for key, value in last.items() if key != "at_most"}
