@@ -15,6 +15,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers, and processes that they star
 
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     torch.set_num_threads(1)
+    torch.manual_seed(0)  # for modules that test files make as they are imported
     threadpool_limits(1)
 
 
@@ -34,6 +35,14 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(items):
     """Begin with what takes long, so that at the end no worker waits for the other."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(autouse=True)
+def _weights():
+    """Draw the same first weights of a module in each test, whatever was tested before."""
+    import torch
+
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)

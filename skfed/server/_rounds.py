@@ -129,7 +129,7 @@ class Rounds:
     @cached_property
     def _owner(self) -> str:
         """Whose memory the server keeps: a text that is another for other rules and clients."""
-        digest = sha256(describe(self.config.selector).encode())
+        digest = sha256(describe(self.config.selector, "selector").encode())
         for k in range(len(self.federation)):
             digest.update(self.federation.digest(k))
         return digest.hexdigest()

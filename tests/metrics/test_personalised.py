@@ -38,7 +38,12 @@ def targets(rows):
 
 def regressor(targets, batch_size=-1, callbacks=(), **params):
     net = NeuralNetRegressor(
-        nn.Linear(4, 1), lr=0.1, batch_size=batch_size, callbacks=list(callbacks)
+        nn.Linear,
+        module__in_features=4,
+        module__out_features=1,
+        lr=0.1,
+        batch_size=batch_size,
+        callbacks=list(callbacks),
     )
     given = {"n_rounds": 2, "engine": "loop", "random_state": 0} | params
     return FederatedRegressor(net, **given).fit(*targets[0])
