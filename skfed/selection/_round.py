@@ -251,7 +251,9 @@ class Reports:
 
 
 class Trial:
-    """A model that a cohort has trained from a copy of the global one; see :meth:`Round.trial`.
+    """A model that a cohort has trained from a copy of the global one.
+
+    See :meth:`~skfed.selection.Round.trial`.
 
     Parameters
     ----------
@@ -271,7 +273,7 @@ class Trial:
         max_samples: int | str | None = None,
         at_most: float | None = None,
     ) -> np.ndarray:
-        """Ask clients for the loss or error of the trial's model, as :meth:`Round.poll`."""
+        """Ask for losses or errors of this model, as :meth:`~skfed.selection.Round.poll`."""
         return _poll(self._ask, self._available, clients, metric, max_samples, at_most)
 
 

@@ -178,10 +178,7 @@ def run_until_the_server_is_killed(federation, a, b, settings):
     (b / "stall-steps").unlink()
     (b / "stalled").unlink()
     (b / "stall-1").touch()
-    n_connections = federation.log("b").count("SuperNode ID")
-    federation.node("b", b)
-    back = lambda: federation.log("b").count("SuperNode ID") > n_connections  # noqa: E731
-    federation.wait_for(back, "b does not come back", "a", "b", run)
+    restart(federation, b, run)
     (a / "stall-steps").unlink()  # so the exchange does not end before b is back
     federation.wait_for((b / "stalled").exists, "round 1 does not begin", "a", "b", run)
     kill_server_app(federation)
@@ -193,16 +190,26 @@ def run_until_the_server_is_killed(federation, a, b, settings):
     return federation.log(run)
 
 
-def run_to_the_end(federation, b, settings):
-    """b sends an invalid reply in round 1, and is stopped in round 2."""
+def run_to_the_end(federation, a, b, settings):
+    """b sends an invalid reply in round 1, and is stopped in round 2, which waits for a."""
     (b / "garbage-1").touch()
-    (b / "stall-2").touch()
+    for site in (a, b):
+        (site / "stall-2").touch()
     run = federation.submit(PROJECT, **settings)
     federation.wait_for((b / "stalled").exists, "round 2 does not begin", "a", "b", run)
     federation.stop("b")
     (b / "stall-2").unlink()
-    federation.node("b", b)
+    restart(federation, b, run)
+    (a / "stall-2").unlink()  # so round 3 does not begin before b is back
     federation.wait(run, nodes="ab")
+
+
+def restart(federation, b, run):
+    """Start b again, and wait until it is connected."""
+    n_connections = federation.log("b").count("SuperNode ID")
+    federation.node("b", b)
+    back = lambda: federation.log("b").count("SuperNode ID") > n_connections  # noqa: E731
+    federation.wait_for(back, "b does not come back", "a", "b", run)
 
 
 def test_nodes_and_servers_that_die_and_come_back(tmp_path):
@@ -214,7 +221,7 @@ def test_nodes_and_servers_that_die_and_come_back(tmp_path):
         a, b = add_sites(federation, tmp_path, "ab")
         log = run_until_the_server_is_killed(federation, a, b, settings | {"steps": True})
         assert rows(tmp_path) == 1
-        run_to_the_end(federation, b, settings | {"steps": True})
+        run_to_the_end(federation, a, b, settings | {"steps": True})
     assert "client 'b' sends no statistics of FederatedSimpleImputer: no answer" in log
     model = load_pipeline(tmp_path, 4)
     imputer = model["columns"].named_transformers_["numbers"]["impute"]
