@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from sklearn.base import clone
@@ -29,7 +29,7 @@ from skfed.flower._client import has_privacy
 from skfed.flower._client_info import ClientInfo
 from skfed.flower._columns import common_columns
 from skfed.flower._engine import MessageEngine
-from skfed.flower._messages import to_arrays, to_records, to_text
+from skfed.flower._messages import from_records, to_arrays, to_records, to_text
 from skfed.flower._nodes import Nodes
 from skfed.flower._pipeline import check_estimator, federated_parts, split
 from skfed.flower._steps import StepsServer
@@ -285,8 +285,10 @@ class FederatedStrategy(Strategy):
         )
         X = fit.fit(steps)
         state = fit.state(steps)
-        described = data_description(info) | {"steps": state}  # in whatever order attributes are
         records = to_records("steps", state)
+        # As clients read it: numbers of steps that were read from a file have other types.
+        read = from_records(RecordDict(records), "steps")
+        described = data_description(info) | {"steps": read}
         n_bytes = sum(record.count_bytes() for record in records.values())
         logger.info("each request has the fitted steps, %d bytes that no table charges", n_bytes)
         return X, records, described

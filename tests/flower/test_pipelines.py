@@ -22,8 +22,8 @@ from sklearn.preprocessing import (
 )
 
 import skfed
-from skfed import FedAlignSelector, FederatedClassifier
-from skfed.checkpoint._fitted import state_of
+from skfed import FedAlignSelector, FederatedClassifier, make_pipeline
+from skfed.checkpoint._fitted import restore, state_of
 from skfed.flower import FederatedStrategy, client_app
 from skfed.flower._messages import from_records, to_records
 from skfed.flower._pipeline import fitted_one_by_one
@@ -39,6 +39,7 @@ from skfed.preprocessing import (
 )
 from skfed.privacy import GaussianMechanism
 from skfed.utils import _files
+from skfed.utils._describe import describe
 
 NOISE = GaussianMechanism(clip=1.0, noise_multiplier=1.0)
 MODEL = FederatedClassifier(
@@ -590,3 +591,18 @@ def test_arrays_have_pipelines_too(blobs, federate, same_model):
     assert content(strategy.model_[1:3]) == content(simulated[1:3])
     assert same_model(strategy.model_[-1], simulated[-1])
     assert len(result.arrays) == len(simulated[-1].net_.module_.state_dict())
+
+
+def test_steps_that_were_read_from_a_file_tell_the_same_run(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 3))
+    X[::3, 0] = np.nan
+    steps = make_pipeline(FederatedSimpleImputer(), FederatedStandardScaler())
+    steps.fit(X, clients=np.repeat([0, 1], 10))
+    _files.write(tmp_path / "steps", state_of(steps))
+    again = restore(clone(steps), _files.read(tmp_path / "steps"))
+    texts = [
+        describe(from_records(RecordDict(to_records("steps", state_of(one))), "steps"))
+        for one in (steps, again)
+    ]
+    assert texts[0] == texts[1]
