@@ -56,7 +56,8 @@ def make_train_request(
         rate_factors=factors,
         needs=needs,
         seed=server.seed,
-        last_layer=last_layer_of(server.net) if "last_layer" in needs else "",
+        # Of two phases, the server computes it of the uploads.
+        last_layer=last_layer_of(server.net) if "last_layer" in config.selector.needs else "",
     )
 
 
