@@ -12,11 +12,15 @@ from skfed.metrics import client_exchanges
 from skfed.metrics._scorers import federated_step
 from skfed.utils._ids import canonical
 
+# By what a client did: ``Kind.done`` of each kind, and the other outcomes. The legend's order.
 _COLOURS = {
     "sent statistics": COLOURS[7],
     "polled": COLOURS[5],
     "polled, silent": SHADES[1],
+    "sent a sketch": COLOURS[4],
+    "trained on trial": COLOURS[2],
     "trained": COLOURS[0],
+    "uploaded": SHADES[4],
     "late": COLOURS[1],
     "failed": COLOURS[3],
 }
@@ -24,7 +28,7 @@ _GAPS_UP_TO = 40  # clients; bars of more touch
 
 
 class TimelineDisplay:
-    """A bar for each exchange of a client in one round: polled, trained, failed or late.
+    """A bar for each exchange of a client in one round: what it did, or late or failed.
 
     A bar ends with the client's reply, that of a late client with the exchange.
 
@@ -35,7 +39,7 @@ class TimelineDisplay:
     exchanges : DataFrame
         One round of :func:`skfed.metrics.client_exchanges`.
     deadline : float, default=None
-        Seconds after which a poll or a training ended.
+        Seconds after which each exchange ended.
 
     Attributes
     ----------
@@ -70,7 +74,7 @@ class TimelineDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, round: int | None = None, ax: Any = None) -> Self:
-        """Draw a round of a model, with those that took longest in its training on top.
+        """Draw a round of a model, with those that took longest in its last exchange on top.
 
         Parameters
         ----------
@@ -149,16 +153,18 @@ class TimelineDisplay:
         """Draw a collection of bars for each entry of the legend; mark who did not reply."""
         from matplotlib.collections import PolyCollection
 
-        for label, colour in _COLOURS.items():
-            own = bars[bars["shown"] == label]
-            if len(own):
-                left, place = own["start"].to_numpy(), own["place"].to_numpy()
-                right, above, below = left + own["length"].to_numpy(), place - half, place + half
-                corners = [(left, above), (right, above), (right, below), (left, below)]
-                polygons = np.array(corners).transpose(2, 0, 1)
-                bar = PolyCollection(list(polygons), facecolor=colour, linewidth=0, label=label)
-                self.ax_.add_collection(bar)
-        away = bars[bars["outcome"] == "no answer"]
+        is_away = bars["outcome"] == "no answer"
+        entries = {label: i for i, label in enumerate(_COLOURS)}
+        labels = set(map(str, bars["shown"][~is_away]))
+        for label in sorted(labels, key=entries.__getitem__):  # raises if one has no colour
+            own, colour = bars[bars["shown"] == label], _COLOURS[label]
+            left, place = own["start"].to_numpy(), own["place"].to_numpy()
+            right, above, below = left + own["length"].to_numpy(), place - half, place + half
+            corners = [(left, above), (right, above), (right, below), (left, below)]
+            polygons = np.array(corners).transpose(2, 0, 1)
+            bar = PolyCollection(list(polygons), facecolor=colour, linewidth=0, label=label)
+            self.ax_.add_collection(bar)
+        away = bars[is_away]
         if len(away):
             self.ax_.plot(away["start"], away["place"], "kx", ms=4, label="no answer")
         self.ax_.autoscale_view()

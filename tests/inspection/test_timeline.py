@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 from clocked import ALL, CLIENTS, POW, Twice, X, Y, estimator, fit
 from matplotlib.collections import PolyCollection
+from rules import Admitting
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skfed import FedAlignSelector, PowerOfChoice
 from skfed.availability import Dropout, TraceAvailability
 from skfed.devices import LognormalDevices
-from skfed.inspection import TimelineDisplay
+from skfed.exchanges import KINDS
+from skfed.inspection import TimelineDisplay, _timeline
+from skfed.selection import Cohort
 
 
 def bars(display):
@@ -57,6 +60,43 @@ def test_a_poll_and_a_training_one_after_the_other():
     assert shown["trained"].keys() <= {0, 1}
     assert [start for start, _ in shown["trained"].values()] == pytest.approx([2.8])
     assert lines(display, "deadline") == pytest.approx([2.8, 5.6])
+
+
+class Everything(Admitting):
+    """A sketch and a trial of all, and two phases."""
+
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        round.sketch(clients)
+        round.trial(Cohort.by_size(clients, round.sizes))
+        return super()._select(round)
+
+
+def test_a_sketch_a_trial_and_two_phases(check_texts):
+    """d is last in each: a sketch of 0.25 + 1 + 0.5 + 4 + 16 s, a trial of 0.25 + 6 + 0.5 s and a
+    report of 0.25 + 6 + 0.25 s with the model that it has; it uploads in 0.25 + 0.5 s."""
+    display = TimelineDisplay.from_estimator(fit(selector=Everything(), n_rounds=1))
+    shown = bars(display)
+    place = names(display).index("d")
+    assert [*shown] == ["sent a sketch", "trained on trial", "trained", "uploaded"]
+    assert [len(own) for own in shown.values()] == [4, 4, 4, 2]
+    ends = [21.75, 28.5, 35.0, 35.75]
+    assert lines(display, "end of an exchange") == pytest.approx(ends)
+    found = [own[place] for own in shown.values()]
+    np.testing.assert_allclose(found, [*zip([0, *ends[:-1]], ends, strict=True)])
+    assert {*shown["uploaded"]} == {0, 1}  # on top
+    check_texts(display)
+
+
+def test_each_kind_of_exchange_has_a_colour_of_its_own():
+    assert {kind.done for kind in KINDS.values()} < _timeline._COLOURS.keys()
+    assert len(set(_timeline._COLOURS.values())) == len(_timeline._COLOURS)
+
+
+def test_what_has_no_colour_is_not_left_out(monkeypatch):
+    monkeypatch.delitem(_timeline._COLOURS, "trained")
+    with pytest.raises(KeyError, match="trained"):
+        TimelineDisplay.from_estimator(fit())
 
 
 def test_a_deadline_that_is_far_is_left_out():
