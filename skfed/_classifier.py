@@ -98,7 +98,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     devices : BaseDevices, default=None
         How fast clients compute and communicate, from ``skfed.devices``: ``history_`` then has the
         simulated seconds of each round, the sum of its exchanges, and who was slowest. An exchange,
-        a poll or the training, lasts until its last answer. None: no simulated time.
+        such as a poll or the training, lasts until its last answer. None: no simulated time.
     deadline : float, default=None
         Seconds after which an exchange ends: simulated ones, which need ``devices``, or real ones
         over Flower. A client whose answer would come later is in ``failed`` with the cause "late":

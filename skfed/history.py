@@ -28,8 +28,8 @@ column                unit    there    what it is
 ``d``                 clients pow-d    d_t, candidates
 ``models_down``       models  always   sent to clients, SCAFFOLD's variates too
 ``models_up``         models  always   sent by clients, SCAFFOLD's variates too
-``scalars_down``      scalars always   bounds of polls; in a fit's first round also columns' scales
-``scalars_up``        scalars always   answers to polls; in a fit's first round also what it asked
+``scalars_down``      scalars always   bounds, seeds of sketches; scales in a fit's first round
+``scalars_up``        scalars always   losses, norms, sketches; statistics in a fit's first round
 ``bytes_down``        bytes   always   of models and scalars down
 ``bytes_up``          bytes   always   of models and scalars up
 ``samples_evaluated`` rows    always   evaluated in polls
@@ -37,7 +37,7 @@ column                unit    there    what it is
 ``n_polled``          clients always   asked for their loss or error
 ``n_trained``         updates always   trained to the end; of a client drawn twice, two
 ``n_aggregated``      updates always   aggregated; of a client drawn twice, two
-``n_failed``          clients always   silent, late, or failed in the poll or in training; each once
+``n_failed``          clients always   silent, late, or failed in an exchange; each once
 ``polled``            ids     always   the clients asked, in that order
 ``cohort``            ids     always   the clients aggregated; one drawn twice is listed twice
 ``failed``            ids     always   the clients that failed, each once

@@ -85,7 +85,9 @@ def client_app(
     - for a poll its loss or error and the seconds that it took, unless the loss is above the bound
       of the request (FedALIGN's F + eps) or not finite;
     - for a training its model, training loss and seconds; of a rule with two phases, its training
-      loss, the norm of its update and seconds, and its model if it is asked for it;
+      loss, the norm of its update and seconds, and its model if it is asked for it. If the rule
+      needs it, the spread of its losses too. It refuses that if this ``estimator`` has
+      ``loss_privacy``;
     - if the rule asks for it, a random projection of the gradient to 64 numbers. It refuses if this
       ``estimator`` has ``update_privacy`` or ``loss_privacy``;
     - the type of an exception. Its message and traceback are only in the client's log.

@@ -33,8 +33,8 @@ trial.
 
 Where columns are shifted before they are cast, requests have ``columns``, their ``shift``.
 SCAFFOLD adds a ``correction`` to the request of a training, and ``variate-i`` to its reply. With a
-Pipeline, the requests of moments, polls and trainings have ``steps``, its fitted transformers. The
-replies to polls and trainings, but for empty ones, have ``times``: the seconds in which the client
+Pipeline, all requests after those of steps have ``steps``, its fitted transformers. The replies to
+polls, sketches and trainings, but for empty ones, have ``times``: the seconds in which the client
 has computed.
 
 Each request has a ConfigRecord ``request``. A client that fails replies with a ``failure``: the
