@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from skfed.engines import Late, ReplyTimes
-from skfed.exchanges._clock import Clock
+from skfed.exchanges._clock import Clock, Speeds
 from skfed.exchanges._exchange import Exchange, ModelHolders, Outcome
 from skfed.exchanges._failures import FailureLog
 from skfed.exchanges._kinds import Kind
@@ -120,7 +120,7 @@ class Exchanges:
         self.settled.append(self.clock.settle(exchange, speeds))
         return self.settled[-1]
 
-    def _in_time(self, plan: Exchange, speeds) -> tuple[Exchange, np.ndarray]:
+    def _in_time(self, plan: Exchange, speeds: Speeds | None) -> tuple[Exchange, np.ndarray]:
         """Return the plan with those who will be late, and the positions of the others."""
         closed = self.clock.close(plan, speeds)
         return closed, np.flatnonzero(closed.outcomes == Outcome.OK)

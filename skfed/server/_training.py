@@ -22,7 +22,9 @@ def training_messages(with_variates: bool, with_spread: bool = False) -> Message
     models = _VARIATES if with_variates else ()
     # The training loss is sent along, and is not charged.
     scalars = {"loss_std": 1, "loss_rms": 1} if with_spread else {}
-    return Messages(Message(model=True, models=models), Message(True, models, scalars))
+    return Messages(
+        Message(model=True, models=models), Message(model=True, models=models, scalars=scalars)
+    )
 
 
 class CohortTraining:
