@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rules import Admitting
 from sklearn.base import clone
 from torch import nn
 
@@ -167,6 +168,16 @@ class TestPrivacySpent:
         by_messages = spent.sort_values("n_updates")
         assert by_messages["epsilon"].is_monotonic_increasing
         assert by_messages["epsilon"].nunique() == spent["n_updates"].nunique()
+
+    def test_a_report_has_a_loss_and_an_upload_has_none(self, blobs):
+        """All train and report in each round, two upload; the norms in reports have no noise."""
+        mechanism = GaussianMechanism(1.0, 20.0)
+        model = fit(blobs, selector=Admitting(), loss_privacy=mechanism)
+        assert model.history_["n_trained"].tolist() == [6, 6, 6]
+        assert model.history_["n_aggregated"].tolist() == [2, 2, 2]
+        spent = privacy_spent(model)
+        assert spent["n_losses"].tolist() == spent["n_updates"].tolist() == [3] * 6
+        assert np.isinf(spent["epsilon"]).all()
 
     def test_epsilon_by_hand(self, blobs):
         """Two Gaussian messages of effective multipliers s/2 and s cost rho = 2/s^2 + 1/(2 s^2) in

@@ -22,8 +22,9 @@ def count_messages(
         0.0 if mechanism is None else float(mechanism.noise_multiplier)
         for mechanism in (config.update_privacy, config.loss_privacy)
     )
-    # Clients that trained to the end, and so sent an update; a report has its norm, which tells of
-    # it with the same noise, and its upload tells no more.
+    # Clients that trained to the end, and so sent an update. A report has the norm of one, without
+    # noise: a rule with two phases is refused under update_privacy. It counts as the update, and
+    # the upload, which follows it, does not count again.
     trained = [k for e in exchanges if e.kind.trains for k in e.clients[e.was_sent]]
     polled = [k for e in exchanges if e.kind is POLL for k in e.clients[e.was_sent]]
     sent: dict[bytes, Counter[tuple[str, float]]] = {}
