@@ -602,6 +602,36 @@ class TestTwoPhases:
         with pytest.raises(TypeError, match=r"Wrong gave array.* give a Cohort, such as Cohort.m"):
             estimator(selector=Wrong()).fit(X, Y, clients=CLIENTS)
 
+    @pytest.mark.parametrize("engine", ["loop", "stacked"])
+    def test_updates_are_known_of_those_that_uploaded(self, engine):
+        """As in one phase; the spread of losses is in the reports, which all have sent."""
+
+        class OnePhase(Seen):
+            needs = ("updates", "last_layer", "spread")
+
+        class Needing(Admitting):
+            needs = OnePhase.needs
+
+            def admit(self, round, reports):
+                admitted = super().admit(round, reports)
+                uploaded.append(admitted.clients)
+                return admitted
+
+        uploaded: list[np.ndarray] = []
+        model = estimator(selector=Needing(), engine=engine, n_rounds=1).fit(X, Y, clients=CLIENTS)
+        other = run(lambda round: None, OnePhase, n_rounds=1)
+        past, expected = model._server.past.column, other._server.past.column
+        known = np.isin(np.arange(4), uploaded[0])
+        assert known.sum() == 2
+        for name in ("updates", "last_layer"):
+            assert np.isfinite(expected(name)).all()
+            np.testing.assert_allclose(past(name)[known], expected(name)[known], atol=1e-6)
+            assert np.isnan(past(name)[~known]).all()
+        for name in ("loss_mean", "loss_std", "loss_rms"):
+            np.testing.assert_allclose(past(name), expected(name), atol=1e-6)
+        # Two scalars of the spread and a norm up.
+        assert costs(model) == [4, 2, 0, 12, 0, 24, 0, 4, 2]
+
     def test_update_privacy_does_not_cover_norms(self):
         noise = GaussianMechanism(clip=1.0, noise_multiplier=1.0)
         with pytest.raises(ValueError, match=r"update_privacy does not cover the norms"):
