@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skfed._federation import Federation, make_federation, one_client
-from skfed._fit import begin, rounds_of
+from skfed._fit import begin, round_config, rounds_of
 from skfed._mechanism import GaussianMechanism
 from skfed._problem import Problem, TrainingData
 from skfed.aggregation import BaseAggregator, ServerOptimizer
@@ -242,7 +242,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             arrays = data.arrays() | {"classes": getattr(self, "classes_", None)} | held_out
             n_before = server.round
             with open_run(type(self), self.get_params(), server, data.federation, arrays) as run:
-                config = RoundConfig.from_params(vars(self), server.net)
+                config = round_config(self, server.net)
                 if server.round == n_before:  # else a run is resumed, which has begun so
                     self._start_fit(server, data, config)
                 self._set_target_scale(server)
@@ -320,7 +320,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             data = self._training_data(X, y, clients, sample_weight, not resume, classes)
             server = self._server_state(data.X, resume)
             server.stopped = 0  # also after a callback has stopped a fit
-            config = RoundConfig.from_params(vars(self), server.net)
+            config = round_config(self, server.net)
             self._start_fit(server, data, config, accumulate=True)
             self._set_target_scale(server)
             self._train(server, data, config, server.round + 1)

@@ -9,7 +9,9 @@ from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed._problem import Problem
-from skfed.engines import Batching, ClientData, Dataset, Engine, LoopEngine, Workers
+from skfed.aggregation import WeightedMean
+from skfed.availability import Always
+from skfed.engines import Batching, ClientData, Dataset, Engine, LocalTraining, LoopEngine, Workers
 from skfed.exchanges import Message, Messages
 from skfed.nets import NetPool, Samples, batch_size
 from skfed.server import (
@@ -22,8 +24,37 @@ from skfed.server import (
     make_clock,
     make_exchanges,
     open_rounds,
+    selector_of,
     start_fit,
 )
+
+
+def round_config(estimator: Any, net: NeuralNet, *, simulated: bool = True) -> RoundConfig:
+    """Return how the rounds of a fit of a federated estimator are run, checked for its net.
+
+    Clients that are not ``simulated`` take their own time.
+    """
+    aggregator, availability = estimator.aggregator, estimator.availability
+    # Counts may be other integers than int, True for one.
+    n_steps = None if estimator.local_steps is None else int(estimator.local_steps)
+    config = RoundConfig(
+        selector=selector_of(estimator.selector, estimator.priority),
+        aggregator=WeightedMean() if aggregator is None else aggregator,
+        server_optimizer=estimator.server_optimizer,
+        availability=Always() if availability is None else availability,
+        training=LocalTraining(int(estimator.local_epochs), n_steps, estimator.proximal_mu),
+        lr_schedule=estimator.lr_schedule,
+        n_rounds=estimator.n_rounds,
+        drop_failing=estimator.on_client_error == "drop",
+        min_clients=estimator.min_clients,
+        update_privacy=estimator.update_privacy,
+        loss_privacy=estimator.loss_privacy,
+        devices=estimator.devices,
+        deadline=estimator.deadline,
+        report_goal=estimator.report_goal,
+    )
+    config.check(net, simulated=simulated)
+    return config
 
 
 def begin(
