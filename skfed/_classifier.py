@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from skfed._estimator import BaseFederated
+from skfed._input import check_sample_shape, rows_to_score
 from skfed._problem import Classification
 from skfed.nets import (
     is_cross_entropy,
@@ -16,7 +17,6 @@ from skfed.nets import (
     probabilities,
     standardize_layers,
 )
-from skfed.server import rows_to_score
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
 
@@ -287,7 +287,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             with naming("y" if classes is None else "classes"):
                 self.classes_ = np.unique(y if classes is None else classes)
             self._sample_shape = X.shape[1:]
-        self._check_sample_shape(X)
+        check_sample_shape(self, X)
         return X, self._problem.encode(y)
 
     @property
@@ -430,9 +430,6 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ValueError
             If ``clients`` does not fit X or names no priority client.
         """
-        check_is_fitted(self)
-        X, y, sample_weight = rows_to_score(
-            X, y, sample_weight, clients, self.clients_, self.priority_
-        )
+        X, y, sample_weight = rows_to_score(self, X, y, sample_weight, clients)
         with naming("X", "y", "sample_weight"):
             return super().score(X, y, sample_weight)

@@ -95,20 +95,6 @@ class Problem(ABC):
 
 
 @dataclass(frozen=True)
-class TrainingData:
-    """Validated training data."""
-
-    X: np.ndarray
-    y: np.ndarray  # encoded
-    weights: np.ndarray | None  # of rows; None: all equal
-    federation: Federation
-
-    def arrays(self) -> dict[str, np.ndarray | None]:
-        """Return the arrays by the names of fit's parameters."""
-        return {"X": self.X, "y": self.y, "sample_weight": self.weights}
-
-
-@dataclass(frozen=True)
 class Classification(Problem):
     """Targets are labels, encoded as positions in ``classes``."""
 

@@ -12,6 +12,7 @@ from sklearn.utils import check_consistent_length
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, find_ids, make_federation
 from skfed._fit import local_engine, round_config
+from skfed._input import check_rows
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.metrics._clients import client_scores
 from skfed.metrics._scorers import (
@@ -159,7 +160,7 @@ def _fine_tuned(
     )
     config = round_config(plain, server.net, simulated=False)
     with naming("X", "y"):
-        given, encoded = step._check_rows(X), problem.encode(y)
+        given, encoded = check_rows(step, X), problem.encode(y)
         X = cast_samples(server.net, given)
     weights = problem.row_weights(None, X, encoded, federation)
     engine = local_engine(
