@@ -331,7 +331,9 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         """Return what the start of a fit needs of clients."""
         net = server.net
         is_set = bool(standardize_layers(net)) and (not server.round or is_renewable(net))
-        return Wanted(columns=is_set and self.update_privacy is None)
+        is_told = self.update_privacy is None
+        n_shares = self._problem.n_shares(net) if is_told and self.loss_privacy is None else 0
+        return Wanted(columns=is_set and is_told, n_classes=n_shares)
 
     def _set_target_scale(self, server: ServerState) -> None:
         """Set how targets are standardised, if they are."""
