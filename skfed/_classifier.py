@@ -183,7 +183,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     >>> X, y = load_iris(return_X_y=True)
     >>> hospitals = [f"hospital {i % 5}" for i in range(len(X))]
     >>> model = FederatedClassifier(
-    ...     selector=FedAlignSelector(eps=0.2), priority=["hospital 0"], random_state=0
+    ...     selector=FedAlignSelector(eps=0.2),
+    ...     priority=["hospital 0"],
+    ...     n_rounds=20,
+    ...     random_state=0,
     ... ).fit(X, y, clients=hospitals)
     >>> model.history_["n_aggregated"].max()
     np.int64(5)
