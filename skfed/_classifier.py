@@ -1,22 +1,15 @@
 """The federated classifier."""
 
-from dataclasses import replace
-
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
+from skfed._class_weight import check_class_weight, check_known_before_fit
 from skfed._estimator import BaseFederated
+from skfed._input import check_sample_shape, rows_to_score
 from skfed._problem import Classification
-from skfed.nets import (
-    is_cross_entropy,
-    predict_log,
-    predictions,
-    probabilities,
-    standardize_layers,
-)
-from skfed.server import rows_to_score
+from skfed.nets import predict_log, predictions, probabilities
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
 
@@ -36,20 +29,19 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         the optimizer, learning rate, batch size and device are used; ``max_epochs``,
         ``train_split`` and the shuffle setting are not. Its batch-level callbacks run on every
         client's batches, with ``on_train_begin`` and ``on_epoch_begin`` at the start of the
-        client's training. Callbacks with an ``on_epoch_end`` or ``on_train_end`` (EpochScoring,
-        Checkpoint, EarlyStopping, PrintLog, LRScheduler, TensorBoard) run on the global net, once a
-        round; those that monitor a value skip the rounds that lack it. A warning names callbacks
-        that do neither, and datasets and iterators of the net's own, which are not used. A torch
-        module returns logits and is trained with cross-entropy, SGD, learning rate 0.01 and batch
-        size 128; a class is built without arguments, an instance is copied. None: zero-initialised
-        softmax regression on standardised columns (:class:`~skfed.modules.SoftmaxRegression` with
-        ``standardize=True``), trained with SGD, learning rate 0.1 and batch size 16. For four
-        hospitals with raw columns, 36 phone users and 1,000 clients with 60 images each, its
-        accuracy is within 5 points of pooled logistic regression
-        (``tests/server/test_standardize.py``). Each priority client sends three moments of its
-        columns before round 0 (see :class:`~skfed.modules.Standardize`) and its share of each
-        class, and again in a later fit of the same model, if they have changed: the columns are
-        scaled anew, and the weights converted. ``partial_fit`` scales by all rows so far.
+        client's training. Callbacks with an ``on_epoch_end`` or ``on_train_end``, such as
+        EpochScoring, run on the global net, once a round; those that monitor a value skip the
+        rounds that lack it. A warning names callbacks that do neither, and datasets and iterators
+        of the net's own, which are not used. A torch module returns logits and is trained with
+        cross-entropy, SGD, learning rate 0.01 and batch size 128; a class is built without
+        arguments, an instance is copied. None: zero-initialised softmax regression on standardised
+        columns (:class:`~skfed.modules.SoftmaxRegression` with ``standardize=True``), trained with
+        SGD, learning rate 0.1 and batch size 16. For four hospitals with raw columns, 36 phone
+        users and 1,000 clients with 60 images each, its accuracy is within 5 points of pooled
+        logistic regression. Before round 0 each priority client sends three moments of its columns
+        (see :class:`~skfed.modules.Standardize`) and its share of each class, and again in a later
+        fit of the same model, if they have changed: the columns are scaled anew, and the weights
+        converted. ``partial_fit`` scales by all rows so far.
     class_weight : dict, "balanced" or None, default=None
         Weights of the rows of each class in the loss of the default net, by label, 1 for a class
         that is not named; they multiply ``sample_weight``. "balanced": n_rows / (n_classes *
@@ -57,13 +49,12 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         class before round 0, whose cost includes them.
     selector : BaseSelector, default=None
         Chooses the clients that train in a round; None is ``FedAlignSelector()`` if ``priority`` is
-        given, else ``RandomSelector()``. If ``priority`` is given and the selector does not use it,
-        there is a warning, unless the selector has ``ignore_priority=True``.
+        given, else ``RandomSelector()``. One that does not use ``priority`` is warned of, unless it
+        has ``ignore_priority=True``.
     priority : collection of client ids or mapping of them to weights, default=None
         The clients whose weighted loss F(w) is the objective (FedALIGN, equation 5); None means
         all. Ids must occur in ``clients``. A mapping has weights s_k in [0, 1], and 0 for the
-        clients that it does not name: F = sum of s_k D_k F_k / sum of s_k D_k, between prioritized
-        and ordinary federated learning.
+        clients that it does not name: F = sum of s_k D_k F_k / sum of s_k D_k.
     n_rounds : int, default=100
         Communication rounds; with ``warm_start``, the number in total.
     local_epochs : int, default=1
@@ -103,18 +94,15 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Seconds after which an exchange ends: simulated ones, which need ``devices``, or real ones
         over Flower. A client whose answer would come later is in ``failed`` with the cause "late":
         what was sent to it is charged, its update is lost, and what it reported in earlier rounds
-        stays. It is not trained, and after a late poll not chosen. An exchange in which a client
-        does not reply lasts until the deadline; without one, until the last answer.
+        stays. It is not trained, and after a late poll not chosen.
     report_goal : int or float, default=None
         Clients with whose answers the training of a round ends (Bonawitz et al. 2019), or in (0, 1]
         a share of those chosen. Like ``deadline`` it needs ``devices``, except over Flower; the
         others are late, as there, and the weights of the cohort are scaled to sum to 1. A client
-        drawn twice counts once, and a failure is an answer. If several answer at the moment at
-        which the number is reached, all of them count. None, or more than are chosen: all.
+        drawn twice counts once, and a failure is an answer. None, or more than are chosen: all.
     validate_every : int, default=1
         Rounds from one validation on ``X_val`` to the next; the last round of a fit always has one.
-        In rounds without, ``val_loss`` and the scores are NaN, and callbacks that monitor a
-        validation value skip the round.
+        In rounds without, ``val_loss`` and the scores are NaN.
     engine : {"auto", "stacked", "loop"}, default="auto"
         "loop" trains client by client with skorch. "stacked" trains many clients as one batch, with
         the same minibatches and, up to rounding, the same result. "auto" is "stacked" if that gives
@@ -124,9 +112,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         into chunks, which changes its result by rounding, and the masks of random layers.
     n_jobs : int, default=None
         Jobs that train in parallel, as joblib counts them: in threads or, with the loop engine, in
-        processes, unless ``joblib.parallel_config`` sets a backend. In a round each job has a share
-        of the clients, or of chunks of them, with about as many rows as the others; polls and
-        trainings with little to compute are not shared. The result does not depend on it.
+        processes, unless ``joblib.parallel_config`` sets a backend. Polls and trainings with little
+        to compute are not shared. The result does not depend on it.
     checkpoint : str or path, default=None
         Directory to which ``fit`` writes its state every ``checkpoint_every`` rounds, in
         safetensors and JSON (``skfed.checkpoint``). A fit with the same parameters and data resumes
@@ -138,9 +125,9 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Rounds from one checkpoint to the next.
     warm_start : bool, default=False
         Let ``fit`` continue from the fitted model until ``n_rounds`` in total. Learning rate, batch
-        size, optimizer, criterion, callbacks and device of ``estimator`` may change in between;
-        schedulers and callbacks that a change concerns start anew. Another module is a
-        ``ValueError``. The same holds for ``partial_fit``.
+        size, optimizer, criterion, callbacks and device of ``estimator`` may change in between, but
+        not its module; schedulers and callbacks that a change concerns start anew. The same holds
+        for ``partial_fit``.
     random_state : int, RandomState instance or None, default=None
         Seed of all random draws: initial weights, selection, minibatches, random layers. With an
         int every fit has the same result; from an instance one number is drawn in each fit.
@@ -273,13 +260,6 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         )
         self.class_weight = class_weight
 
-    def _wanted(self, server):
-        wanted = super()._wanted(server)
-        is_told = self.update_privacy is None and self.loss_privacy is None
-        is_asked = is_told and is_cross_entropy(server.net)
-        n_classes = len(self.classes_) if standardize_layers(server.net) and is_asked else 0
-        return replace(wanted, n_classes=n_classes)
-
     def _check_training_data(self, X, y, *, reset, classes=None):
         X, y = validate_data(self, X, y, reset=reset, dtype="numeric", allow_nd=True)
         if reset:
@@ -287,7 +267,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             with naming("y" if classes is None else "classes"):
                 self.classes_ = np.unique(y if classes is None else classes)
             self._sample_shape = X.shape[1:]
-        self._check_sample_shape(X)
+        check_sample_shape(self, X)
         return X, self._problem.encode(y)
 
     @property
@@ -296,20 +276,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
     def _validate_params(self):
         super()._validate_params()
-        if self.class_weight is None:
-            return
-        if self.estimator is not None:
-            raise ValueError(
-                "class_weight is for the default net (estimator=None): set the weights of the "
-                "criterion of your net, as criterion__weight=torch.tensor([...]), or pass "
-                "sample_weight to fit."
-            )
-        private = [n for n in ("update_privacy", "loss_privacy") if getattr(self, n) is not None]
-        if private and self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' asks clients for the number of their rows of each class, "
-                f"which {private[0]} does not cover: pass a dict of labels to weights."
-            )
+        check_class_weight(self)
 
     def partial_fit(self, X, y, classes=None, clients=None, sample_weight=None):
         """Train for one more round, from the current model.
@@ -337,11 +304,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ValueError
             As ``fit``; and if ``class_weight`` is "balanced", which needs all rows.
         """
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs the labels of all rows, and partial_fit has only "
-                "some: pass a dict of labels to weights, or call fit."
-            )
+        check_known_before_fit(self.class_weight)
         return self._partial_fit(X, y, clients, sample_weight, classes)
 
     def predict_proba(self, X):
@@ -430,9 +393,6 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ValueError
             If ``clients`` does not fit X or names no priority client.
         """
-        check_is_fitted(self)
-        X, y, sample_weight = rows_to_score(
-            X, y, sample_weight, clients, self.clients_, self.priority_
-        )
+        X, y, sample_weight = rows_to_score(self, X, y, sample_weight, clients)
         with naming("X", "y", "sample_weight"):
             return super().score(X, y, sample_weight)

@@ -1,28 +1,25 @@
-"""Base class of the federated estimators: parameters, checks of data, fit, save and load."""
+"""Base class of the federated estimators: parameters, fit, fitted attributes, save and load."""
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable, Sequence
-from contextlib import closing
-from copy import copy
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
+from skorch import NeuralNet
 
-from skfed._federation import Federation, make_federation, one_client
-from skfed._fit import begin, rounds_of
+from skfed._federation import Federation
+from skfed._fit import Simulation, round_config
+from skfed._input import check_held_out, check_rows, check_training_data
 from skfed._mechanism import GaussianMechanism
-from skfed._problem import Problem, TrainingData
+from skfed._problem import Problem
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
-from skfed.callbacks._sklearn import CallbackMixin, SklearnCallbacks, with_callbacks
+from skfed.callbacks._sklearn import CallbackMixin, with_callbacks
 from skfed.checkpoint import (
-    Run,
     fitted_state,
     from_fitted_state,
     is_saved,
@@ -32,38 +29,20 @@ from skfed.checkpoint import (
     write_fitted,
 )
 from skfed.devices import BaseDevices
-from skfed.engines import Batching, clients_with_weight, make_engine
 from skfed.history import to_frame
-from skfed.nets import (
-    LINEAR_ATTRIBUTES,
-    NetPool,
-    Samples,
-    batch_size,
-    cast,
-    cast_samples,
-    get_state,
-    set_state,
-    standardize_layers,
-)
+from skfed.nets import LINEAR_ATTRIBUTES, Samples, cast_samples, standardize_layers
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
 from skfed.selection._counts import CLIENT_COUNT
 from skfed.server import (
-    LocalStatistics,
-    RateLimits,
-    RoundConfig,
     ServerState,
-    Validation,
     Wanted,
     has_more_rounds,
     is_renewable,
-    make_validation,
     new_state,
     reset_on_failure,
     resumed_state,
-    warn_of_large_values,
 )
-from skfed.utils._checks import naming
 from skfed.utils._seeding import draw_seed
 from skfed.utils._sklearn import Interval, StrOptions, visual_block
 
@@ -234,21 +213,21 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         task = {"estimator": self, "X": X, "y": y}  # as scikit-learn's callbacks take it
         resume = self.warm_start and hasattr(self, "net_")
         with reset_on_failure(self.__dict__, resume):
-            data = self._training_data(X, y, clients, sample_weight, not resume)
+            data = check_training_data(self, X, y, clients, sample_weight, reset=not resume)
             server = self._server_state(data.X, resume)
             if resume and not has_more_rounds(server, self.n_rounds):
                 return self
-            held_out = self._held_out(X_val, y_val, clients_val)
+            held_out = check_held_out(self, X_val, y_val, clients_val)
             arrays = data.arrays() | {"classes": getattr(self, "classes_", None)} | held_out
             n_before = server.round
             with open_run(type(self), self.get_params(), server, data.federation, arrays) as run:
-                config = RoundConfig.from_params(vars(self), server.net)
+                simulation = Simulation(self, server, data, round_config(self, server.net))
                 if server.round == n_before:  # else a run is resumed, which has begun so
-                    self._start_fit(server, data, config)
+                    simulation.begin()
                 self._set_target_scale(server)
-                validation = self._validation(data, server, held_out)
-                callbacks = self._sklearn_callbacks(task, server, data)
-                self._train(server, data, config, self.n_rounds, validation, [callbacks], run)
+                validation = simulation.validation(held_out)
+                callbacks = simulation.sklearn_callbacks(task)
+                simulation.train(self.n_rounds, validation, [callbacks], run)
         return self
 
     def save(self, path) -> None:
@@ -307,23 +286,22 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
     def _restore_fitted(self, fitted: dict[str, Any]) -> None:
         self._validate_params()
         self.__dict__.update(from_fitted_state(fitted, self._unfitted_server))
-        # Those of the net, whatever the file says; only a linear one has any.
-        for name in ("coef_", "intercept_"):
-            self.__dict__.pop(name, None)
-        self.__dict__.update(self._problem.linear_attributes(self.net_))
+        self._set_linear(self.net_)  # those of the net, whatever the file says
 
     def _partial_fit(self, X, y, clients, sample_weight, classes=None) -> Self:
         """Train for one more round."""
         self._validate_params()
         resume = hasattr(self, "net_")
         with reset_on_failure(self.__dict__, resume):
-            data = self._training_data(X, y, clients, sample_weight, not resume, classes)
+            data = check_training_data(
+                self, X, y, clients, sample_weight, reset=not resume, classes=classes
+            )
             server = self._server_state(data.X, resume)
             server.stopped = 0  # also after a callback has stopped a fit
-            config = RoundConfig.from_params(vars(self), server.net)
-            self._start_fit(server, data, config, accumulate=True)
+            simulation = Simulation(self, server, data, round_config(self, server.net))
+            simulation.begin(accumulate=True)
             self._set_target_scale(server)
-            self._train(server, data, config, server.round + 1)
+            simulation.train(server.round + 1)
         return self
 
     @abstractmethod
@@ -334,20 +312,6 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
     @abstractmethod
     def _problem(self) -> Problem:
         """The problem with the classes, or the shape of targets, of fit."""
-
-    def _training_data(
-        self, X, y, clients, sample_weight, reset: bool, classes=None
-    ) -> TrainingData:
-        """Validate the arguments of fit."""
-        with naming("X", "y"):
-            X, y = self._check_training_data(X, y, reset=reset, classes=classes)
-        if clients is None:
-            clients = one_client(len(X), self.priority)
-        federation = make_federation(clients, len(X), self.priority)
-        if sample_weight is not None:
-            federation = clients_with_weight(sample_weight, X, federation)
-        weights = self._problem.row_weights(sample_weight, X, y, federation)
-        return TrainingData(X, y, weights, federation)
 
     def _server_state(self, X: np.ndarray, resume: bool) -> ServerState:
         """Return a new state, or that of the last fit with the changes to ``estimator`` since."""
@@ -367,109 +331,12 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         """Return what the start of a fit needs of clients."""
         net = server.net
         is_set = bool(standardize_layers(net)) and (not server.round or is_renewable(net))
-        return Wanted(columns=is_set and self.update_privacy is None)
-
-    def _start_fit(
-        self,
-        server: ServerState,
-        data: TrainingData,
-        config: RoundConfig,
-        accumulate: bool = False,
-    ) -> None:
-        """Ask clients for what the fit begins with, which its first round is charged for."""
-        with naming("y"):
-            y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
-        wanted = self._wanted(server)
-        source = LocalStatistics(data.X, y, data.weights, data.federation, wanted.n_classes)
-        begin(
-            *(server, data.federation, config, self._problem, source, wanted),
-            shape=data.X.shape[1:],
-            dtype=data.X.dtype,
-            accumulate=accumulate,
-        )
-        is_private = self.update_privacy is not None
-        if is_private and not server.round and standardize_layers(server.net):
-            warn_of_large_values(data.X)
+        is_told = self.update_privacy is None
+        n_shares = self._problem.n_shares(net) if is_told and self.loss_privacy is None else 0
+        return Wanted(columns=is_set and is_told, n_classes=n_shares)
 
     def _set_target_scale(self, server: ServerState) -> None:
         """Set how targets are standardised, if they are."""
-
-    def _held_out(self, X_val, y_val, clients_val) -> dict[str, Any]:
-        """Return the validated validation data by name; empty without."""
-        if X_val is None and y_val is None and clients_val is None:
-            return {}
-        if X_val is None or y_val is None:
-            raise ValueError("X_val and y_val go together: pass both or neither.")
-        with naming("X_val", "y_val"):
-            y_val = self._problem.check_targets(y_val, "y_val")
-            X_val, y_val = validate_data(
-                self, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
-            )
-            self._check_sample_shape(X_val, "X_val")
-            y_val = self._problem.encode(y_val, "y_val")
-        return {"X_val": X_val, "y_val": y_val, "clients_val": clients_val}
-
-    def _validation(
-        self, data: TrainingData, server: ServerState, held_out: dict[str, Any]
-    ) -> Validation | None:
-        """Return the validation of the global model, None without validation data."""
-        if not held_out:
-            return None
-        rows, names = tuple(held_out.values()), getattr(self, "feature_names_in_", None)
-        return make_validation(vars(self), server, self._problem, data, rows, names)
-
-    def _sklearn_callbacks(
-        self, task: dict[str, Any], server: ServerState, data: TrainingData
-    ) -> SklearnCallbacks:
-        """Return scikit-learn's callbacks for the rounds that are left."""
-        rounds = range(server.round, self.n_rounds)
-        context = self._init_callback_context(max_subtasks=len(rounds), sequential_subtasks=False)
-        return SklearnCallbacks(context, task, rounds, partial(self._snapshot, server, data))
-
-    def _snapshot(self, server: ServerState, data: TrainingData) -> dict[str, Any]:
-        """Return the fitted attributes with a copy of the model as it is now."""
-        net = NetPool(server.net, cast(server.net, data.X[:1])).set_up()
-        set_state(net, get_state(server.net))
-        fitted = copy(self)
-        fitted._set_fitted(replace(server, net=net, rows=list(server.rows)), data.federation)
-        return {k: v for k, v in vars(fitted).items() if vars(self).get(k) is not v}
-
-    def _train(
-        self,
-        server: ServerState,
-        data: TrainingData,
-        config: RoundConfig,
-        until: int,
-        validation: Validation | None = None,
-        callbacks: Sequence[SklearnCallbacks] = (),
-        run: Run | None = None,
-    ) -> None:
-        """Run rounds until ``until`` are finished, and set the fitted attributes."""
-        X = cast_samples(server.net, data.X)
-        y = self._problem.for_criterion(server.net, X, data.y)
-        net_pool = NetPool(server.net, X[:1])
-        batching = Batching(data.federation, server.seed, batch_size(server.net))
-        engine, self.engine_ = make_engine(
-            self.engine, net_pool, X, y, batching, self.memory_budget, self.n_jobs, data.weights
-        )
-        rounds = rounds_of(
-            *(self, server, data.federation, engine, config),
-            until=until,
-            train=(X, y),
-            validation=validation,
-            limits=self._rate_limits(server, data),
-            callbacks=callbacks,
-            keep=None if run is None else run.keep,
-        )
-        with closing(engine), rounds as running:
-            running.run()
-
-    def _rate_limits(self, server: ServerState, data: TrainingData) -> RateLimits | None:
-        """Return the limits of clients' rates, where the rate is that of the priority clients."""
-        if server.rate is None or self.update_privacy is not None:
-            return None
-        source = LocalStatistics(data.X, data.y, data.weights, data.federation)
-        return RateLimits(source, server.net)
 
     def _set_fitted(self, server: ServerState, federation: Federation) -> None:
         """Set the fitted attributes from the finished rounds."""
@@ -477,30 +344,18 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         self.clients_, self.priority_ = federation.ids, federation.priority
         self.sizes_, self.fractions_ = federation.sizes, federation.fractions
         self.history_, self.n_rounds_ = to_frame(server.rows), server.round
-        for name in LINEAR_ATTRIBUTES:  # coef_ and intercept_, where the net is linear
+        self._set_linear(server.net)
+
+    def _set_linear(self, net: NeuralNet) -> None:
+        """Set ``coef_`` and ``intercept_``, which only a linear net has."""
+        for name in LINEAR_ATTRIBUTES:
             self.__dict__.pop(name, None)
-        self.__dict__.update(self._problem.linear_attributes(server.net))
+        self.__dict__.update(self._problem.linear_attributes(net))
 
     def _sk_visual_block_(self) -> Any:
         return visual_block(self)
 
     def _check_X(self, X) -> Samples:
         """Validate samples and return them in the net's dtype."""
-        X = self._check_rows(X)
+        X = check_rows(self, X)
         return cast_samples(self.net_, X)
-
-    def _check_rows(self, X) -> np.ndarray:
-        """Validate samples."""
-        check_is_fitted(self)
-        with naming("X"):
-            X = validate_data(self, X, reset=False, dtype="numeric", allow_nd=True)
-        self._check_sample_shape(X)
-        return X
-
-    def _check_sample_shape(self, X: np.ndarray, name: str = "X") -> None:
-        """Check the dimensions beyond the second, which scikit-learn does not."""
-        if X.shape[1:] != self._sample_shape:
-            raise ValueError(
-                f"{name} has samples of shape {X.shape[1:]}, but {type(self).__name__} was fitted "
-                f"on samples of shape {self._sample_shape}."
-            )

@@ -1,29 +1,89 @@
 """How a fit is wired: in a simulation, over Flower, at a client, and to fine-tune a model."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from skorch import NeuralNet
 
 from skfed._federation import Federation
+from skfed._input import TrainingData
 from skfed._problem import Problem
-from skfed.engines import Batching, ClientData, Dataset, Engine, LoopEngine, Workers
+from skfed.aggregation import WeightedMean
+from skfed.availability import Always
+from skfed.callbacks._sklearn import SklearnCallbacks
+from skfed.checkpoint import Run
+from skfed.engines import (
+    Batching,
+    ClientData,
+    Dataset,
+    Engine,
+    LocalTraining,
+    LoopEngine,
+    Workers,
+    make_engine,
+)
 from skfed.exchanges import Message, Messages
-from skfed.nets import NetPool, Samples, batch_size
+from skfed.nets import (
+    NetPool,
+    Samples,
+    batch_size,
+    cast,
+    cast_samples,
+    get_state,
+    set_state,
+    standardize_layers,
+)
 from skfed.server import (
+    LocalStatistics,
+    RateLimits,
     RoundConfig,
     Rounds,
     ServerState,
     StatisticsSource,
+    Validation,
     Wanted,
     ask_priority_clients,
     make_clock,
     make_exchanges,
+    make_validation,
     open_rounds,
+    selector_of,
     start_fit,
+    warn_of_large_values,
 )
+from skfed.utils._checks import naming
+
+
+def round_config(estimator: Any, net: NeuralNet, *, simulated: bool = True) -> RoundConfig:
+    """Return how the rounds of a fit of a federated estimator are run, checked for its net.
+
+    Clients that are not ``simulated`` take their own time.
+    """
+    aggregator, availability = estimator.aggregator, estimator.availability
+    # Counts may be other integers than int, True for one.
+    n_steps = None if estimator.local_steps is None else int(estimator.local_steps)
+    config = RoundConfig(
+        selector=selector_of(estimator.selector, estimator.priority),
+        aggregator=WeightedMean() if aggregator is None else aggregator,
+        server_optimizer=estimator.server_optimizer,
+        availability=Always() if availability is None else availability,
+        training=LocalTraining(int(estimator.local_epochs), n_steps, estimator.proximal_mu),
+        lr_schedule=estimator.lr_schedule,
+        n_rounds=estimator.n_rounds,
+        drop_failing=estimator.on_client_error == "drop",
+        min_clients=estimator.min_clients,
+        update_privacy=estimator.update_privacy,
+        loss_privacy=estimator.loss_privacy,
+        devices=estimator.devices,
+        deadline=estimator.deadline,
+        report_goal=estimator.report_goal,
+    )
+    config.check(net, simulated=simulated)
+    return config
 
 
 def begin(
@@ -57,6 +117,101 @@ def begin(
         guess=problem.guess(server.net),
         accumulate=accumulate,
     )
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A fit whose clients are all in this process."""
+
+    estimator: Any  # which is fitted
+    server: ServerState
+    data: TrainingData
+    config: RoundConfig
+
+    def begin(self, *, accumulate: bool = False) -> None:
+        """Ask clients for what the fit begins with, as the function ``begin`` does."""
+        estimator, server, data = self.estimator, self.server, self.data
+        with naming("y"):
+            y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
+        wanted = estimator._wanted(server)
+        source = LocalStatistics(data.X, y, data.weights, data.federation, wanted.n_classes)
+        begin(
+            *(server, data.federation, self.config, estimator._problem, source, wanted),
+            shape=data.X.shape[1:],
+            dtype=data.X.dtype,
+            accumulate=accumulate,
+        )
+        is_private = self.config.update_privacy is not None
+        if is_private and not server.round and standardize_layers(server.net):
+            warn_of_large_values(data.X)
+
+    def validation(self, held_out: dict[str, Any]) -> Validation | None:
+        """Return the validation of the global model, None without validation data."""
+        if not held_out:
+            return None
+        return make_validation(
+            self.server,
+            self.estimator._problem,
+            self.data,
+            **held_out,
+            names=getattr(self.estimator, "feature_names_in_", None),
+            every=self.estimator.validate_every,
+            n_rounds=self.config.n_rounds,
+        )
+
+    def sklearn_callbacks(self, task: dict[str, Any]) -> SklearnCallbacks:
+        """Return scikit-learn's callbacks for the rounds that are left."""
+        rounds = range(self.server.round, self.config.n_rounds)
+        context = self.estimator._init_callback_context(
+            max_subtasks=len(rounds), sequential_subtasks=False
+        )
+        return SklearnCallbacks(context, task, rounds, self._snapshot)
+
+    def _snapshot(self) -> dict[str, Any]:
+        """Return the fitted attributes with a copy of the model as it is now."""
+        server, data = self.server, self.data
+        net = NetPool(server.net, cast(server.net, data.X[:1])).set_up()
+        set_state(net, get_state(server.net))
+        fitted = copy(self.estimator)
+        fitted._set_fitted(replace(server, net=net, rows=list(server.rows)), data.federation)
+        before = vars(self.estimator)
+        return {k: v for k, v in vars(fitted).items() if before.get(k) is not v}
+
+    def train(
+        self,
+        until: int,
+        validation: Validation | None = None,
+        callbacks: Sequence[SklearnCallbacks] = (),
+        run: Run | None = None,
+    ) -> None:
+        """Run rounds until ``until`` are finished, and set the fitted attributes."""
+        estimator, server, data = self.estimator, self.server, self.data
+        X = cast_samples(server.net, data.X)
+        y = estimator._problem.for_criterion(server.net, X, data.y)
+        batching = Batching(data.federation, server.seed, batch_size(server.net))
+        engine, estimator.engine_ = make_engine(
+            *(estimator.engine, NetPool(server.net, X[:1]), X, y, batching),
+            *(estimator.memory_budget, estimator.n_jobs, data.weights),
+        )
+        rounds = rounds_of(
+            *(estimator, server, data.federation, engine, self.config),
+            until=until,
+            train=(X, y),
+            validation=validation,
+            limits=self._rate_limits(),
+            callbacks=callbacks,
+            keep=None if run is None else run.keep,
+        )
+        with closing(engine), rounds as running:
+            running.run()
+
+    def _rate_limits(self) -> RateLimits | None:
+        """Return the limits of clients' rates, where the rate is that of the priority clients."""
+        if self.server.rate is None or self.config.update_privacy is not None:
+            return None
+        data = self.data
+        source = LocalStatistics(data.X, data.y, data.weights, data.federation)
+        return RateLimits(source, self.server.net)
 
 
 @contextmanager

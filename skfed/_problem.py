@@ -12,6 +12,7 @@ from sklearn.utils import column_or_1d
 from skorch import NeuralNet
 from torch import nn
 
+from skfed._class_weight import weights_of_classes
 from skfed._federation import Federation
 from skfed.engines import row_weights
 from skfed.nets import (
@@ -20,11 +21,13 @@ from skfed.nets import (
     REGRESSOR,
     NetSpec,
     Samples,
+    is_cross_entropy,
     linear_attributes,
     make_net,
     output_of,
+    standardize_layers,
 )
-from skfed.utils._checks import naming, numbers
+from skfed.utils._checks import naming
 
 
 class Guess(NamedTuple):
@@ -89,23 +92,13 @@ class Problem(ABC):
         """How many counts of rows each priority client sends for the row weights."""
         return 0
 
+    def n_shares(self, net: NeuralNet) -> int:
+        """Return how many shares of classes clients send, whose loss the model is compared with."""
+        return 0
+
     def guess(self, net: NeuralNet) -> Guess | None:
         """Return a prediction for all rows whose loss is known without clients."""
         return None
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """Validated training data."""
-
-    X: np.ndarray
-    y: np.ndarray  # encoded
-    weights: np.ndarray | None  # of rows; None: all equal
-    federation: Federation
-
-    def arrays(self) -> dict[str, np.ndarray | None]:
-        """Return the arrays by the names of fit's parameters."""
-        return {"X": self.X, "y": self.y, "sample_weight": self.weights}
 
 
 @dataclass(frozen=True)
@@ -157,13 +150,17 @@ class Classification(Problem):
         weights = super().row_weights(sample_weight, X, y, federation)
         if self.class_weight is None:
             return weights
-        by_class = self._class_weights(y, federation)[y]
+        by_class = weights_of_classes(self.class_weight, self.classes, y, federation)[y]
         product = by_class if weights is None else by_class * weights
         return row_weights(product, X, federation, "class_weight times sample_weight")
 
     @property
     def n_counts(self):
         return len(self.classes) if self.class_weight == "balanced" else 0
+
+    def n_shares(self, net):
+        # Clients of a net that standardises send statistics before round 0 anyway.
+        return len(self.classes) if standardize_layers(net) and is_cross_entropy(net) else 0
 
     def guess(self, net):
         # That of equal probabilities, whatever the weights of rows and classes.
@@ -173,31 +170,6 @@ class Classification(Problem):
         if criterion.reduction != "mean":
             return None
         return Guess(math.log(len(self.classes)), "equal probabilities", is_best=False)
-
-    def _class_weights(self, y: np.ndarray, federation: Federation) -> np.ndarray:
-        """Return the weight of each class."""
-        if isinstance(self.class_weight, Mapping):
-            return _by_label(self.class_weight, self.classes.tolist())
-        priority = np.repeat(federation.priority_weights, federation.sizes)
-        counts = np.bincount(y[federation.order], weights=priority, minlength=len(self.classes))
-        balanced = counts.sum() / (len(counts) * np.where(counts, counts, 1))
-        return np.where(counts > 0, balanced, 1.0)  # 1 for a class that no priority client has
-
-
-def _by_label(class_weight: Mapping, labels: list) -> np.ndarray:
-    """Return the weight of each label, 1 for those that ``class_weight`` does not name."""
-    unnamed = [label for label in labels if label not in class_weight]
-    unknown = [label for label in class_weight if label not in labels]
-    # A mapping that names every class may name more: some classes may be missing in a fold.
-    if unknown and unnamed:
-        raise ValueError(
-            f"class_weight names {unknown[0]!r}, which is not among classes_ {labels}: name labels "
-            "of y."
-        )
-    weights = numbers([class_weight.get(label, 1.0) for label in labels], "class_weight")
-    if (weights < 0).any():
-        raise ValueError(f"class_weight={class_weight} has a negative weight: weights are >= 0.")
-    return weights
 
 
 @dataclass(frozen=True)

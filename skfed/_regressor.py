@@ -5,12 +5,12 @@ from typing import Literal
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from skfed._estimator import BaseFederated
+from skfed._input import check_sample_shape, rows_to_score
 from skfed._problem import Regression
 from skfed.nets import predictions
-from skfed.server import rows_to_score
 from skfed.utils._checks import naming
 
 
@@ -175,7 +175,7 @@ feature_names_in_
             self._sample_shape, self._target_shape = X.shape[1:], y.shape[1:]
             for name in ("target_mean_", "target_scale_"):
                 self.__dict__.pop(name, None)
-        self._check_sample_shape(X)
+        check_sample_shape(self, X)
         return X, self._problem.encode(y)
 
     @property
@@ -268,10 +268,7 @@ feature_names_in_
         ValueError
             If ``clients`` does not fit X or names no priority client.
         """
-        check_is_fitted(self)
-        X, y, sample_weight = rows_to_score(
-            X, y, sample_weight, clients, self.clients_, self.priority_
-        )
+        X, y, sample_weight = rows_to_score(self, X, y, sample_weight, clients)
         with naming("X", "y", "sample_weight"):
             return super().score(X, y, sample_weight)
 

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping
-from types import FunctionType
 from typing import Any
 
 from skfed._federation import Federation
@@ -35,7 +34,7 @@ def describe_parameters(kind: type, params: Mapping[str, Any]) -> dict[str, str]
 def _defaults(kind: type) -> dict[str, Any]:
     """Return the defaults of a constructor, and of base classes to which it passes keywords."""
     constructors = [vars(one).get("__init__") for one in reversed(kind.__mro__)]
-    found = [inspect.signature(one) for one in constructors if isinstance(one, FunctionType)]
+    found = [inspect.signature(one) for one in constructors if inspect.isfunction(one)]
     return {p.name: p.default for one in found for p in one.parameters.values()}
 
 

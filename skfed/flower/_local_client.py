@@ -12,7 +12,7 @@ from skorch import NeuralNet
 
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation
-from skfed._fit import local_engine
+from skfed._fit import local_engine, round_config
 from skfed._regressor import FederatedRegressor
 from skfed.aggregation import WeightedMean
 from skfed.engines import (
@@ -38,7 +38,6 @@ from skfed.selection import Cohort
 from skfed.server import (
     Moments,
     Norms,
-    RoundConfig,
     class_shares,
     client_moments,
     client_norms,
@@ -69,8 +68,7 @@ class LocalClient:
         _set_target_scale(estimator, request.get("target_scale"))
         problem = estimator._problem
         net = problem.make_net(estimator.estimator, X, seed)
-        # Checks this client's own parameters.
-        RoundConfig.from_params(vars(estimator), net, simulated=False)
+        round_config(estimator, net, simulated=False)  # checks this client's own parameters
         if "columns" in content:
             like = torch.zeros(X[0].size, dtype=torch.double)
             set_shift(net, to_state(content["columns"], {"shift": like})["shift"].numpy())

@@ -15,7 +15,7 @@ from sklearn.pipeline import Pipeline
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
-from skfed._fit import begin, rounds_of
+from skfed._fit import begin, round_config, rounds_of
 from skfed.checkpoint import StepsFile, open_run
 from skfed.engines import Batching
 from skfed.exchanges import Limits
@@ -178,7 +178,7 @@ class FederatedStrategy(Strategy):
             self._engine = self._make_engine(
                 estimator, server, federation, X, classes, sent, limits
             )
-            config = RoundConfig.from_params(vars(estimator), server.net, simulated=False)
+            config = round_config(estimator, server.net, simulated=False)
             self._start_fit(estimator, server, federation, config, X)
             until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
             rounds = rounds_of(

@@ -378,7 +378,7 @@ def _steps(name: str, given: Any) -> list[Any]:
 
 def _warmup_end(estimator: Any, x: str) -> float:
     """Return where FedALIGN's warm-up ended, or NaN."""
-    selector = selector_of(vars(estimator))
+    selector = selector_of(estimator.selector, estimator.priority)
     if not isinstance(selector, FedAlignSelector):
         return np.nan
     ended = selector._warmup_rounds(estimator.n_rounds)

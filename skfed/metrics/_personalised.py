@@ -11,7 +11,8 @@ from sklearn.utils import check_consistent_length
 
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, find_ids, make_federation
-from skfed._fit import local_engine
+from skfed._fit import local_engine, round_config
+from skfed._input import check_rows
 from skfed.aggregation._tensors import finite_where_changed
 from skfed.metrics._clients import client_scores
 from skfed.metrics._scorers import (
@@ -22,7 +23,7 @@ from skfed.metrics._scorers import (
 )
 from skfed.nets import State, cast_samples, get_state, set_state
 from skfed.selection import Cohort
-from skfed.server import LocalStatistics, RateLimits, RoundConfig, make_train_request
+from skfed.server import LocalStatistics, RateLimits, make_train_request
 from skfed.utils._checks import Count, naming, validated
 from skfed.utils._sklearn import safe_indexing
 
@@ -150,11 +151,16 @@ def _fine_tuned(
     The net is trained by the loop engine, as in the round after the last.
     """
     server, problem = step._server, step._problem
-    left_out = {"proximal_mu": 0.0, "aggregator": None, "update_privacy": None, "selector": None}
-    params = vars(step) | {"local_steps": local_steps} | left_out
-    config = RoundConfig.from_params(params, server.net, simulated=False)
+    plain = copy(step).set_params(
+        local_steps=local_steps,
+        proximal_mu=0.0,
+        aggregator=None,
+        update_privacy=None,
+        selector=None,
+    )
+    config = round_config(plain, server.net, simulated=False)
     with naming("X", "y"):
-        given, encoded = step._check_rows(X), problem.encode(y)
+        given, encoded = check_rows(step, X), problem.encode(y)
         X = cast_samples(server.net, given)
     weights = problem.row_weights(None, X, encoded, federation)
     engine = local_engine(

@@ -34,7 +34,7 @@ from skfed.server._statistics import (
     mean_and_scale,
     rows_a_step,
 )
-from skfed.server._validation import Validation, is_due, make_validation, rows_to_score
+from skfed.server._validation import Validation, is_due, make_validation
 from skfed.server._warm_start import has_more_rounds, new_state, resumed_state
 
 __all__ = [
@@ -70,7 +70,6 @@ __all__ = [
     "reset_on_failure",
     "resumed_state",
     "rows_a_step",
-    "rows_to_score",
     "safe_rate",
     "selector_of",
     "start_fit",

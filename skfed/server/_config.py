@@ -1,16 +1,15 @@
-"""How the rounds of a fit are run: an estimator's parameters with defaults filled in, checked."""
+"""How the rounds of a fit are run, and whether its components fit each other and the net."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed._mechanism import GaussianMechanism
-from skfed.aggregation import BaseAggregator, ServerOptimizer, WeightedMean
-from skfed.availability import Always, BaseAvailability
+from skfed.aggregation import BaseAggregator, ServerOptimizer
+from skfed.availability import BaseAvailability
 from skfed.devices import BaseDevices
 from skfed.engines import LocalTraining
 from skfed.exchanges import Limits
@@ -46,51 +45,30 @@ class RoundConfig:
         """When exchanges end before all clients have answered."""
         return Limits(self.deadline, self.report_goal)
 
-    @classmethod
-    def from_params(
-        cls, params: Mapping[str, Any], net: NeuralNet, *, simulated: bool = True
-    ) -> Self:
-        """Return the configuration for a net, from the parameters of an estimator.
+    def check(self, net: NeuralNet, *, simulated: bool = True) -> None:
+        """Check that components' parameters are in range, and that they fit each other and a net.
 
-        Checks that the components' parameters are in range, and that they fit each other. Clients
-        that are not ``simulated`` take their own time.
+        Clients that are not ``simulated`` take their own time.
         """
-        config = cls(
-            selector=selector_of(params),
-            aggregator=WeightedMean() if params["aggregator"] is None else params["aggregator"],
-            server_optimizer=params["server_optimizer"],
-            availability=Always() if params["availability"] is None else params["availability"],
-            training=_local_training(params),
-            lr_schedule=params["lr_schedule"],
-            n_rounds=params["n_rounds"],
-            drop_failing=params["on_client_error"] == "drop",
-            min_clients=params["min_clients"],
-            update_privacy=params["update_privacy"],
-            loss_privacy=params["loss_privacy"],
-            devices=params["devices"],
-            deadline=params["deadline"],
-            report_goal=params["report_goal"],
-        )
         if simulated:
-            _check_clock(config)
-        _check_needs(config, net)
-        for component in (config.aggregator, config.update_privacy, config.loss_privacy):
+            _check_clock(self)
+        _check_needs(self, net)
+        for component in (self.aggregator, self.update_privacy, self.loss_privacy):
             if component is not None:
                 component._validate_params()
-        if config.aggregator.uses_variates:
-            _check_plain_sgd(config.aggregator, net.optimizer_)
-        if config.update_privacy is not None:
-            _check_nothing_leaks(config.aggregator, net)
-        if config.lr_schedule is not None:
+        if self.aggregator.uses_variates:
+            _check_plain_sgd(self.aggregator, net.optimizer_)
+        if self.update_privacy is not None:
+            _check_nothing_leaks(self.aggregator, net)
+        if self.lr_schedule is not None:
             _check_scalable(net.optimizer_)
-        return config
 
 
-def selector_of(params: Mapping[str, Any]) -> BaseSelector:
-    """Return the selector of an estimator's parameters; the default depends on ``priority``."""
-    if params["selector"] is not None:
-        return params["selector"]
-    return RandomSelector() if params["priority"] is None else FedAlignSelector()
+def selector_of(selector: BaseSelector | None, priority: Any) -> BaseSelector:
+    """Return the selector of an estimator with these parameters."""
+    if selector is not None:
+        return selector
+    return RandomSelector() if priority is None else FedAlignSelector()
 
 
 def warn_of_ignored_priority(selector: BaseSelector, federation: Federation, logged: set) -> None:
@@ -115,12 +93,6 @@ def warn_of_ignored_priority(selector: BaseSelector, federation: Federation, log
     if (b"", text) not in logged:
         logged.add((b"", text))
         warn(text)
-
-
-def _local_training(params: Mapping[str, Any]) -> LocalTraining:
-    # Counts may be other integers than int, True for one.
-    steps = None if params["local_steps"] is None else int(params["local_steps"])
-    return LocalTraining(int(params["local_epochs"]), steps, params["proximal_mu"])
 
 
 def _check_clock(config: RoundConfig) -> None:

@@ -1,53 +1,25 @@
 """Validation of the global model on held-out rows."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_consistent_length
 from skorch import NeuralNet
 
-from skfed._federation import owners_of
-from skfed._problem import Problem, TrainingData
+from skfed._input import TrainingData, priority_rows
+from skfed._problem import Problem
 from skfed.engines import evaluate
 from skfed.nets import Samples, cast, cast_samples
 from skfed.server._state import ServerState
 from skfed.utils._checks import naming
 from skfed.utils._seeding import Purpose, stream
-from skfed.utils._sklearn import safe_indexing
 from skfed.utils._warnings import warn
 
 _SAMPLE_SIZE = 2**20  # values of X that are looked at
 _MIN_ROWS = 30  # of X, for its range
 _MIN_SPREAD_ROWS = 10  # of X_val, for its standard deviation
 _NAMED = 3  # columns in the warning
-
-
-def priority_rows(clients, n_samples, ids, priority, name="clients") -> tuple[np.ndarray, ...]:
-    """Return the rows of priority clients, at least one, and the index in ids of each one's."""
-    owners = owners_of(clients, n_samples, ids, name)
-    rows = np.flatnonzero((owners >= 0) & priority[owners])
-    if not len(rows):
-        raise ValueError(
-            f"{name} has no row of a priority client: pass rows of at least one of them, or "
-            f"leave {name} out to count every row."
-        )
-    return rows, owners[rows]
-
-
-def rows_to_score(X, y, sample_weight, clients, ids, priority) -> tuple:
-    """Return X, y and sample_weight: all rows, or with ``clients`` those of priority clients."""
-    with naming("X", "y", "sample_weight"):
-        check_consistent_length(X, y, sample_weight)
-    if clients is None:
-        return X, y, sample_weight
-    rows, _ = priority_rows(clients, len(y), ids, priority)
-    if len(rows) == len(y):
-        return X, y, sample_weight  # X may be a memory map
-    with naming("X", "y", "sample_weight"):
-        weights = None if sample_weight is None else safe_indexing(sample_weight, rows)
-        return safe_indexing(X, rows), safe_indexing(y, rows), weights
 
 
 def is_due(t: int, every: int, n_rounds: int) -> bool:
@@ -102,19 +74,23 @@ class Validation:
 
 
 def make_validation(
-    params: Mapping[str, Any],
     server: ServerState,
     problem: Problem,
     data: TrainingData,
-    held_out: tuple[np.ndarray, np.ndarray, Any],
+    X_val: np.ndarray,
+    y_val: np.ndarray,
+    clients_val: Any,
+    *,
     names: np.ndarray | None,
+    every: int,
+    n_rounds: int,
 ) -> Validation:
     """Return the validation of a server's net on held-out rows; ``names`` are those of X's columns.
 
-    ``held_out`` has X, encoded y, and the client of each row or None. With clients, only the rows
-    of priority clients count. A warning names columns that are far from those of the training data.
+    ``y_val`` is encoded. With ``clients_val``, only the rows of priority clients count. There is a
+    validation ``every`` so many of ``n_rounds`` rounds. A warning names columns that are far from
+    those of the training data.
     """
-    X_val, y_val, clients_val = held_out
     owners = rows = None
     if cast(server.net, X_val[:1]).dtype.kind == "f":  # the integers of an embedding have no scale
         warn_of_far_columns(data.X, X_val, names)
@@ -125,7 +101,6 @@ def make_validation(
     with naming("X_val", "y_val"):
         samples = cast_samples(server.net, X_val, rows)
         y_val = problem.for_criterion(server.net, samples, y_val)
-    every, n_rounds = params["validate_every"], params["n_rounds"]
     ids_of = data.federation.names
     return Validation(server, (samples, y_val), problem, owners, ids_of, every, n_rounds)
 

@@ -22,20 +22,17 @@ from skfed.utils._warnings import warn
 _PLAIN = {type(None), bool, int, float, complex, str, bytes}
 # Attributes of modules that are no settings; the last has weak references to weights.
 _UNSET = vars(nn.Module()).keys() - {"training", "_parameters", "_buffers"} | {"_flat_weight_refs"}
-_FAILURES = pickle.PicklingError, TypeError, ValueError, AttributeError, RuntimeError
 
 
 def describe(value: Any, name: str = "value") -> str:
     """Return a text for a parameter: its repr, or its type and a digest."""
-    if type(value) in _PLAIN:
-        return repr(value)
     hasher = _Hasher()
     try:
         stand_in = hasher.persistent_id(value)
         if isinstance(stand_in, str):
             return stand_in
         hasher.dump(value if stand_in is None else stand_in)
-    except _FAILURES as error:
+    except (pickle.PicklingError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if "callbacks" in name.split("__") and not callable(value):  # TensorBoard's writer
             return describe(type(value))
         raise TypeError(
