@@ -74,7 +74,6 @@ import pandas as pd
 from skfed.exchanges import (
     NO_ANSWER,
     POLL,
-    SCALAR_BYTES,
     TOO_LATE,
     Exchange,
     Outcome,
@@ -142,9 +141,8 @@ def _costs(exchanges: Sequence[Exchange], model_bytes: int) -> dict[str, int]:
         name: sum(int(getattr(exchange, name).sum()) for exchange in exchanges)
         for name in ("models_down", "models_up", "scalars_down", "scalars_up")
     }
-    for way in ("down", "up"):
-        n_bytes = costs[f"models_{way}"] * model_bytes + costs[f"scalars_{way}"] * SCALAR_BYTES
-        costs[f"bytes_{way}"] = n_bytes
+    for i, way in enumerate(("down", "up")):
+        costs[f"bytes_{way}"] = sum(int(e.n_bytes(model_bytes)[i].sum()) for e in exchanges)
     for name, polls in (("samples_evaluated", True), ("samples_trained", False)):
         costs[name] = sum(int(e.rows.sum()) for e in exchanges if (e.kind is POLL) == polls)
     return costs

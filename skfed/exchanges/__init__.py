@@ -32,7 +32,7 @@ from skfed.exchanges._log import (
     pack_losses,
     reported_losses,
 )
-from skfed.exchanges._messages import SCALAR_BYTES, Message, Messages
+from skfed.exchanges._messages import Message, Messages, bytes_of
 from skfed.exchanges._noise import LossPrivatizer
 from skfed.exchanges._past import PastRecords, checked_columns
 
@@ -43,7 +43,6 @@ __all__ = [
     "NO_ANSWER",
     "POLL",
     "REPORT",
-    "SCALAR_BYTES",
     "SKETCH",
     "STATISTICS",
     "TOO_LATE",
@@ -64,6 +63,7 @@ __all__ = [
     "Outcome",
     "PastRecords",
     "Send",
+    "bytes_of",
     "checked_columns",
     "exchange_table",
     "failed_clients",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ class Answers:
         Whether its reply has left it, whatever is in it. None: where it has a value.
     times : sequence of (ndarray of int, ReplyTimes or None)
         The seconds of the clients at some positions, where the engine measures them.
+    tensors : dict of str to ndarray of int of shape (n_clients,)
+        The bytes of tensors that each has sent, by name, where the messages do not say them.
     """
 
     values: np.ndarray
@@ -42,6 +45,22 @@ class Answers:
     sent: np.ndarray | None = None
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
     times: Sequence[tuple[np.ndarray, ReplyTimes | None]] = ()
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def of_statistics(
+        cls,
+        n_clients: int,
+        raised: Mapping[int, Exception] = MappingProxyType({}),
+        times: ReplyTimes | None = None,
+        **known: Any,
+    ) -> "Answers":
+        """Return the answers of clients to a request for statistics, all but those that raised."""
+        sent = np.ones(n_clients, dtype=bool)
+        sent[list(raised)] = False
+        # Views, as there may be very many clients.
+        nothing = np.broadcast_to(np.nan, n_clients), np.broadcast_to(0, n_clients)
+        return cls(*nothing, raised, sent, times=[(np.arange(n_clients), times)], **known)
 
     @classmethod
     def of_nobody(cls, n_clients: int) -> "Answers":
@@ -56,13 +75,16 @@ Send = Callable[[np.ndarray], Answers]
 
 @dataclass
 class Exchanges:
-    """The exchanges of one round, or before the first."""
+    """The exchanges of one round, before the first, or of the fit of a transformer.
 
-    round: int
-    clock: Clock
-    holders: ModelHolders  # of w_t
+    The last have no clock and no model: ``send`` says who is late, and there are no losses.
+    """
+
     failures: FailureLog
-    privatizer: LossPrivatizer
+    round: int = 0
+    clock: Clock | None = None  # None: no seconds
+    holders: ModelHolders = field(default_factory=ModelHolders)  # of w_t
+    privatizer: LossPrivatizer = field(default_factory=LossPrivatizer)
     settled: list[Exchange] = field(default_factory=list)
 
     def ask(
@@ -72,7 +94,7 @@ class Exchanges:
         clients: np.ndarray,
         send: Send,
         *,
-        rows: np.ndarray,
+        rows: np.ndarray | None = None,
         away: np.ndarray | None = None,
         holders: ModelHolders | None = None,
         at_most: float | None = None,
@@ -92,8 +114,8 @@ class Exchanges:
             Their indices.
         send : callable
             Sends the messages to those that will be in time, given by their positions; maybe none.
-        rows : ndarray of int of shape (n_clients,)
-            The rows that each is to compute on.
+        rows : ndarray of int of shape (n_clients,), default=None
+            The rows that each is to compute on. None: they are not counted.
         away : ndarray of bool of shape (n_clients,), default=None
             Who will not reply. None: all will.
         holders : ModelHolders, default=None
@@ -109,29 +131,21 @@ class Exchanges:
         """
         holders = self.holders if holders is None else holders
         plan = plan_exchange(kind, messages, clients, rows, holders, away)
-        speeds = self.clock.speeds(clients, self.round)
+        speeds = self.clock.speeds(clients, self.round) if self.clock else None
         closed, in_time = self._in_time(plan, speeds)
         holders.note(clients if messages.down.model else clients[:0])
         answers = send(in_time)
-        self._note_failures(clients, in_time, answers, asked_for)
+        self.failures.note(clients[in_time], answers.raised, asked_for)
         answers = self._with_noise(kind, clients, in_time, answers)
         exchange = _recorded(closed, in_time, answers, at_most)
         exchange = replace(exchange, metric=metric, on_all_rows=on_all_rows)
-        self.settled.append(self.clock.settle(exchange, speeds))
+        self.settled.append(self.clock.settle(exchange, speeds) if self.clock else exchange)
         return self.settled[-1]
 
     def _in_time(self, plan: Exchange, speeds: Speeds | None) -> tuple[Exchange, np.ndarray]:
         """Return the plan with those who will be late, and the positions of the others."""
-        closed = self.clock.close(plan, speeds)
+        closed = self.clock.close(plan, speeds) if self.clock else plan
         return closed, np.flatnonzero(closed.outcomes == Outcome.OK)
-
-    def _note_failures(
-        self, clients: np.ndarray, in_time: np.ndarray, answers: Answers, asked_for: str | None
-    ) -> None:
-        """Log who has failed, or raise if that ends the fit."""
-        for i, cause in sorted(answers.raised.items()):
-            if not isinstance(cause, Late):
-                self.failures.add(int(clients[in_time[i]]), cause, asked_for)
 
     def _with_noise(
         self, kind: Kind, clients: np.ndarray, in_time: np.ndarray, answers: Answers
@@ -147,7 +161,7 @@ def plan_exchange(
     kind: Kind,
     messages: Messages,
     clients: np.ndarray,
-    rows: np.ndarray,
+    rows: np.ndarray | None,
     holders: ModelHolders,
     away: np.ndarray | None = None,
 ) -> Exchange:
@@ -155,6 +169,7 @@ def plan_exchange(
     n_clients = len(clients)
     away = np.zeros(n_clients, dtype=bool) if away is None else away
     none = np.broadcast_to(0, n_clients)  # a view, as there may be very many clients
+    rows = none if rows is None else rows
     return Exchange(
         kind=kind,
         messages=messages,
@@ -187,6 +202,7 @@ def _recorded(
         rows=spread_out(answers.rows, 0),
         replied=spread_out(answered if answers.sent is None else answers.sent, False),
         answers=spread_out(values, np.nan),
+        tensors={name: spread_out(one, 0) for name, one in answers.tensors.items()},
         extras={name: spread_out(one, np.nan) for name, one in answers.extras.items()},
         causes={
             int(asked[i]): cause

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from skfed.exchanges._kinds import Kind
-from skfed.exchanges._messages import SCALAR_BYTES, Messages
+from skfed.exchanges._messages import Messages
 
 NO_ANSWER = "no answer"  # the cause in the history where a client was away
 TOO_LATE = "late"  # the cause where it would have answered after the end of the exchange
@@ -45,6 +45,8 @@ class Exchange:
     lacked: np.ndarray  # of the model that the messages have, how many each was sent: 0 or 1
     replied: np.ndarray  # whether its message has left it
     answers: np.ndarray  # polled values or training losses, NaN without
+    # Bytes of tensors that each has sent, by name, where the messages do not say them.
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)  # what else is known, by name
     seconds: np.ndarray | None = None  # until the reply, NaN without one; None: not measured
     computing: np.ndarray | None = None  # of them, those of the client's rows
@@ -55,7 +57,9 @@ class Exchange:
 
     def __post_init__(self) -> None:
         given = {name: _frozen(value) for name, value in vars(self).items()}
-        given["extras"] = MappingProxyType({n: _frozen(v) for n, v in self.extras.items()})
+        for name in ("tensors", "extras"):
+            frozen = {n: _frozen(v) for n, v in getattr(self, name).items()}
+            given[name] = MappingProxyType(frozen)
         given["causes"] = MappingProxyType(dict(self.causes))
         for name, value in given.items():
             object.__setattr__(self, name, value)
@@ -93,9 +97,10 @@ class Exchange:
 
     def n_bytes(self, model_bytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes sent to, and by, each client; ``model_bytes`` are those of a model."""
-        model, scalar = np.int64(model_bytes), np.int64(SCALAR_BYTES)
-        down = self.models_down * model + self.scalars_down * scalar
-        return down, self.models_up * model + self.scalars_up * scalar
+        # Not each is sent the models of its message.
+        down = self.models_down * np.int64(model_bytes) + self.messages.down.n_bytes(0)
+        up = self._sent_up(self.messages.up.n_bytes(model_bytes))
+        return down, sum(self.tensors.values(), start=up)
 
     @property
     def is_measured(self) -> bool:
@@ -144,7 +149,7 @@ def in_one_line(cause: Exception) -> str:
 class ModelHolders:
     """The clients that have received a model; it is sent to each once a round."""
 
-    def __init__(self, n_clients: int):
+    def __init__(self, n_clients: int = 0):
         self._holds = np.zeros(n_clients, dtype=bool)
 
     @classmethod

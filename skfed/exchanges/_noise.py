@@ -15,14 +15,16 @@ from skfed.utils._seeding import Purpose
 class LossPrivatizer:
     """Adds noise to the losses of one round."""
 
-    mechanism: GaussianMechanism | None  # None adds no noise
-    stream: Callable[[Purpose, int, int], np.random.Generator]  # of a purpose, client and copy
+    mechanism: GaussianMechanism | None = None  # None adds no noise
+    # Of a purpose, client and copy; needed for noise.
+    stream: Callable[[Purpose, int, int], np.random.Generator] | None = None
     sent: Counter[tuple[Purpose, int]] = field(default_factory=Counter)  # by purpose and client
 
     def add(self, purpose: Purpose, clients: np.ndarray, losses: np.ndarray) -> np.ndarray:
         """Return losses with noise, other noise each time that a client sends one."""
         if self.mechanism is None:
             return losses
+        assert self.stream is not None
         noisy = losses.copy()
         for i, k in enumerate(clients.tolist()):
             rng = self.stream(purpose, k, self.sent[purpose, k])

@@ -7,7 +7,7 @@ the transformers before take their state from the message, and the one asked sen
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -21,6 +21,7 @@ from sklearn.pipeline import Pipeline
 from skfed._federation import federation_of
 from skfed.checkpoint import State, restore, state_of
 from skfed.engines import Late
+from skfed.exchanges import Exchanges, FailureLog
 from skfed.flower._columns import Columns
 from skfed.flower._messages import (
     STEPS,
@@ -35,7 +36,7 @@ from skfed.flower._statistics import read_statistics
 from skfed.flower._waiting import Replies
 from skfed.preprocessing import BaseFederatedTransformer
 from skfed.preprocessing._base import fitting_elsewhere, members_of
-from skfed.preprocessing._charges import Charges, Statistics, charge, exchange_table
+from skfed.preprocessing._exchanges import Statistics, ask_statistics, exchange_table
 from skfed.utils import _files
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,27 @@ class StepsServer:
         self._n_fitted += 1
 
 
+@dataclass
+class _FailureLog(FailureLog):
+    """Logs which clients a transformer is fitted without, in each exchange, late ones too."""
+
+    deadline: float | None = None
+
+    def note(
+        self, clients: np.ndarray, raised: Mapping[int, Exception], asked_for: str | None
+    ) -> None:
+        """Warn of clients without statistics, or raise as a round does, or if no client has any."""
+        late = f"No client has sent them by deadline={self.deadline}: raise it."
+        for i, cause in sorted(raised.items()):
+            (name,), is_late = self.federation.names([clients[i]]), isinstance(cause, Late)
+            if len(raised) == len(clients) or (self.fatal and not is_late):
+                cause.add_note(f"client {name!r}, asked for {asked_for}")
+                if is_late:
+                    cause.add_note(late)
+                raise cause
+            logger.warning("client %r sends no %s: %s", name, asked_for, cause)
+
+
 class _TransformerFit:
     """The exchanges that fit one transformer."""
 
@@ -105,7 +127,8 @@ class _TransformerFit:
         self.server, self.transformer, self.rows = server, transformer, rows
         self.federation = federation_of(server.sizes, transformer.priority)
         self.members = members_of(self.federation)
-        self.ledger: list[Charges] = []
+        log = _FailureLog(self.federation, fatal=not server.drop, deadline=server.deadline)
+        self.exchanges = Exchanges(log)
         # Requests and statistics by client, by the checksum of the request.
         self._replies: dict[str, tuple[Statistics, dict[int, Statistics]]] = {}
 
@@ -116,7 +139,9 @@ class _TransformerFit:
                 suppressed = self.transformer.run_exchanges(_Asking(self).ask)
             except _ClientsLostError:
                 continue
-            self.transformer.exchange_ = exchange_table(self.ledger, self.federation, suppressed)
+            self.transformer.exchange_ = exchange_table(
+                self.exchanges.settled, self.federation, suppressed
+            )
             return
 
     def statistics(self, request: Statistics) -> dict[int, Statistics]:
@@ -128,43 +153,29 @@ class _TransformerFit:
         return {k: found[k] for k in self.members}
 
     def _exchange(self, request: Statistics) -> dict[int, Statistics]:
-        names = dict(zip(self.members, self.federation.names(self.members), strict=True))
-        contents = {str(name): self._content(str(name), request) for name in names.values()}
+        asked_for = f"statistics of {type(self.transformer).__name__}"
+        found = ask_statistics(self.exchanges, self.members, request, self._collect, asked_for)
+        self.members = list(found)
+        if len(found) < self.server.min_clients:
+            raise RuntimeError(
+                f"{len(found)} clients sent {asked_for}, fewer than "
+                f"min_clients={self.server.min_clients}: see the warnings, and start again."
+            )
+        return found
+
+    def _collect(self, request: Statistics) -> Iterator[Statistics | Exception]:
+        """Yield what each member sends, or why it sends nothing."""
+        names = [str(name) for name in self.federation.names(self.members)]
+        contents = {name: self._content(name, request) for name in names}
         replies = self.server.exchange(contents).contents
         rows = self.transformer.prepare(self.rows)
         example = self.transformer.client_statistics(rows, request)
         read = partial(
             read_statistics, transformer=self.transformer, example=example, request=request
         )
-        sent = {}
-        for k, name in names.items():
+        for k, name in zip(self.members, names, strict=True):
             earlier = [(asked, found[k]) for asked, found in self._replies.values()]
-            n_samples = self.server.sizes[str(name)]
-            sent[k] = read(replies[str(name)], n_samples=n_samples, exchanges=earlier)
-        known = {k: one for k, one in sent.items() if not isinstance(one, Exception)}
-        self.ledger.append({k: charge(request, known.get(k)) for k in self.members})
-        for k, one in sent.items():
-            if isinstance(one, Exception):
-                self._leave_out(k, one, is_last=not known)
-        self.members = [k for k in self.members if k in known]
-        if len(known) < self.server.min_clients:
-            raise RuntimeError(
-                f"{len(known)} clients sent statistics of {self._name}, fewer than "
-                f"min_clients={self.server.min_clients}: see the warnings, and start again."
-            )
-        return known
-
-    def _leave_out(self, k: int, error: Exception, is_last: bool) -> None:
-        """Warn of a client without statistics, or raise as a round does."""
-        (name,) = self.federation.names([k])
-        if is_last or not (self.server.drop or isinstance(error, Late)):
-            error.add_note(f"client {name!r}, asked for statistics of {self._name}")
-            if isinstance(error, Late):
-                error.add_note(
-                    f"No client has sent them by deadline={self.server.deadline}: raise it."
-                )
-            raise error
-        logger.warning("client %r sends no statistics of %s: %s", name, self._name, error)
+            yield read(replies[name], n_samples=self.server.sizes[name], exchanges=earlier)
 
     def _content(self, name: str, request: Statistics) -> RecordDict:
         asked = {
@@ -174,10 +185,6 @@ class _TransformerFit:
             "request": request,
         }
         return RecordDict({"request": to_config(client=name), **to_records("asked", asked)})
-
-    @property
-    def _name(self) -> str:
-        return type(self.transformer).__name__
 
 
 class _Asking:

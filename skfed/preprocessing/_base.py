@@ -17,11 +17,12 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import validate_data
 
 from skfed._federation import Federation, make_federation, one_client
-from skfed.preprocessing._charges import Charges, Statistics, charge, exchange_table
+from skfed.exchanges import Exchanges, FailureLog
+from skfed.preprocessing._exchanges import Statistics, ask_statistics, exchange_table
 from skfed.utils._checks import Count
 from skfed.utils._sklearn import safe_indexing
 
-Exchanges = Generator[Statistics, Statistics, bool]
+Requests = Generator[Statistics, Statistics, bool]
 
 _fit_elsewhere: ContextVar[Callable[[Any, Any], None] | None] = ContextVar("fit", default=None)
 _rows_are_made_up: ContextVar[bool] = ContextVar("made up", default=False)
@@ -199,7 +200,7 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
         """
 
     @abstractmethod
-    def exchanges(self) -> Exchanges:
+    def exchanges(self) -> Requests:
         """Yield requests, get merged statistics, and set the fitted attributes at the end.
 
         Yields
@@ -238,19 +239,19 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
         """Fit by the clients whose rows are in this process."""
         members = members_of(federation)
         data = {k: self.prepare(self.take_rows(rows, federation.rows(k))) for k in members}
-        ledger: list[Charges] = []
+        exchanges = Exchanges(FailureLog(federation, fatal=True))
 
-        def ask(request: Statistics) -> list[Statistics]:
-            sent = {}
+        def collect(request: Statistics) -> Iterator[Statistics]:
             for k in members:
                 with naming_client(federation.names([k])[0]):
                     found = self.client_statistics(data[k], request)
-                sent[k] = self.privatize(found, len(ledger), federation.digest(k))
-            ledger.append({k: charge(request, sent[k]) for k in members})
-            return list(sent.values())
+                yield self.privatize(found, len(exchanges.settled), federation.digest(k))
+
+        def ask(request: Statistics) -> list[Statistics]:
+            return [*ask_statistics(exchanges, members, request, collect).values()]
 
         suppressed = self.run_exchanges(ask)
-        self.exchange_ = exchange_table(ledger, federation, suppressed)
+        self.exchange_ = exchange_table(exchanges.settled, federation, suppressed)
 
     def _checked(self, X: Any, clients: Any) -> Any:
         """Validate rows; an error names the first client and column that have one of their own."""

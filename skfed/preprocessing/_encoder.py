@@ -10,7 +10,7 @@ from sklearn.utils.validation import validate_data
 from skfed._federation import make_federation
 from skfed.preprocessing._base import (
     BaseFederatedTransformer,
-    Exchanges,
+    Requests,
     SuppressingTransformer,
     place,
     rows_are_made_up,
@@ -165,7 +165,7 @@ class FederatedEncoder(SuppressingTransformer):
         suppressed = any(s.get("suppressed", False) for s in statistics)
         return {"values": merge_values(statistics), "suppressed": suppressed}
 
-    def exchanges(self) -> Exchanges:
+    def exchanges(self) -> Requests:
         """Ask for categories once."""
         merged = yield {}
         if self._are_given(merged["values"]) and not self._needs_counts():

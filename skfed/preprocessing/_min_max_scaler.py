@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.validation import FLOAT_DTYPES, validate_data
 
-from skfed.preprocessing._base import Exchanges, Statistics, SuppressingTransformer
+from skfed.preprocessing._base import Requests, Statistics, SuppressingTransformer
 from skfed.preprocessing._blocks import ClientRows, blocks
 from skfed.preprocessing._private import bounds_of
 from skfed.preprocessing._scope import ScopedScaler, ScopedTransformer
@@ -166,7 +166,7 @@ feature_names_in_
             "by_clients": by_clients > 0,
         }
 
-    def exchanges(self) -> Exchanges:
+    def exchanges(self) -> Requests:
         """Ask for minima and maxima once."""
         merged = yield {}
         self._check_remaining(merged)

@@ -8,7 +8,7 @@ from sklearn.decomposition import PCA
 from sklearn.utils.extmath import svd_flip
 from sklearn.utils.validation import validate_data
 
-from skfed.preprocessing._base import Exchanges, Statistics
+from skfed.preprocessing._base import Requests, Statistics
 from skfed.preprocessing._blocks import ClientRows
 from skfed.preprocessing._moments import check_sums, merge_products, products
 from skfed.preprocessing._private import PrivateTransformer, average_rows, merge_averages
@@ -128,7 +128,7 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
             return self._products_of(merge_averages(statistics))
         return merge_products(statistics)
 
-    def exchanges(self) -> Exchanges:
+    def exchanges(self) -> Requests:
         """Ask for products once."""
         merged = yield {}
         n = int(merged["n"][0])

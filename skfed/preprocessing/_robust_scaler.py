@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from sklearn.preprocessing import RobustScaler
 
-from skfed.preprocessing._base import Exchanges, SuppressingTransformer
+from skfed.preprocessing._base import Requests, SuppressingTransformer
 from skfed.preprocessing._quantiles import (
     check_agreement,
     check_client_counts,
@@ -140,7 +140,7 @@ class FederatedRobustScaler(SuppressingTransformer, ScopedScaler, RobustScaler):
         """Return sums of counts and of clients that have values."""
         return merge_counts(statistics, self.min_holders)
 
-    def exchanges(self) -> Exchanges:
+    def exchanges(self) -> Requests:
         """Ask for numbers of values, then for counts until the quantiles are known."""
         counted = yield {}
         check_enough(self, counted)

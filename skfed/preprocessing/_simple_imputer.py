@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from sklearn.impute import SimpleImputer
 
-from skfed.preprocessing._base import Exchanges, SuppressingTransformer
+from skfed.preprocessing._base import Requests, SuppressingTransformer
 from skfed.preprocessing._moments import check_counts, check_sums, means, merge_means
 from skfed.preprocessing._private import (
     PrivateTransformer,
@@ -224,7 +224,7 @@ class FederatedSimpleImputer(
             merged["values"] = merge_values(statistics)
         return merged
 
-    def exchanges(self) -> Exchanges:
+    def exchanges(self) -> Requests:
         """Ask for numbers of missing values and statistics, for a median then for counts."""
         merged = yield {}
         empty = merged["missing"] == merged["rows"]

@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 from skfed.callbacks._sklearn import as_one_task, with_callbacks
-from skfed.preprocessing._base import Exchanges, Statistics
+from skfed.preprocessing._base import Requests, Statistics
 from skfed.preprocessing._blocks import ClientRows
 from skfed.preprocessing._moments import check_sums, merge_moments, moments
 from skfed.preprocessing._private import (
@@ -196,7 +196,7 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
             return self._moments_of(merge_averages(statistics))
         return merge_moments(statistics)
 
-    def exchanges(self) -> Exchanges:
+    def exchanges(self) -> Requests:
         """Ask for moments once."""
         merged = yield {}
         n, mean = merged["n"].astype(np.float64), merged["mean"]

@@ -63,6 +63,7 @@ class CurrentRound:
             evaluator=self.engine,
             state=self.state,
             exchanges=self.exchanges,
+            batching=self.clock.batching,
             is_classifier=isinstance(net, NeuralNetClassifier),
             leaves_out_rows=weighs_rows(getattr(net, "criterion_", None)),
         )

@@ -35,7 +35,7 @@ def make_exchanges(
         round=server.round,
         clock=clock,
         holders=ModelHolders(len(federation)),
-        failures=FailureLog(federation, server.round, server.logged, not config.drop_failing),
+        failures=FailureLog(federation, not config.drop_failing, server.round, server.logged),
         privatizer=LossPrivatizer(noise, partial(noise_stream, server, federation)),
     )
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from skfed.engines import CURRENT_MODEL, EvaluateRequest, Evaluator, Late
+from skfed.engines import CURRENT_MODEL, Batching, EvaluateRequest, Evaluator, Late
 from skfed.exchanges import (
     POLL,
     Answers,
@@ -30,6 +30,7 @@ class Poll:
     evaluator: Evaluator
     state: State
     exchanges: Exchanges
+    batching: Batching
     is_classifier: bool  # of a classifier, whose predictions are right or wrong
     leaves_out_rows: bool  # whether rows may not count in the criterion
     holders: ModelHolders | None = None  # of a model that is not w_t
@@ -49,7 +50,7 @@ class Poll:
             Messages(Message(model=True, scalars=bound), Message(scalars={metric: 1})),
             clients,
             partial(self._evaluate, request),
-            rows=self.exchanges.clock.batching.n_polled(clients, max_samples),
+            rows=self.batching.n_polled(clients, max_samples),
             holders=self.holders,
             at_most=at_most,
             metric=metric if self.holders is None else None,  # another model's tell nothing of w_t

@@ -5,10 +5,8 @@ charged for: moments of columns and targets; then, of the default regressor, how
 once they are scaled. All of it is decided by the priority clients alone.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -163,7 +161,7 @@ def _ask_moments(
                 if name == "targets":  # messages do not have it
                     moments = moments._replace(largest=np.zeros_like(moments.largest))
                 pools[name].add(moments, float(weight))
-        return _statistics_sent(len(asked), raised, times)
+        return Answers.of_statistics(len(asked), raised, times)
 
     up = {name: len(SENT[name]) * source.n_values[name] for name in wanted.names}
     messages = Messages(up=Message(scalars=up))
@@ -172,17 +170,6 @@ def _ask_moments(
     if not exchange.replied.any():
         _refuse_silence(wanted)
     return {n: pool.pooled for n, pool in pools.items() if pool.pooled is not None}, exchange
-
-
-def _statistics_sent(
-    n_clients: int, raised: Mapping[int, Exception] = MappingProxyType({}), times: Any = None
-) -> Answers:
-    """Return the answers of clients to a request for statistics, all but those that raised."""
-    sent = np.ones(n_clients, dtype=bool)
-    sent[list(raised)] = False
-    # Views, as there may be very many clients.
-    nothing = np.broadcast_to(np.nan, n_clients), np.broadcast_to(0, n_clients)
-    return Answers(*nothing, raised, sent, times=[(np.arange(n_clients), times)])
 
 
 def ask_priority_clients(
@@ -195,9 +182,8 @@ def ask_priority_clients(
     """Ask each priority client for statistics of its rows; without ``send``, all have sent them."""
     # There may be very many, and the record is kept until the end of the first round.
     clients = np.flatnonzero(federation.priority).astype(np.int32)
-    rows = np.broadcast_to(0, len(clients))
-    send = send or (lambda asked: _statistics_sent(len(asked)))
-    return exchanges.ask(STATISTICS, messages, clients, send, rows=rows, asked_for=asked_for)
+    send = send or (lambda asked: Answers.of_statistics(len(asked)))
+    return exchanges.ask(STATISTICS, messages, clients, send, asked_for=asked_for)
 
 
 def _refuse_silence(wanted: Wanted) -> None:
@@ -364,7 +350,7 @@ def _ask_rate(
                 raised[i] = norms
             else:
                 rates.append(safe_rate(norms, rows_a_step(server.net, size)))
-        return _statistics_sent(len(asked), raised, times)
+        return Answers.of_statistics(len(asked), raised, times)
 
     n_columns = source.n_values["columns"]
     down = Message(scalars={"mean": n_columns, "scale": n_columns})

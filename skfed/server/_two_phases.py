@@ -112,9 +112,7 @@ class TwoPhaseTraining(CohortTraining):
             return Answers(losses, nothing, raised, sent, extras, times)
 
         clients = self.request.cohort.clients[members]
-        exchange = self.exchanges.ask(
-            UPLOAD, self._uploaded, clients, send, rows=np.zeros(len(clients), dtype=int)
-        )
+        exchange = self.exchanges.ask(UPLOAD, self._uploaded, clients, send)
         return np.isfinite(exchange.answers)
 
     def _extras(self, members: np.ndarray) -> dict[str, np.ndarray]:

@@ -119,6 +119,15 @@ def test_variates_are_sent_to_a_client_once_and_sent_back_by_each_copy():
     assert trained.n_bytes(10)[0].tolist() == [10, 20, 0]
 
 
+def test_tensors_that_differ_by_client_are_bytes_up_and_no_scalars():
+    sent = {"values": np.array([3, 0, 12]), "counts": np.array([8, 0, 24])}
+    messages = Messages(Message(tensors={"edges": 16}), Message(tensors={"rows": 1}))
+    found = exchange(STATISTICS, [0, 1, 2], messages, tensors=sent, replied=[True, False, True])
+    down, up = found.n_bytes(1000)
+    assert (down.tolist(), up.tolist()) == ([16, 16, 16], [12, 0, 37])
+    assert (row(found)["scalars_up"], row(found)["bytes_up"]) == (0, 49)
+
+
 def test_an_exchange_does_not_change():
     settled = exchange(POLL, [1, 2])
     with pytest.raises(FrozenInstanceError):

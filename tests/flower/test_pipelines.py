@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from asked import bytes_of_rows, note_exchanges
 from flwr.app import Message, RecordDict
 from local_grid import LocalGrid, Node, is_kind, late, requests
 from mishaps import PowerCut, node_of
@@ -24,6 +25,7 @@ from sklearn.preprocessing import (
 import skfed
 from skfed import FedAlignSelector, FederatedClassifier, make_pipeline
 from skfed.checkpoint._fitted import restore, state_of
+from skfed.exchanges import STATISTICS, Outcome
 from skfed.flower import FederatedStrategy, client_app
 from skfed.flower._messages import from_records, to_records
 from skfed.flower._pipeline import fitted_one_by_one
@@ -244,6 +246,18 @@ def test_a_killed_site_costs_its_statistics(n, table, grid_of, caplog):
     assert model[-1].history_["n_failed"].tolist() == [0, 0]
     n_exchanges = len(simulated[1].exchange_["exchange"].unique())
     assert len(model[1].exchange_["exchange"].unique()) < 2 * n_exchanges  # replies are kept
+
+
+def test_bytes_are_those_of_the_settled_exchanges(grid_of, monkeypatch):
+    """Those too that are asked for before a median begins again."""
+    grid, settled = grid_of(SCALED), note_exchanges(monkeypatch)
+    fails_in(grid, "c", "steps", 5, late)
+    tables = [step.exchange_ for step in run(SCALED, grid)[1:3]]
+    rows = [row for t in tables for row in zip(t["bytes_down"], t["bytes_up"], strict=True)]
+    asked = settled[: sum(t["exchange"].nunique() for t in tables)]
+    assert rows == bytes_of_rows(asked)
+    assert {exchange.kind for exchange in asked} == {STATISTICS}
+    assert sum((exchange.outcomes == Outcome.FAILED).sum() for exchange in asked) == 1
 
 
 @pytest.mark.parametrize(("deadline", "wait"), [(2, 2), (None, 9)])

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from asked import bytes_of_rows, note_exchanges
 
+from skfed.exchanges import STATISTICS
 from skfed.preprocessing import (
     BaseFederatedTransformer,
     FederatedMinMaxScaler,
@@ -48,6 +50,24 @@ def test_bytes_of_statistics_of_two_columns(transformer, n_bytes, held):
     assert table["exchange"].tolist() == table["bytes_down"].tolist() == [0, 0]
     assert table["bytes_up"].tolist() == [n_bytes, n_bytes]
     assert set(table["held"]) == {held} and set(table["result"]) == {"exact"}
+
+
+@pytest.mark.parametrize(
+    "transformer",
+    [
+        FederatedMinMaxScaler(min_count=2),
+        FederatedRobustScaler(),
+        FederatedSimpleImputer(strategy="most_frequent"),
+        FederatedOrdinalEncoder(max_categories=2),
+    ],
+    ids=str,
+)
+def test_bytes_are_those_of_the_settled_exchanges(transformer, monkeypatch):
+    settled, X = note_exchanges(monkeypatch), np.array([[1, 2], [3, 2], [1, 5], [9, 7], [1, 2]])
+    table = transformer.fit(np.tile(X, (2, 1)), clients=list("badab" * 2)).exchange_
+    assert {exchange.kind for exchange in settled} == {STATISTICS}
+    assert len(settled) == table["exchange"].nunique()
+    assert [*zip(table["bytes_down"], table["bytes_up"], strict=True)] == bytes_of_rows(settled)
 
 
 def test_categories_are_charged_as_text_and_counts_only_where_they_matter():
