@@ -14,6 +14,7 @@ import numpy as np
 
 from skfed.exchanges._kinds import Kind
 from skfed.exchanges._messages import Messages
+from skfed.utils._arrays import read_only
 
 NO_ANSWER = "no answer"  # the cause in the history where a client was away
 TOO_LATE = "late"  # the cause where it would have answered after the end of the exchange
@@ -119,10 +120,7 @@ class Exchange:
 
 def _frozen(value: Any) -> Any:
     """Return an array that cannot be changed, or another value as it is."""
-    if isinstance(value, np.ndarray):
-        value = value.view()
-        value.flags.writeable = False
-    return value
+    return read_only(value) if isinstance(value, np.ndarray) else value
 
 
 def late_clients(exchanges: Iterable[Exchange]) -> list[int]:

@@ -12,7 +12,8 @@ import numpy as np
 from skfed._federation import Federation
 from skfed.exchanges._exchange import Exchange, Outcome
 from skfed.exchanges._kinds import POLL, REPORT, TRAINING, UPLOAD
-from skfed.selection._past import NEEDS, SKETCH_SIZE, Past
+from skfed.selection._past import SKETCH_SIZE, Past
+from skfed.utils._arrays import read_only
 
 #: The facts, and what they are of a client that is new.
 _NEW: dict[str, Any] = {
@@ -82,17 +83,7 @@ class PastRecords:
 
     def past(self, needs: Iterable[str]) -> Past:
         """Return what a selector sees of earlier rounds, with what it needs."""
-        hidden = {name: word for word in NEEDS.keys() - set(needs) for name in NEEDS[word]}
-
-        def column(name: str) -> np.ndarray:
-            if name in hidden:
-                raise ValueError(
-                    f"past.{name} is kept only for a rule that needs it: add {hidden[name]!r} to "
-                    "the selector's class attribute needs."
-                )
-            return self.column(name)
-
-        return Past(column)
+        return Past(self.column, needs)
 
     def column(self, name: str) -> np.ndarray:
         """Return one fact of all clients, a view that is not to be changed."""
@@ -103,9 +94,7 @@ class PastRecords:
             n = min(len(facts), len(self._clients))
             array[self._clients[:n]] = facts[:n]
             self._arrays[name] = array
-        view = self._arrays[name].view()
-        view.flags.writeable = False
-        return view
+        return read_only(self._arrays[name])
 
     def add(self, t: int, chosen: np.ndarray, exchanges: Iterable[Exchange]) -> None:
         """Add what round t has told; ``chosen`` are the clients of the selector's cohort."""

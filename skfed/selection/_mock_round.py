@@ -1,13 +1,13 @@
 """Rounds with given losses, to try a selector without data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from skfed.selection._cohort import Cohort
-from skfed.selection._past import SKETCH_SIZE, Past
+from skfed.selection._past import NEEDS, SKETCH_SIZE, Past
 from skfed.selection._round import Reports, Round
 
 
@@ -48,6 +48,7 @@ def mock_round(
     norms: np.ndarray | None = None,
     past: Mapping[str, Any] | None = None,
     memory: Mapping[str, Any] | None = None,
+    needs: Iterable[str] = tuple(NEEDS),
 ) -> MockRound:
     """Return a round whose clients answer each poll with ``losses``; NaN is no answer.
 
@@ -55,7 +56,8 @@ def mock_round(
     loss nor been timed; there are no devices that tell ``expected_seconds``. Clients answer polls
     of a trial's model with ``trial_losses``, by default ``losses``; ``sketches`` are theirs, by
     default different ones, and ``norms`` those of their updates, by default 1. ``past`` has arrays
-    by the names of ``Past``; without, nothing is known of clients.
+    by the names of ``Past``; without, nothing is known of clients. As in a fit, it shows what
+    ``needs`` names, by default all.
     """
     losses = np.asarray(losses, float)
     n_clients = len(losses)
@@ -101,7 +103,7 @@ def mock_round(
         ask=ask,
         train=train,
         project=project,
-        past=Past(partial(_past_column, past or {}, n_clients)),
+        past=Past(partial(_past_column, past or {}, n_clients), needs),
         memory=memory or {},
         expect=None
         if expected_seconds is None

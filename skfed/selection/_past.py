@@ -1,8 +1,10 @@
 """What the server has seen of clients in earlier rounds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
+
+from skfed.utils._arrays import read_only
 
 #: What clients or the server do only for a rule that names it, and the columns of the past it has.
 NEEDS = {"spread": ("loss_std", "loss_rms"), "updates": ("updates",), "last_layer": ("last_layer",)}
@@ -21,10 +23,21 @@ class Past:
     ----------
     column : callable
         Returns the array of a name.
+    needs : iterable of str
+        What the rule has named; other words of ``NEEDS`` have no columns.
     """
 
-    def __init__(self, column: Callable[[str], np.ndarray]):
-        self._column = column
+    def __init__(self, column: Callable[[str], np.ndarray], needs: Iterable[str]):
+        self._given = column
+        self._hidden = {name: word for word in NEEDS.keys() - set(needs) for name in NEEDS[word]}
+
+    def _column(self, name: str) -> np.ndarray:
+        if name in self._hidden:
+            raise ValueError(
+                f"past.{name} is kept only for a rule that needs it: add {self._hidden[name]!r} to "
+                "the selector's class attribute needs."
+            )
+        return read_only(self._given(name))
 
     @property
     def n_polled(self) -> np.ndarray:

@@ -34,6 +34,15 @@ def check_only_the_memory_is_remembered(selector: BaseSelector) -> None:
         memory = memory if cohort.memory is None else cohort.memory
 
 
+def check_what_it_needs_is_named(selector: BaseSelector) -> None:
+    """The class attribute ``needs`` names all that the rule takes of the past, as in a fit."""
+    for seed, setting in enumerate(settings_for(selector)):
+        view = make_round(setting, seed, needs=selector.needs)
+        cohort = selector.select(view)
+        if (admit := admission_of(selector)) is not None:
+            admit(view, view.reports(cohort))
+
+
 def check_admitted_clients_have_reported(selector: BaseSelector) -> None:
     """A rule with two phases admits clients of its cohort, each copy once, and no failed one."""
     admit = admission_of(selector)

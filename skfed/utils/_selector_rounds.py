@@ -1,6 +1,6 @@
 """The mock rounds in which selectors are checked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from skfed.selection import BaseSelector
 from skfed.selection._mock_round import MockRound, mock_round
-from skfed.selection._past import SKETCH_SIZE
+from skfed.selection._past import NEEDS, SKETCH_SIZE
 
 N_CLIENTS = 12
 SEED = 7  # of the generators of all rounds
@@ -122,6 +122,7 @@ def round_maker(
     available: np.ndarray | None = None,
     order: np.ndarray | None = None,
     memory: Mapping[str, Any] | None = None,
+    needs: Iterable[str] = tuple(NEEDS),
 ) -> Callable[[int], MockRound]:
     """Return a function of the seed that makes rounds of the clients above.
 
@@ -144,6 +145,7 @@ def round_maker(
         "n_rounds": setting.n_rounds,
         "past": {name: values[order] for name, values in _past(setting, reported, seconds).items()},
         "memory": memory,
+        "needs": needs,
     }
     return lambda seed: mock_round(**arguments, rng=np.random.default_rng((SEED, seed)))
 

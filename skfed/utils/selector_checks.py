@@ -22,6 +22,7 @@ from skfed.utils._selector_answers import influence, polled, same
 from skfed.utils._selector_memory import (
     check_admitted_clients_have_reported,
     check_only_the_memory_is_remembered,
+    check_what_it_needs_is_named,
 )
 from skfed.utils._selector_rounds import (
     EACH,
@@ -335,6 +336,7 @@ def check_marginals_are_as_stated(selector: BaseSelector) -> None:
 CHECKS: list[Check] = [
     check_no_state_is_kept,
     check_only_the_memory_is_remembered,
+    check_what_it_needs_is_named,
     check_admitted_clients_have_reported,
     check_only_the_rounds_generator_is_drawn_from,
     check_same_seed_gives_same_cohort,

@@ -192,6 +192,17 @@ class KeepsState(Wrong):
         return Cohort.mean(chosen)
 
 
+class TakesWhatItDoesNotName(BaseSelector):
+    """Takes spreads of losses, which clients send only if ``needs`` names them."""
+
+    def _select(self, round):
+        spread = np.nan_to_num(round.past.loss_std)
+        clients = np.flatnonzero(round.available & (spread <= np.median(spread)))
+        if not len(clients):
+            clients = np.flatnonzero(round.available)
+        return Cohort.by_size(clients, round.sizes)
+
+
 class KeepsStateOnTheClass(Wrong):
     rounds = 0
 
@@ -324,6 +335,7 @@ WRONG = [
     (DrawsGlobally(), "check_only_the_rounds_generator_is_drawn_from"),
     (KeepsState(), "check_no_state_is_kept"),
     (RemembersBesideItsMemory(), "check_only_the_memory_is_remembered"),
+    (TakesWhatItDoesNotName(), "check_what_it_needs_is_named"),
     (AdmitsFailedClients(), "check_admitted_clients_have_reported"),
     (KeepsStateOnTheClass(), "check_no_state_is_kept"),
     (WeighsTheFirst(), "check_ties_are_broken_at_random"),
