@@ -18,7 +18,7 @@ class LocalTerms:
     mu : float
         FedProx's.
     anchor : dict of str to Tensor
-        w_t.
+        The parameters of w_t, if mu is not 0.
     shifts : dict of str to Tensor
         c - c_k, of some clients along a leading axis, or of one; a missing name is zero.
     """
@@ -41,24 +41,20 @@ class LocalTerms:
         return replace(self, shifts={name: one[:n_clients] for name, one in self.shifts.items()})
 
 
-def local_terms(request: TrainRequest, state: State, *, stacked: bool) -> LocalTerms:
-    """Return the terms of a request, which is for one client unless they are ``stacked``.
-
-    ``state`` is w_t, on the device of the training.
-    """
+def local_terms(request: TrainRequest, device: torch.device | str, *, stacked: bool) -> LocalTerms:
+    """Return the terms of a request on a device, for one client unless they are ``stacked``."""
     corrections: Sequence[State] = [c for c in request.corrections or () if c]
+    mu = request.training.proximal_mu
+    anchor: State = {}
     shifts: State = {}
+    if mu:
+        anchor = {name: request.state[name].to(device) for name in request.parameters}
     if corrections and not stacked:
-        shifts = {name: one.to(state[name].device) for name, one in corrections[0].items()}
+        shifts = {name: one.to(device) for name, one in corrections[0].items()}
     elif corrections:
         shifts = {
-            name: torch.stack(
-                [
-                    c[name].to(w.device) if name in c else torch.zeros_like(w)
-                    for c in request.corrections or ()
-                ]
-            )
+            name: torch.stack([c.get(name, nothing).to(device) for c in request.corrections or ()])
             for name in request.parameters
-            for w in [state[name]]
+            for nothing in [torch.zeros_like(request.state[name])]
         }
-    return LocalTerms(request.training.proximal_mu, state, shifts)
+    return LocalTerms(mu, anchor, shifts)

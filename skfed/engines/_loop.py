@@ -46,7 +46,6 @@ from skfed.nets import (
     get_state,
     group_of_parameters,
     moved,
-    parameter_names,
     pool_before_relu,
     rows_recorded,
     set_state,
@@ -382,8 +381,7 @@ def _clipped(net: NeuralNet, max_norm: float | None) -> Iterator[None]:
 @contextmanager
 def _corrected(net: NeuralNet, request: TrainRequest) -> Iterator[None]:
     """Add the terms of a request for one client to the gradients, where there are such terms."""
-    state = {name: request.state[name].to(net.device) for name in parameter_names(net)}
-    terms = local_terms(request, state, stacked=False)
+    terms = local_terms(request, net.device, stacked=False)
     undo = add_to_gradients(net, terms.added) if terms else lambda: None
     try:
         yield

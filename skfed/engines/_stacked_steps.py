@@ -185,7 +185,7 @@ class StackedStates:
         for name, tensor in self.whole.items():
             kind = self.params if name in request.parameters else self.buffers
             kind[_short(name)] = tensor.detach()
-        self.terms = local_terms(request, self.state, stacked=True)
+        self.terms = local_terms(request, net.device, stacked=True)
         self.max_norm = request.training.max_norm
         self.factors: torch.Tensor | None = None  # of the members' rates
         if request.rate_factors is not None:

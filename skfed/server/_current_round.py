@@ -128,10 +128,9 @@ class CurrentRound:
             return CohortTraining(*parts, self._make_request, cohort, self._messages)
         return TwoPhaseTraining(
             *parts,
-            partial(self._make_request, keep=KeepUpdates()),
+            partial(self._make_request, keep=KeepUpdates(config.aggregator)),
             cohort,
             self._messages,
-            aggregator=config.aggregator,
             admit=partial(admit, view),
             available=view.available,
             needs=needs_of_updates(config.selector),

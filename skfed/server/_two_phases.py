@@ -20,10 +20,19 @@ Admit = Callable[[Reports], Cohort]
 
 
 class KeepUpdates(BaseAggregator):
-    """Keeps the model of each member until the rule has admitted some."""
+    """Keeps the model of each member until the rule has admitted some.
+
+    Parameters
+    ----------
+    aggregator : BaseAggregator
+        That of the fit, which aggregates those admitted.
+    """
+
+    def __init__(self, aggregator):
+        self.aggregator = aggregator
 
     def _aggregate(self, model, updates, cohort, parameters):
-        raise NotImplementedError("the aggregator of the fit makes the aggregate")
+        return self.aggregator._aggregate(model, updates, cohort, parameters)
 
 
 class TwoPhaseTraining(CohortTraining):
@@ -34,7 +43,6 @@ class TwoPhaseTraining(CohortTraining):
     def __init__(
         self,
         *arguments: Any,
-        aggregator: BaseAggregator,
         admit: Admit,
         available: np.ndarray,
         needs: frozenset[str],
@@ -45,7 +53,7 @@ class TwoPhaseTraining(CohortTraining):
         self._uploaded = Messages(up=replace(up, scalars={}))
         report = Message(scalars={"norm": 1, **up.scalars})
         self.messages = Messages(self.messages.down, report)
-        self.aggregator, self.admit, self.needs = aggregator, admit, needs
+        self.admit, self.needs = admit, needs
         self.available, self.name = available, name
 
     def take_answers(self, exchange: Exchange) -> None:
@@ -71,7 +79,8 @@ class TwoPhaseTraining(CohortTraining):
         states = [self.states[i] for i in members[enough].tolist()]
         for i in set(range(len(clients))) - set(members[arrived].tolist()):
             self.variates[i] = None
-        return cohort, self.aggregator.aggregate(model, states, cohort, self.request.parameters)
+        aggregator = self.request.aggregator
+        return cohort, aggregator.aggregate(model, states, cohort, self.request.parameters)
 
     def _members(self, admitted: Cohort) -> np.ndarray:
         """Return the positions of the admitted in the cohort, the first copies of a client."""
@@ -117,14 +126,17 @@ class TwoPhaseTraining(CohortTraining):
 
     def _extras(self, members: np.ndarray) -> dict[str, np.ndarray]:
         """Return what the rule needs of the updates that were uploaded."""
+        uploaded = [(place, i) for place, i in enumerate(members.tolist()) if i in self.states]
+        if not (self.needs and uploaded):
+            return {}
+        places, present = map(np.array, zip(*uploaded, strict=True))
+        request = replace(self.request.subset(present), needs=self.needs)
+        states = [self.states[i] for i in present.tolist()]
+        stack = {name: torch.stack([one[name] for one in states]) for name in states[0]}
         extras: dict[str, np.ndarray] = {}
-        for place, i in enumerate(members.tolist()):
-            if i in self.states:
-                alone = replace(self.request.subset(np.array([i])), needs=self.needs)
-                stack = {name: tensor[None] for name, tensor in self.states[i].items()}
-                for name, values in extras_of(alone, stack).items():
-                    nothing = np.full((len(members), *values.shape[1:]), np.nan)
-                    extras.setdefault(name, nothing)[place] = values[0]
+        for name, values in extras_of(request, stack).items():
+            extras[name] = np.full((len(members), *values.shape[1:]), np.nan)
+            extras[name][places] = values
         return extras
 
 
