@@ -141,8 +141,9 @@ def _costs(exchanges: Sequence[Exchange], model_bytes: int) -> dict[str, int]:
         name: sum(int(getattr(exchange, name).sum()) for exchange in exchanges)
         for name in ("models_down", "models_up", "scalars_down", "scalars_up")
     }
+    n_bytes = [[int(of.sum()) for of in e.n_bytes(model_bytes)] for e in exchanges]
     for i, way in enumerate(("down", "up")):
-        costs[f"bytes_{way}"] = sum(int(e.n_bytes(model_bytes)[i].sum()) for e in exchanges)
+        costs[f"bytes_{way}"] = sum(of_exchange[i] for of_exchange in n_bytes)
     for name, polls in (("samples_evaluated", True), ("samples_trained", False)):
         costs[name] = sum(int(e.rows.sum()) for e in exchanges if (e.kind is POLL) == polls)
     return costs

@@ -99,7 +99,10 @@ class Exchange:
     def n_bytes(self, model_bytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes sent to, and by, each client; ``model_bytes`` are those of a model."""
         # Not each is sent the models of its message.
-        down = self.models_down * np.int64(model_bytes) + self.messages.down.n_bytes(0)
+        models, rest = self.models_down, self.messages.down.n_bytes(0)
+        if models.strides == (0,):  # one number for all, as there may be very many clients
+            models = models[:1]
+        down = np.broadcast_to(models * np.int64(model_bytes) + rest, len(self.clients))
         up = self._sent_up(self.messages.up.n_bytes(model_bytes))
         return down, sum(self.tensors.values(), start=up)
 
