@@ -87,14 +87,37 @@ def assert_expected(
     bound is that of Bernstein.
     """
     for where, part in _parts(settings):
-        mean, aim, top = _joined(draws[part]).mean(axis=0), expected[part], largest[part]
-        squares = (_joined(draws[part] - aim[:, None]) ** 2).mean(axis=0)
-        variance = np.maximum(squares, (aim * (top - aim)).mean(axis=0))
-        n = len(_joined(draws[part]))
-        tolerance = SIGMAS * np.sqrt(variance / n) + SIGMAS**2 / 3 * top.max(axis=0) / n
-        bad = np.abs(mean - aim.mean(axis=0)) > tolerance + _ROUNDING
-        found, due = (np.round(rates, 3).tolist() for rates in (mean, aim.mean(axis=0)))
-        assert not bad.any(), f"{message} ({where}: {found} for {due})"
+        aim, top = expected[part], largest[part]
+        deviations = _joined(draws[part] - aim[:, None])
+        variance = (aim * (top - aim)).mean(axis=0)
+        _assert_near(deviations, aim.mean(axis=0), variance, top.max(axis=0), message, f"{where}: ")
+
+
+def assert_mean(draws: np.ndarray, expected: np.ndarray, largest: float, message: str) -> None:
+    """Assert that draws, along the first axis, have the expected mean; see ``assert_expected``.
+
+    ``expected`` is right to four digits.
+    """
+    # Values between 0 and the largest have at most this variance (Bhatia, Davis).
+    variance = np.maximum(expected * (largest - expected), 0)
+    _assert_near(draws - expected, expected, variance, np.array(largest), message, "")
+
+
+def _assert_near(
+    deviations: np.ndarray,
+    aim: np.ndarray,
+    variance: np.ndarray,
+    top: np.ndarray,
+    message: str,
+    where: str,
+) -> None:
+    """Assert that deviations have a mean of 0 within Bernstein's bound."""
+    n, mean = len(deviations), deviations.mean(axis=0)
+    variance = np.maximum((deviations**2).mean(axis=0), variance)
+    tolerance = SIGMAS * np.sqrt(variance / n) + SIGMAS**2 / 3 * top / n
+    bad = np.abs(mean) > tolerance + _ROUNDING
+    found, due = (np.round(rates, 3).tolist() for rates in (aim + mean, aim))
+    assert not bad.any(), f"{message} ({where}{found} for {due})"
 
 
 def _parts(settings: Sequence[Setting]) -> list[tuple[str, slice]]:

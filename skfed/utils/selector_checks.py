@@ -43,8 +43,9 @@ from skfed.utils._selector_statistics import (
     draw,
     polled_counts,
 )
+from skfed.utils._worked_decisions import check_worked_decisions
 
-__all__ = ["check_selector", "parametrize_with_selector_checks"]
+__all__ = ["check_selector", "check_worked_decisions", "parametrize_with_selector_checks"]
 
 Check = Callable[[BaseSelector], None]
 

@@ -1,0 +1,86 @@
+"""Selectors decide as was worked out by hand; each published mistake fails where it is named."""
+
+import numpy as np
+import pytest
+
+from skfed import FedAlignSelector, PowerOfChoice
+from skfed.selection import Cohort
+from skfed.utils._worked_decisions import rules_with_worked_decisions, worked_decisions
+from skfed.utils.selector_checks import check_worked_decisions
+
+RULES = {
+    "fedalign": FedAlignSelector(),
+    "power_of_choice": PowerOfChoice(),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_selectors_of_the_package_decide_as_worked_out(rule):
+    check_worked_decisions(RULES[rule], rule)
+
+
+def test_each_rule_has_six_decisions_that_say_how_they_were_derived():
+    assert rules_with_worked_decisions() == sorted(RULES)
+    for rule in RULES:
+        decisions = worked_decisions(rule)
+        assert len(decisions) >= 6
+        assert len({one["name"] for one in decisions}) == len(decisions)
+        for one in decisions:
+            assert one["derivation"]
+            assert any(given["decision"] for given in one["rounds"])
+
+
+def powd_uniform_candidates(self, round):
+    candidates = round.draw(self._counts(round)[0], by_size=False)
+    return _highest(self, round, candidates, round.poll(candidates))
+
+
+def powd_positions(self, round):
+    candidates = round.draw(self._counts(round)[0])
+    best = np.argsort(-np.nan_to_num(round.poll(candidates)))[: self._counts(round)[1]]
+    return Cohort.mean(np.flatnonzero(round.available)[best])
+
+
+def powd_stale_losses(self, round):
+    candidates = round.draw(self._counts(round)[0])
+    return _highest(self, round, candidates, round.reported[candidates])
+
+
+def powd_argpartition_of_all(self, round):
+    clients = np.flatnonzero(round.available)
+    losses, m = np.nan_to_num(round.poll(clients)), self._counts(round)[1]
+    # As np.argpartition(losses, m) may order them: the m lowest first, the others in no order.
+    beyond = np.argsort(losses)[m:]
+    return Cohort.mean(clients[np.sort(beyond if len(beyond) else np.arange(len(clients)))[-m:]])
+
+
+def _highest(self, round, candidates, losses):
+    losses = np.where(np.isnan(losses), -np.inf, losses)
+    return Cohort.mean(candidates[np.argsort(-losses)[: self._counts(round)[1]]])
+
+
+MISTAKES = {
+    "power_of_choice": [
+        powd_uniform_candidates,
+        powd_positions,
+        powd_stale_losses,
+        powd_argpartition_of_all,
+    ],
+}
+_CASES = [(rule, mistake) for rule, mistakes in MISTAKES.items() for mistake in mistakes]
+
+
+@pytest.mark.parametrize(("rule", "mistake"), _CASES, ids=[one.__name__ for _, one in _CASES])
+def test_a_published_mistake_fails_the_decisions_that_name_it(rule, mistake):
+    wrong = type("Wrong", (type(RULES[rule]),), {"_select": mistake})
+    named = [one["name"] for one in worked_decisions(rule) if mistake.__name__ in one["catches"]]
+    assert named
+    with pytest.raises(AssertionError) as caught:
+        check_worked_decisions(wrong(), rule)
+    assert [name for name in named if f"{name}, round" not in str(caught.value)] == []
+
+
+def test_every_mistake_that_a_file_names_is_tried():
+    for rule in RULES:
+        named = {name for one in worked_decisions(rule) for name in one["catches"]}
+        assert named == {one.__name__ for one in MISTAKES.get(rule, [])}
