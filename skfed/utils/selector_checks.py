@@ -19,6 +19,7 @@ from sklearn.base import clone
 
 from skfed.selection import BaseSelector, Cohort
 from skfed.utils._selector_answers import influence, polled, same
+from skfed.utils._selector_decisions import check_worked_decisions
 from skfed.utils._selector_memory import (
     check_admitted_clients_have_reported,
     check_only_the_memory_is_remembered,
@@ -43,7 +44,6 @@ from skfed.utils._selector_statistics import (
     draw,
     polled_counts,
 )
-from skfed.utils._worked_decisions import check_worked_decisions
 
 __all__ = ["check_selector", "check_worked_decisions", "parametrize_with_selector_checks"]
 

@@ -5,7 +5,7 @@ import pytest
 
 from skfed import FedAlignSelector, PowerOfChoice
 from skfed.selection import Cohort
-from skfed.utils._worked_decisions import rules_with_worked_decisions, worked_decisions
+from skfed.utils._selector_decisions import rules_with_worked_decisions, worked_decisions
 from skfed.utils.selector_checks import check_worked_decisions
 
 RULES = {
