@@ -53,7 +53,7 @@ class RoundConfig:
         if simulated:
             _check_clock(self)
         _check_needs(self, net)
-        for component in (self.aggregator, self.update_privacy, self.loss_privacy):
+        for component in (self.selector, self.aggregator, self.update_privacy, self.loss_privacy):
             if component is not None:
                 component._validate_params()
         if self.aggregator.uses_variates:

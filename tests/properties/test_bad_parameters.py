@@ -159,3 +159,12 @@ def test_priority(value):
     else:
         assert is_sane(model)
     assert is_usable(model.set_params(priority=None))
+
+
+@pytest.mark.parametrize("selector", SELECTORS, ids=repr)
+def test_an_array_for_a_selectors_parameter_is_refused_by_its_name(selector):
+    for name in selector.get_params(deep=False):
+        wrong = clone(selector).set_params(**{name: np.array([1.0, 2.0])})
+        model = make(selector=wrong, priority=["a"])
+        with pytest.raises(ValueError, match=f"The '{name}' parameter of"):
+            model.fit(X, Y, CLIENTS)
