@@ -98,11 +98,11 @@ class Exchange:
 
     def n_bytes(self, model_bytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes sent to, and by, each client; ``model_bytes`` are those of a model."""
-        # Not each is sent the models of its message.
-        models, rest = self.models_down, self.messages.down.n_bytes(0)
-        if models.strides == (0,):  # one number for all, as there may be very many clients
-            models = models[:1]
-        down = np.broadcast_to(models * np.int64(model_bytes) + rest, len(self.clients))
+        message = self.messages.down
+        # A view where no models are sent, as there may be very many clients.
+        down = np.broadcast_to(message.n_bytes(0), len(self.clients))
+        if message.model or message.models:  # which not each client lacks
+            down = down + self.models_down * np.int64(model_bytes)
         up = self._sent_up(self.messages.up.n_bytes(model_bytes))
         return down, sum(self.tensors.values(), start=up)
 
