@@ -18,7 +18,9 @@ from skfed.selection._mock_round import MockRound, mock_round
 from skfed.utils._selector_answers import polled
 from skfed.utils._selector_statistics import assert_mean
 
-N_DRAWS = 1000  # of a decision, each with a generator of its own
+# Draws of a decision, each with a generator of its own.
+_N_DRAWS = 1000
+_N_DRAWS_OF_FIXED = 20  # of a decision in which chance plays no part
 _SEED = 11
 _FOLDER = files("skfed.utils") / "worked_decisions"
 
@@ -47,7 +49,7 @@ def check_worked_decisions(selector: BaseSelector, rule: str) -> None:
     failures = []
     for decision in worked_decisions(rule):
         try:
-            check_decision(selector, decision)
+            _check_decision(selector, decision)
         except AssertionError as error:
             failures.append(str(error))
     assert not failures, f"{selector!r} is not {rule}:\n" + "\n\n".join(failures)
@@ -66,7 +68,7 @@ def worked_decisions(rule: str) -> list[dict[str, Any]]:
     return json.loads((_FOLDER / f"{rule}.json").read_text("utf-8"))["decisions"]
 
 
-def check_decision(selector: BaseSelector, decision: Mapping[str, Any]) -> None:
+def _check_decision(selector: BaseSelector, decision: Mapping[str, Any]) -> None:
     """Raise an AssertionError if a selector decides otherwise in some round of a decision."""
     selector = clone(selector).set_params(**decision["parameters"])
     rounds = _rounds(selector, decision["rounds"])
@@ -81,7 +83,7 @@ def check_decision(selector: BaseSelector, decision: Mapping[str, Any]) -> None:
 def _rounds(selector: BaseSelector, rounds: list[dict[str, Any]]) -> Iterator[Draws]:
     """Yield the draws of each round; the memory of a draw goes on to its next round."""
     fixed = not any(_is_random(given["decision"]) for given in rounds)
-    memories: list[Mapping[str, Any]] = [{}] * (N_DRAWS // 50 if fixed else N_DRAWS)
+    memories: list[Mapping[str, Any]] = [{}] * (_N_DRAWS_OF_FIXED if fixed else _N_DRAWS)
     for t, given in enumerate(rounds):
         draws = []
         for i, memory in enumerate(memories):
@@ -123,6 +125,8 @@ def _numbers(values: Any) -> np.ndarray:
 
 def _check_round(selector: BaseSelector, expected: Mapping[str, Any], draws: Draws) -> None:
     """Check what came of one round against what is expected."""
+    if unknown := expected.keys() - _DECIDED:
+        raise ValueError(f"a decision has {sorted(unknown)}: it may have {sorted(_DECIDED)}.")
     cohorts = [cohort for cohort, _ in draws]
     n_clients = len(draws[0][1].sizes)
     for name, check in _CHECKS.items():
@@ -200,3 +204,5 @@ _ASKED: dict[str, Callable[[MockRound], Any]] = {
     "trials": lambda view: len(view.trials),
     "sketched": lambda view: sorted(k for clients in view.sketched for k in clients),
 }
+# What a decision may have; weights and probabilities go with a cohort and with cohorts.
+_DECIDED = _CHECKS.keys() | _ASKED.keys() | {"probabilities", "admitted"}

@@ -94,10 +94,7 @@ def assert_expected(
 
 
 def assert_mean(draws: np.ndarray, expected: np.ndarray, largest: float, message: str) -> None:
-    """Assert that draws, along the first axis, have the expected mean; see ``assert_expected``.
-
-    ``expected`` is right to four digits.
-    """
+    """Assert that draws, along the first axis, have the expected mean; see ``assert_expected``."""
     # Values between 0 and the largest have at most this variance (Bhatia, Davis).
     variance = np.maximum(expected * (largest - expected), 0)
     _assert_near(draws - expected, expected, variance, np.array(largest), message, "")

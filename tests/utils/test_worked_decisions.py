@@ -5,6 +5,7 @@ import pytest
 
 from skfed import FedAlignSelector, PowerOfChoice
 from skfed.selection import Cohort
+from skfed.utils import _selector_decisions
 from skfed.utils._selector_decisions import rules_with_worked_decisions, worked_decisions
 from skfed.utils.selector_checks import check_worked_decisions
 
@@ -17,6 +18,21 @@ RULES = {
 @pytest.mark.parametrize("rule", RULES)
 def test_selectors_of_the_package_decide_as_worked_out(rule):
     check_worked_decisions(RULES[rule], rule)
+
+
+def test_a_word_that_a_decision_cannot_have_is_no_decision(monkeypatch):
+    (decision,) = worked_decisions("power_of_choice")[:1]
+    wrong = decision | {
+        "rounds": [decision["rounds"][0] | {"decision": {"cohort": [0], "cohrt": [0]}}]
+    }
+    monkeypatch.setattr(_selector_decisions, "worked_decisions", lambda rule: [wrong])
+    with pytest.raises(AssertionError, match="a decision has \\['cohrt'\\]: it may have"):
+        check_worked_decisions(PowerOfChoice(), "power_of_choice")
+
+
+def test_an_unknown_rule_is_refused():
+    with pytest.raises(ValueError, match="rule='pow' has no worked decisions; there are those of"):
+        check_worked_decisions(PowerOfChoice(), "pow")
 
 
 def test_each_rule_has_six_decisions_that_say_how_they_were_derived():
