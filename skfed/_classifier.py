@@ -49,8 +49,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         class before round 0, whose cost includes them.
     selector : BaseSelector, default=None
         Chooses the clients that train in a round; None is ``FedAlignSelector()`` if ``priority`` is
-        given, else ``RandomSelector()``. One that does not use ``priority`` is warned of, unless it
-        has ``ignore_priority=True``.
+        given, else ``RandomSelector()``. A fit with ``priority`` warns of one that does not use it,
+        unless it has ``ignore_priority=True``.
     priority : collection of client ids or mapping of them to weights, default=None
         The clients whose weighted loss F(w) is the objective (FedALIGN, equation 5); None means
         all. Ids must occur in ``clients``. A mapping has weights s_k in [0, 1], and 0 for the
