@@ -130,7 +130,8 @@ class Exchanges:
             What clients that fail have not sent, for the log.
         """
         holders = self.holders if holders is None else holders
-        plan = plan_exchange(kind, messages, clients, rows, holders, away)
+        polled = {"metric": metric, "on_all_rows": on_all_rows}
+        plan = plan_exchange(kind, messages, clients, rows, holders, away, **polled)
         speeds = self.clock.speeds(clients, self.round) if self.clock else None
         closed, in_time = self._in_time(plan, speeds)
         holders.note(clients if messages.down.model else clients[:0])
@@ -138,7 +139,6 @@ class Exchanges:
         self.failures.note(clients[in_time], answers.raised, asked_for)
         answers = self._with_noise(kind, clients, in_time, answers)
         exchange = _recorded(closed, in_time, answers, at_most)
-        exchange = replace(exchange, metric=metric, on_all_rows=on_all_rows)
         self.settled.append(self.clock.settle(exchange, speeds) if self.clock else exchange)
         return self.settled[-1]
 
@@ -164,8 +164,12 @@ def plan_exchange(
     rows: np.ndarray | None,
     holders: ModelHolders,
     away: np.ndarray | None = None,
+    **polled: Any,
 ) -> Exchange:
-    """Return an exchange before anybody is asked; all answer but those in the mask ``away``."""
+    """Return an exchange before anybody is asked; all answer but those in the mask ``away``.
+
+    ``polled`` are fields of the exchange that say what a poll is of.
+    """
     n_clients = len(clients)
     away = np.zeros(n_clients, dtype=bool) if away is None else away
     none = np.broadcast_to(0, n_clients)  # a view, as there may be very many clients
@@ -179,6 +183,7 @@ def plan_exchange(
         lacked=holders.lacking(clients) if messages.down.model else none,
         replied=~away,
         answers=np.broadcast_to(np.nan, n_clients),
+        **polled,
     )
 
 
@@ -215,8 +220,8 @@ def _recorded(
 
 def _spread_out(asked: np.ndarray, n_clients: int, values: Any, other: Any) -> np.ndarray:
     """Return the values of clients at some positions for all, with another for those not asked."""
-    if len(asked) == n_clients:  # a view, as there may be very many clients
-        return np.broadcast_to(values, (n_clients, *np.shape(values)[1:]))
+    if len(asked) == n_clients:  # no copy, as there may be very many clients
+        return values if np.ndim(values) else np.broadcast_to(values, n_clients)
     result = np.full((n_clients, *np.shape(values)[1:]), other)
     result[asked] = values
     return result
