@@ -25,3 +25,10 @@ def default_count(n_clients: int) -> int:
 def half_at_most(n: int, n_candidates: int) -> int:
     """Return ``n``, but at most half of the candidates, so that there is a choice among them."""
     return min(n, max(n_candidates // 2, 1))
+
+
+def count_or_default(value: Any, n_clients: int) -> int:
+    """Return m of ``clients_per_round``; None is the default count, at most half of the clients."""
+    if value is None:
+        return half_at_most(default_count(n_clients), n_clients)
+    return count_clients(value, n_clients)

@@ -123,16 +123,19 @@ def round_maker(
     order: np.ndarray | None = None,
     memory: Mapping[str, Any] | None = None,
     needs: Iterable[str] = tuple(NEEDS),
+    same_past: bool = False,
 ) -> Callable[[int], MockRound]:
     """Return a function of the seed that makes rounds of the clients above.
 
-    ``order`` renumbers them. A loss that is reported as NaN is that of a client whose training
-    failed, in any setting.
+    ``order`` renumbers them. With ``same_past``, clients that are alike in the setting have been
+    chosen and polled equally often, in the same rounds, and have the same updates and gradients. A
+    loss that is reported as NaN is that of a client whose training failed, in any setting.
     """
     order = np.arange(N_CLIENTS) if order is None else order
     available = setting.of_clients("available") if available is None else available
     failed = setting.of_clients("failed") | np.isnan(reported)
     known = np.where(setting.of_clients("new"), np.inf, reported)
+    past = _past(setting, reported, seconds, same_past)
     arguments: dict[str, Any] = {
         "losses": losses[order],
         "sizes": sizes[order],
@@ -143,23 +146,27 @@ def round_maker(
         "expected_seconds": seconds[order] if setting.devices else None,
         "index": setting.index,
         "n_rounds": setting.n_rounds,
-        "past": {name: values[order] for name, values in _past(setting, reported, seconds).items()},
+        "sketches": _vectors(2, SKETCH_SIZE, same_past)[order],
+        "norms": (np.ones(N_CLIENTS) if same_past else losses * sizes)[order],
+        "past": {name: values[order] for name, values in past.items()},
         "memory": memory,
         "needs": needs,
     }
     return lambda seed: mock_round(**arguments, rng=np.random.default_rng((SEED, seed)))
 
 
-def _past(setting: Setting, reported: np.ndarray, seconds: np.ndarray) -> dict[str, np.ndarray]:
+def _past(
+    setting: Setting, reported: np.ndarray, seconds: np.ndarray, same: bool
+) -> dict[str, np.ndarray]:
     """Return the past of the clients: nothing of new ones, and no time of those not timed."""
     new, timed = setting.of_clients("new"), setting.of_clients("timed")
-    ranks = np.arange(N_CLIENTS)
+    ranks = np.zeros(N_CLIENTS, int) if same else np.arange(N_CLIENTS)
     known = {
         "loss_mean": reported,
         "loss_std": 0.1 * reported,
         "loss_rms": 1.05 * reported,
-        "updates": np.random.default_rng(0).normal(size=(N_CLIENTS, SKETCH_SIZE)),
-        "last_layer": np.random.default_rng(1).normal(size=(N_CLIENTS, 3)),
+        "updates": _vectors(0, SKETCH_SIZE, same),
+        "last_layer": _vectors(1, 3, same),
     }
     masks = {name: new.reshape(-1, *[1] * (np.ndim(v) - 1)) for name, v in known.items()}
     return {
@@ -170,7 +177,13 @@ def _past(setting: Setting, reported: np.ndarray, seconds: np.ndarray) -> dict[s
     } | {name: np.where(masks[name], np.nan, values) for name, values in known.items()}
 
 
-def shuffled_losses(seed: int) -> dict[str, np.ndarray]:
+def _vectors(seed: int, n: int, same: bool) -> np.ndarray:
+    """Return a vector for each client, which are equal or not."""
+    vectors = np.random.default_rng(seed).normal(size=(N_CLIENTS, n))
+    return np.tile(vectors[0], (N_CLIENTS, 1)) if same else vectors
+
+
+def shuffled_losses(seed: int) -> dict[str, Any]:
     """Return other losses of the clients, answered and reported."""
     rng = np.random.default_rng(seed)
     return {"losses": rng.permutation(LOSSES), "reported": rng.permutation(REPORTED)}

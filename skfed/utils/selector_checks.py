@@ -268,11 +268,10 @@ def check_a_single_available_client(selector: BaseSelector) -> None:
 
 
 def check_ties_are_broken_at_random(selector: BaseSelector) -> None:
-    """Clients of equal losses, sizes, seconds and priority are chosen equally often."""
+    """Clients of equal losses, sizes, seconds, priority and past are chosen equally often."""
     settings = settings_for(selector)
-    rates = draw(
-        selector, settings, counts_and_weights, _EQUAL | {"sizes": np.ones(N_CLIENTS, int)}
-    )
+    view = _EQUAL | {"sizes": np.ones(N_CLIENTS, int), "same_past": True}
+    rates = draw(selector, settings, counts_and_weights, view)
     for share in (0, 0.5):  # each is compared with the next of its group, and with one far away
         differences = np.zeros_like(rates)
         for rate, difference, setting in zip(rates, differences, settings, strict=True):
