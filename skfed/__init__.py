@@ -6,16 +6,33 @@ from skfed._classifier import FederatedClassifier
 from skfed._regressor import FederatedRegressor
 from skfed._saving import load, save
 from skfed.pipeline import make_pipeline
-from skfed.selection import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
+from skfed.selection import (
+    ActiveFLSelector,
+    ClusteredSelector,
+    FedAlignSelector,
+    FedCSSelector,
+    LossProportionalSelector,
+    OptimalSelector,
+    PowerOfChoice,
+    RandomSelector,
+    RoundRobinSelector,
+    UcbSelector,
+)
 
 __version__ = version("skfed")
 __all__ = [
     "ActiveFLSelector",
+    "ClusteredSelector",
     "FedAlignSelector",
+    "FedCSSelector",
     "FederatedClassifier",
     "FederatedRegressor",
+    "LossProportionalSelector",
+    "OptimalSelector",
     "PowerOfChoice",
     "RandomSelector",
+    "RoundRobinSelector",
+    "UcbSelector",
     "load",
     "make_pipeline",
     "save",

@@ -35,7 +35,7 @@ class BaseSelector(BaseEstimator, metaclass=ABCMeta):
     uses_priority = True
 
     #: What the rule needs of ``round.past`` that clients do not send anyway, or that is not kept
-    #: for all rules: "spread", "updates" or "last_layer".
+    #: for all rules: "spread", "updates" or "last_layer". A property if a parameter decides it.
     needs: tuple[str, ...] = ()
 
     def select(self, round: Round) -> Cohort:

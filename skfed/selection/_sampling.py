@@ -52,6 +52,20 @@ def inclusion_probabilities(chances: np.ndarray, n_draws: int) -> np.ndarray:
     return result
 
 
+def lowest(rng: np.random.Generator, ranks: np.ndarray, n: int) -> np.ndarray:
+    """Return the positions of the ``n`` lowest ranks, in ascending order, ties at random."""
+    shuffled = rng.permutation(len(ranks))
+    return shuffled[np.argsort(ranks[shuffled], kind="stable")[:n]]
+
+
+def lowest_probabilities(ranks: np.ndarray, n: int) -> np.ndarray:
+    """Return how likely each position is among the ``n`` lowest ranks, ties at random."""
+    n = min(n, len(ranks))
+    last = np.partition(ranks, n - 1)[n - 1]
+    below, tied = ranks < last, ranks == last
+    return below + tied * (n - below.sum()) / tied.sum()
+
+
 def _owners(rng: np.random.Generator, ends: np.ndarray, n: int) -> np.ndarray:
     """Draw ``n`` rows with replacement; return the client of each."""
     return np.searchsorted(ends, rng.integers(ends[-1], size=n), side="right")

@@ -15,6 +15,7 @@ from skfed import (
     ActiveFLSelector,
     FedAlignSelector,
     FederatedClassifier,
+    OptimalSelector,
     PowerOfChoice,
     RandomSelector,
 )
@@ -401,6 +402,7 @@ SELECTORS = [
     FedAlignSelector(eps=1.0, warmup=1),
     FedAlignSelector(eps=1.0, warmup=0, participation=0.5),
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
+    OptimalSelector(clients_per_round=2, ignore_priority=True),
 ]
 
 

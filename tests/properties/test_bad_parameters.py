@@ -23,9 +23,15 @@ from strategies import (
 
 from skfed import (
     ActiveFLSelector,
+    ClusteredSelector,
     FedAlignSelector,
+    FedCSSelector,
+    LossProportionalSelector,
+    OptimalSelector,
     PowerOfChoice,
     RandomSelector,
+    RoundRobinSelector,
+    UcbSelector,
     aggregation,
     availability,
     devices,
@@ -40,6 +46,12 @@ SELECTORS = [
     PowerOfChoice(d=3),
     FedAlignSelector(warmup=0),
     ActiveFLSelector(),
+    RoundRobinSelector(),
+    LossProportionalSelector(),
+    FedCSSelector(round_seconds=5.0),
+    UcbSelector(),
+    ClusteredSelector(),
+    OptimalSelector(),
 ]
 SCHEDULES = [
     schedules.Constant(0.5),

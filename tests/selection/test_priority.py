@@ -10,6 +10,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 from skfed import (
     ActiveFLSelector,
+    ClusteredSelector,
     FedAlignSelector,
     FederatedClassifier,
     FederatedRegressor,
@@ -20,7 +21,12 @@ from skfed.modules import LinearRegression
 from skfed.schedules import LinearDecay
 from skfed.selection import BaseSelector, Cohort
 
-HEEDLESS = [RandomSelector(2), PowerOfChoice(d=3, clients_per_round=1), ActiveFLSelector(2)]
+HEEDLESS = [
+    RandomSelector(2),
+    PowerOfChoice(d=3, clients_per_round=1),
+    ActiveFLSelector(2),
+    ClusteredSelector(clients_per_round=2),
+]
 NO_INFLUENCE = "priority has no influence on who trains"
 
 

@@ -9,7 +9,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from skfed import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
+from skfed import (
+    ActiveFLSelector,
+    FedAlignSelector,
+    OptimalSelector,
+    PowerOfChoice,
+    RandomSelector,
+)
 from skfed.schedules import ExponentialDecay, LinearDecay, StepDecay
 from skfed.selection import BaseSelector, Cohort
 from skfed.utils import _selector_rounds, _selector_statistics
@@ -63,6 +69,9 @@ OURS = [
     ActiveFLSelector(6, alpha3=0),
     ActiveFLSelector(6, alpha3=1.0),
     ActiveFLSelector(0.3, alpha1=0.3, alpha2=1.0, alpha3=0.5),
+    OptimalSelector(),
+    OptimalSelector(3),
+    OptimalSelector(2, approximate=True),
 ]
 SAMPLE = list(product(OURS, range(20)))[:: 1 if LONG else 311]
 

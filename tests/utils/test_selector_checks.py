@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from rules import Admitting, Momentum, Tried
 
-from skfed import ActiveFLSelector, FedAlignSelector, PowerOfChoice, RandomSelector
+from skfed import (
+    ActiveFLSelector,
+    ClusteredSelector,
+    FedAlignSelector,
+    FedCSSelector,
+    LossProportionalSelector,
+    OptimalSelector,
+    PowerOfChoice,
+    RandomSelector,
+    RoundRobinSelector,
+    UcbSelector,
+)
 from skfed.schedules import LinearDecay, StepDecay
 from skfed.selection import BaseSelector, Cohort
 from skfed.utils import _selector_statistics
@@ -37,6 +48,19 @@ OURS = [
     FedAlignSelector(eps=np.inf, warmup=0),
     FedAlignSelector(eps=0.3, participation=0.5),
     ActiveFLSelector(3),
+    RoundRobinSelector(3),
+    RoundRobinSelector(),
+    LossProportionalSelector(3),
+    LossProportionalSelector(),
+    FedCSSelector(clients_per_round=3),
+    FedCSSelector(),
+    FedCSSelector(round_seconds=5.0),
+    UcbSelector(3),
+    UcbSelector(),
+    ClusteredSelector(clients_per_round=3),
+    ClusteredSelector("updates", 3),
+    OptimalSelector(3),
+    OptimalSelector(3, approximate=True),
 ]
 
 

@@ -1,17 +1,36 @@
 """Selectors decide as was worked out by hand; each published mistake fails where it is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import pdist
 
-from skfed import FedAlignSelector, PowerOfChoice
+from skfed import (
+    ClusteredSelector,
+    FedAlignSelector,
+    FedCSSelector,
+    LossProportionalSelector,
+    OptimalSelector,
+    PowerOfChoice,
+    RoundRobinSelector,
+    UcbSelector,
+)
 from skfed.selection import Cohort
 from skfed.utils import _selector_decisions
 from skfed.utils._selector_decisions import rules_with_worked_decisions, worked_decisions
 from skfed.utils.selector_checks import check_worked_decisions
 
 RULES = {
+    "clustered": ClusteredSelector(),
     "fedalign": FedAlignSelector(),
+    "fedcs": FedCSSelector(),
+    "loss_proportional": LossProportionalSelector(),
+    "optimal": OptimalSelector(),
     "power_of_choice": PowerOfChoice(),
+    "round_robin": RoundRobinSelector(),
+    "ucb": UcbSelector(),
 }
 
 
@@ -75,13 +94,27 @@ def _highest(self, round, candidates, losses):
     return Cohort.mean(candidates[np.argsort(-losses)[: self._counts(round)[1]]])
 
 
+def ward_on_rows(self, round):
+    """The rows of the square matrix of angles are taken for positions."""
+    rule = ClusteredSelector(**self.get_params())
+    rule._tree = lambda angles: linkage(pdist(angles), method="ward")
+    return rule._select(round)
+
+
+def ucb_without_p(self, round):
+    equal = np.ones(len(round.sizes), int)
+    return UcbSelector(**self.get_params())._select(replace(round, sizes=equal))
+
+
 MISTAKES = {
+    "clustered": [ward_on_rows],
     "power_of_choice": [
         powd_uniform_candidates,
         powd_positions,
         powd_stale_losses,
         powd_argpartition_of_all,
     ],
+    "ucb": [ucb_without_p],
 }
 _CASES = [(rule, mistake) for rule, mistakes in MISTAKES.items() for mistake in mistakes]
 
