@@ -52,10 +52,10 @@ class RoundConfig:
         """
         if simulated:
             _check_clock(self)
-        _check_needs(self, net)
         for component in (self.selector, self.aggregator, self.update_privacy, self.loss_privacy):
             if component is not None:
                 component._validate_params()
+        _check_needs(self, net)  # which may depend on a parameter
         if self.aggregator.uses_variates:
             _check_plain_sgd(self.aggregator, net.optimizer_)
         if self.update_privacy is not None:
