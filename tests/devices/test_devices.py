@@ -82,12 +82,24 @@ LOGNORMAL = LognormalDevices(
 
 def test_lognormal_medians_spreads_and_no_correlation():
     logs = np.log(speeds(LOGNORMAL, np.arange(4000), federation=MANY))
-    sigmas = np.array([1.0, 0.2, 0.5, 0.3])
+    sigmas = np.array([1.0, 0.2, 0.7, 0.3])
     np.testing.assert_allclose(
         np.median(logs, axis=1), np.log([100, 2000, 300, 0.5]), atol=5 * 1.25 / np.sqrt(4000)
     )
     np.testing.assert_allclose(logs.std(axis=1) / sigmas, 1, atol=5 / np.sqrt(8000))
     np.testing.assert_allclose(np.corrcoef(logs), np.eye(4), atol=5 / np.sqrt(4000))
+
+
+def test_default_devices_train_as_fast_as_the_phones_of_flash():
+    seconds, users = np.array([1.642, 0.588, 0.179]), [18820, 16428, 159]  # of a batch of 10
+    mean = np.average(np.log(10 / seconds), weights=users)
+    spread = np.sqrt(np.average((np.log(10 / seconds) - mean) ** 2, weights=users))
+    devices = LognormalDevices()
+    assert devices.rows_per_second == pytest.approx(np.exp(mean), rel=0.02)
+    assert devices.rows_sigma == pytest.approx(spread, rel=0.05)
+    logs = np.log(speeds(devices, np.arange(4000), federation=MANY)[:3])
+    np.testing.assert_allclose(np.exp(np.median(logs, axis=1)), [10, 4.3e6, 3.3e6], rtol=0.06)
+    np.testing.assert_allclose(logs.std(axis=1), [0.5, 0.5, 0.7], rtol=0.06)
 
 
 def test_speeds_are_correlated_and_the_latency_in_the_other_direction():
