@@ -66,6 +66,7 @@ compares the two.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -155,8 +156,8 @@ def _participation(
     """Return the columns of which clients took part, and how."""
     polled = [k for e in exchanges if e.kind is POLL for k in e.clients.tolist()]
     trainings = [e for e in exchanges if e.kind.trains]
-    away = [k for e in trainings for k in np.unique(e.clients[e.outcomes == Outcome.AWAY]).tolist()]
-    causes = dict.fromkeys(away, NO_ANSWER)
+    away = (sorted(e.clients[e.outcomes == Outcome.AWAY].tolist()) for e in trainings)
+    causes = dict.fromkeys(chain.from_iterable(away), NO_ANSWER)
     causes |= {k: in_one_line(cause) for k, cause in failed_clients(exchanges).items()}
     for k in late_clients(exchanges):
         causes.setdefault(k, TOO_LATE)

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from skfed.exchanges._kinds import Kind
 from skfed.exchanges._messages import Messages
-from skfed.utils._arrays import read_only
+from skfed.utils._arrays import freeze_arrays, read_only
 
 NO_ANSWER = "no answer"  # the cause in the history where a client was away
 TOO_LATE = "late"  # the cause where it would have answered after the end of the exchange
@@ -57,13 +56,11 @@ class Exchange:
     on_all_rows: bool = False  # whether a poll is on all rows of each client
 
     def __post_init__(self) -> None:
-        given = {name: _frozen(value) for name, value in vars(self).items()}
+        freeze_arrays(self)
         for name in ("tensors", "extras"):
-            frozen = {n: _frozen(v) for n, v in getattr(self, name).items()}
-            given[name] = MappingProxyType(frozen)
-        given["causes"] = MappingProxyType(dict(self.causes))
-        for name, value in given.items():
-            object.__setattr__(self, name, value)
+            frozen = {n: read_only(v) for n, v in getattr(self, name).items()}
+            object.__setattr__(self, name, MappingProxyType(frozen))
+        object.__setattr__(self, "causes", MappingProxyType(dict(self.causes)))
 
     @property
     def models_down(self) -> np.ndarray:
@@ -119,11 +116,6 @@ class Exchange:
         """
         late = (self.outcomes == Outcome.LATE) & self.is_measured
         return late | ((self.rows > 0) if self.kind.trains else self.outcomes != Outcome.LATE)
-
-
-def _frozen(value: Any) -> Any:
-    """Return an array that cannot be changed, or another value as it is."""
-    return read_only(value) if isinstance(value, np.ndarray) else value
 
 
 def late_clients(exchanges: Iterable[Exchange]) -> list[int]:

@@ -143,8 +143,7 @@ class PastRecords:
     def _set(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
         """Set a fact; of a client that is listed twice, to the last value."""
         if len(clients):
-            self._before.append((name, clients, self._read(name, clients, values.shape[1:])))
-            self._write(name, clients, values)
+            self._before.append((name, clients, self._write(name, clients, values)))
 
     def _read(self, name: str, clients: np.ndarray, shape: tuple[int, ...] = ()) -> np.ndarray:
         """Return a fact of some clients, of the shape that it has been given or is to have."""
@@ -155,8 +154,11 @@ class PastRecords:
             values[known] = facts[slots[known]]
         return values
 
-    def _write(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
-        """Set a fact of some clients, in the array over all of them too if there is one."""
+    def _write(self, name: str, clients: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Set a fact of some clients, in the array over all of them too if there is one.
+
+        Return what it was.
+        """
         slots = self._slot[clients]
         if slots.min(initial=0) < 0:
             slots = self._slots_with_new(clients)
@@ -169,9 +171,11 @@ class PastRecords:
             room = np.full((2 * len(self._clients), *facts.shape[1:]), _NEW[name])
             room[: len(facts)] = facts
             self._facts[name] = facts = room
+        before = facts[slots]
         facts[slots] = values
         if name in self._arrays:
             self._arrays[name][clients] = values
+        return before
 
     def _slots_with_new(self, clients: np.ndarray) -> np.ndarray:
         """Return the slots of some clients, of which some have none yet."""

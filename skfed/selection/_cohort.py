@@ -39,8 +39,10 @@ class Cohort:
 
         It is empty if all weights in the mask are 0: they define no mean.
         """
+        if mask.all():
+            return self
         clients, weights = self.clients[mask], self.weights[mask]
-        if not self.unbiased and not mask.all():
+        if not self.unbiased:
             if not weights.any():
                 clients, weights = clients[:0], weights[:0]
             weights = weights / max(weights.sum(), np.finfo(float).tiny)

@@ -12,7 +12,7 @@ from skfed.selection._cohort import Cohort, checked_cohort, client_indices, copi
 from skfed.selection._past import Past
 from skfed.selection._poll_metrics import POLL_METRICS
 from skfed.selection._sampling import draw_by_size
-from skfed.utils._arrays import read_only
+from skfed.utils._arrays import freeze_arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +77,7 @@ class Round:
     memory: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        for name, value in vars(self).items():
-            if isinstance(value, np.ndarray):
-                object.__setattr__(self, name, read_only(value))
+        freeze_arrays(self)
         object.__setattr__(self, "memory", MappingProxyType(copied_memory(self.memory, "memory")))
 
     def draw(self, n: int, by_size: bool = True, replace: bool = False) -> np.ndarray:

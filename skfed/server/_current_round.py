@@ -115,9 +115,11 @@ class CurrentRound:
 
     def away(self, clients: np.ndarray) -> np.ndarray:
         """Return a mask of the clients that do not answer, the same for copies of a client."""
-        new = np.array([k for k in np.unique(clients) if int(k) not in self._answers], dtype=int)
-        found = self.config.availability.answers(self.federation, new, self._answers_rng)
-        self._answers |= dict(zip(new.tolist(), found.tolist(), strict=True))
+        new = sorted(set(clients.tolist()) - self._answers.keys())
+        found = self.config.availability.answers(
+            self.federation, np.array(new, dtype=int), self._answers_rng
+        )
+        self._answers |= dict(zip(new, found.tolist(), strict=True))
         return np.array([not self._answers[k] for k in clients.tolist()], dtype=bool)
 
     def training(self, cohort: Cohort, view: Round) -> CohortTraining:

@@ -145,5 +145,5 @@ def members_to_aggregate(cohort: Cohort, finite: np.ndarray, min_clients: int) -
     It leaves out members whose update is not finite, and all if fewer than ``min_clients`` clients
     remain. The train loss and the past of clients are of all that reported.
     """
-    enough = len(np.unique(cohort.keep(finite).clients)) >= min_clients
+    enough = len(set(cohort.keep(finite).clients.tolist())) >= min_clients
     return finite if enough else np.zeros_like(finite)
