@@ -26,17 +26,19 @@ def draw(
     tally: Callable[[Cohort, MockRound], np.ndarray],
     view: dict[str, Any],
     times: int = 1,
+    repeat: int = 0,
 ) -> np.ndarray:
     """Return what ``tally`` counts in each draw, as (settings, draws, ...).
 
     There are ``times`` as many as usual. Draws of the same number have the same seed, so that views
-    are compared in pairs; those of different settings are independent.
+    are compared in pairs; those of different settings are independent, and those of another
+    ``repeat``.
     """
     tallies = []
     n_draws = times * N_DRAWS
     for i, setting in enumerate(settings):
-        make = round_maker(setting, **view)
-        for round in map(make, range(i * n_draws, (i + 1) * n_draws)):
+        make, first = round_maker(setting, **view), (repeat * len(settings) + i) * n_draws
+        for round in map(make, range(first, first + n_draws)):
             tallies.append(tally(selector.select(round), round))
     return np.reshape(tallies, (len(settings), n_draws, *tallies[0].shape))
 
@@ -44,6 +46,11 @@ def draw(
 def counts(cohort: Cohort, round: MockRound) -> np.ndarray:
     """Return how often each client is in a cohort."""
     return np.bincount(cohort.clients, minlength=N_CLIENTS).astype(float)
+
+
+def is_chosen(cohort: Cohort, round: MockRound) -> np.ndarray:
+    """Return 1 for each client that is in a cohort, else 0."""
+    return np.minimum(counts(cohort, round), 1)
 
 
 def polled_counts(cohort: Cohort, round: MockRound) -> np.ndarray:
@@ -62,8 +69,9 @@ def assert_no_difference(
 ) -> None:
     """Assert that differences of paired draws have a mean of 0, or with ``one_sided`` of at most 0.
 
-    They are symmetric then (exactly, of clients chosen once at most), so that their mean is within
-    s root mean squares over sqrt(n), but for a probability of 2 exp(-s²/2) (Hoeffding).
+    They have to be symmetric then, as those of draws that may be exchanged are, or of zeros and
+    ones of one expectation. Their mean is within s root mean squares over sqrt(n), but for a
+    probability of 2 exp(-s²/2) (Hoeffding).
     """
     for where, part in _parts(settings):
         sample = _joined(differences[part])

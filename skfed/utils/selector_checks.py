@@ -42,6 +42,7 @@ from skfed.utils._selector_statistics import (
     counts,
     counts_and_weights,
     draw,
+    is_chosen,
     polled_counts,
 )
 
@@ -227,7 +228,8 @@ def _assert_renumbered(
 ) -> None:
     settings = settings_for(selector)
     straight = draw(selector, settings, counts_and_weights, view)
-    renumbered = draw(selector, settings, counts_and_weights, view | {"order": order})
+    # Independent of the others, so that a draw of each may be exchanged: counts may be above 1.
+    renumbered = draw(selector, settings, counts_and_weights, view | {"order": order}, repeat=1)
     differences = renumbered[..., np.argsort(order)] - straight
     assert_no_difference(differences, settings, message)
 
@@ -289,9 +291,9 @@ def check_failed_clients_are_not_preferred(selector: BaseSelector) -> None:
         cases = {f"a polled loss of {bad}": {"losses": _losses_with(k, bad)} for bad in _BAD}
         cases["a client whose training failed"] = {"reported": _losses_with(k, np.nan)}
         usual = {"losses": middle, "reported": middle}
-        before = draw(selector, settings[1::2], counts, usual)
+        before = draw(selector, settings[1::2], is_chosen, usual)
         for what, failed in cases.items():
-            more = draw(selector, settings[1::2], counts, usual | failed) - before
+            more = draw(selector, settings[1::2], is_chosen, usual | failed) - before
             message = f"{what} is preferred"
             assert_no_difference(more[..., k], settings[1::2], message, one_sided=True)
     all_failed = np.full(N_CLIENTS, np.nan)
