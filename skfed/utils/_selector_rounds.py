@@ -124,18 +124,22 @@ def round_maker(
     memory: Mapping[str, Any] | None = None,
     needs: Iterable[str] = tuple(NEEDS),
     same_past: bool = False,
+    scale: np.ndarray | None = None,
 ) -> Callable[[int], MockRound]:
     """Return a function of the seed that makes rounds of the clients above.
 
     ``order`` renumbers them. With ``same_past``, clients that are alike in the setting have been
     chosen and polled equally often, in the same rounds, and have the same updates and gradients. A
-    loss that is reported as NaN is that of a client whose training failed, in any setting.
+    loss that is reported as NaN is that of a client whose training failed, in any setting. Updates,
+    gradients and norms are multiplied by the ``scale`` of their clients.
     """
     order = np.arange(N_CLIENTS) if order is None else order
     available = setting.of_clients("available") if available is None else available
     failed = setting.of_clients("failed") | np.isnan(reported)
     known = np.where(setting.of_clients("new"), np.inf, reported)
     past = _past(setting, reported, seconds, same_past)
+    scale = np.ones(N_CLIENTS) if scale is None else scale
+    past |= {name: past[name] * scale[:, None] for name in ("updates", "last_layer")}
     arguments: dict[str, Any] = {
         "losses": losses[order],
         "sizes": sizes[order],
@@ -146,8 +150,8 @@ def round_maker(
         "expected_seconds": seconds[order] if setting.devices else None,
         "index": setting.index,
         "n_rounds": setting.n_rounds,
-        "sketches": _vectors(2, SKETCH_SIZE, same_past)[order],
-        "norms": (np.ones(N_CLIENTS) if same_past else losses * sizes)[order],
+        "sketches": (scale[:, None] * _vectors(2, SKETCH_SIZE, same_past))[order],
+        "norms": (scale * (1.0 if same_past else losses * sizes))[order],
         "past": {name: values[order] for name, values in past.items()},
         "memory": memory,
         "needs": needs,

@@ -5,7 +5,7 @@ too. At 6 standard errors, chance exceeds one with a probability of at most 2 ex
 any of the 10,000 of ``check_selector`` with one of at most 3e-4.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,26 @@ def draw(
         for round in map(make, range(first, first + n_draws)):
             tallies.append(tally(selector.select(round), round))
     return np.reshape(tallies, (len(settings), n_draws, *tallies[0].shape))
+
+
+def draw_fits(
+    selector: BaseSelector, settings: Sequence[Setting], view: dict[str, Any], repeat: int = 0
+) -> np.ndarray:
+    """Return how often each client is chosen in the rounds of fits, as (settings, fits, clients).
+
+    What a rule remembers is handed on from setting to setting. Fits of another ``repeat`` are
+    independent.
+    """
+    found = np.zeros((len(settings), N_DRAWS, N_CLIENTS))
+    for fit in range(N_DRAWS):
+        memory: Mapping[str, Any] = {}
+        for t, setting in enumerate(settings):
+            make = round_maker(setting, memory=memory, **view)
+            round = make((repeat * N_DRAWS + fit) * len(settings) + t)
+            cohort = selector.select(round)
+            found[t, fit] = counts(cohort, round)
+            memory = memory if cohort.memory is None else cohort.memory
+    return found
 
 
 def counts(cohort: Cohort, round: MockRound) -> np.ndarray:

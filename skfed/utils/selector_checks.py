@@ -21,8 +21,10 @@ from skfed.selection import BaseSelector, Cohort
 from skfed.utils._selector_answers import influence, polled, same
 from skfed.utils._selector_decisions import check_worked_decisions
 from skfed.utils._selector_memory import (
+    check_a_memory_is_of_clients_by_index,
     check_admitted_clients_have_reported,
     check_only_the_memory_is_remembered,
+    check_vectors_may_be_zero_or_unknown,
     check_what_it_needs_is_named,
 )
 from skfed.utils._selector_rounds import (
@@ -348,6 +350,8 @@ CHECKS: list[Check] = [
     check_answers_asked_for_are_used,
     check_answers_count_for_who_gave_them,
     check_order_of_clients_does_not_matter,
+    check_a_memory_is_of_clients_by_index,
+    check_vectors_may_be_zero_or_unknown,
     check_the_view_is_left_alone,
     check_it_clones_and_pickles,
     check_a_single_available_client,

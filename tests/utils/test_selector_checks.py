@@ -344,6 +344,22 @@ class RemembersBesideItsMemory(Momentum):
         return replace(cohort, memory=dict(cohort.memory, n=len(self._rounds)))
 
 
+class RemembersWhereItWas(Momentum):
+    """Once it remembers a round, it goes through the list of clients."""
+
+    def _select(self, round):
+        cohort = super()._select(round)
+        clients = np.flatnonzero(round.available)
+        return replace(cohort, clients=clients[:2]) if round.memory else cohort
+
+
+class WeighsByNorms(BaseSelector):
+    def _select(self, round):
+        clients = np.flatnonzero(round.available)
+        norms = np.linalg.norm(round.sketch(clients), axis=1)
+        return Cohort(clients, norms / norms.sum())
+
+
 class AdmitsFailedClients(Admitting):
     def admit(self, round, reports):
         return Cohort.mean(reports.clients)
@@ -360,6 +376,8 @@ WRONG = [
     (KeepsState(), "check_no_state_is_kept"),
     (RemembersBesideItsMemory(), "check_only_the_memory_is_remembered"),
     (TakesWhatItDoesNotName(), "check_what_it_needs_is_named"),
+    (RemembersWhereItWas(), "check_a_memory_is_of_clients_by_index"),
+    (WeighsByNorms(), "check_vectors_may_be_zero_or_unknown"),
     (AdmitsFailedClients(), "check_admitted_clients_have_reported"),
     (KeepsStateOnTheClass(), "check_no_state_is_kept"),
     (WeighsTheFirst(), "check_ties_are_broken_at_random"),
