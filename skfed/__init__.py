@@ -16,6 +16,7 @@ from skfed.selection import (
     PowerOfChoice,
     RandomSelector,
     RoundRobinSelector,
+    TiflSelector,
     UcbSelector,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "PowerOfChoice",
     "RandomSelector",
     "RoundRobinSelector",
+    "TiflSelector",
     "UcbSelector",
     "load",
     "make_pipeline",

@@ -16,6 +16,7 @@ from skfed.selection._power_of_choice import PowerOfChoice
 from skfed.selection._random import RandomSelector
 from skfed.selection._round import Reports, Round, Trial
 from skfed.selection._round_robin import RoundRobinSelector
+from skfed.selection._tifl import TiflSelector
 from skfed.selection._ucb import UcbSelector
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Reports",
     "Round",
     "RoundRobinSelector",
+    "TiflSelector",
     "Trial",
     "UcbSelector",
 ]

@@ -102,8 +102,8 @@ POLL_METRICS = {
         error_sums,
         by_prediction=True,
         not_for_regressors=(
-            "selector polls the error, 1 - accuracy, which a regressor does not have: let it match "
-            "losses (FedAlignSelector(match='loss'))."
+            "selector polls the error, 1 - accuracy, which a regressor does not have: let it use "
+            "losses (FedAlignSelector(match='loss'), TiflSelector(metric='loss'))."
         ),
     ),
 }

@@ -18,6 +18,7 @@ from skfed import (
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
+    TiflSelector,
 )
 from skfed.aggregation import (
     CoordinateMedian,
@@ -403,6 +404,7 @@ SELECTORS = [
     FedAlignSelector(eps=1.0, warmup=0, participation=0.5),
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
     OptimalSelector(clients_per_round=2, ignore_priority=True),
+    TiflSelector(clients_per_round=2, interval=1, ignore_priority=True),
 ]
 
 

@@ -31,6 +31,7 @@ from skfed import (
     PowerOfChoice,
     RandomSelector,
     RoundRobinSelector,
+    TiflSelector,
     UcbSelector,
     aggregation,
     availability,
@@ -52,6 +53,7 @@ SELECTORS = [
     UcbSelector(),
     ClusteredSelector(),
     OptimalSelector(),
+    TiflSelector(),
 ]
 SCHEDULES = [
     schedules.Constant(0.5),

@@ -16,6 +16,7 @@ from skfed import (
     FederatedRegressor,
     PowerOfChoice,
     RandomSelector,
+    TiflSelector,
 )
 from skfed.modules import LinearRegression
 from skfed.schedules import LinearDecay
@@ -26,6 +27,7 @@ HEEDLESS = [
     PowerOfChoice(d=3, clients_per_round=1),
     ActiveFLSelector(2),
     ClusteredSelector(clients_per_round=2),
+    TiflSelector(clients_per_round=2),
 ]
 NO_INFLUENCE = "priority has no influence on who trains"
 

@@ -17,6 +17,7 @@ from skfed import (
     PowerOfChoice,
     RandomSelector,
     RoundRobinSelector,
+    TiflSelector,
     UcbSelector,
 )
 from skfed.schedules import LinearDecay, StepDecay
@@ -61,6 +62,9 @@ OURS = [
     ClusteredSelector("updates", 3),
     OptimalSelector(3),
     OptimalSelector(3, approximate=True),
+    TiflSelector(3, interval=5),
+    TiflSelector(2, n_tiers=3, interval=1, metric="loss"),
+    TiflSelector(interval=None),
 ]
 
 

@@ -15,6 +15,7 @@ from skfed import (
     OptimalSelector,
     PowerOfChoice,
     RoundRobinSelector,
+    TiflSelector,
     UcbSelector,
 )
 from skfed.selection import Cohort
@@ -30,6 +31,7 @@ RULES = {
     "optimal": OptimalSelector(),
     "power_of_choice": PowerOfChoice(),
     "round_robin": RoundRobinSelector(),
+    "tifl": TiflSelector(),
     "ucb": UcbSelector(),
 }
 
@@ -101,6 +103,22 @@ def ward_on_rows(self, round):
     return rule._select(round)
 
 
+class WithReplacement:
+    """A generator of which samples are drawn with replacement."""
+
+    def __init__(self, rng):
+        self._rng = rng
+        self.permutation = rng.permutation
+
+    def choice(self, a, size=None, replace=True, p=None):
+        return self._rng.choice(a, size, p=p)
+
+
+def tifl_with_replacement(self, round):
+    other = replace(round, rng=WithReplacement(round.rng))
+    return TiflSelector(**self.get_params())._select(other)
+
+
 def ucb_without_p(self, round):
     equal = np.ones(len(round.sizes), int)
     return UcbSelector(**self.get_params())._select(replace(round, sizes=equal))
@@ -114,6 +132,7 @@ MISTAKES = {
         powd_stale_losses,
         powd_argpartition_of_all,
     ],
+    "tifl": [tifl_with_replacement],
     "ucb": [ucb_without_p],
 }
 _CASES = [(rule, mistake) for rule, mistakes in MISTAKES.items() for mistake in mistakes]
