@@ -9,6 +9,7 @@ from skfed.pipeline import make_pipeline
 from skfed.selection import (
     ActiveFLSelector,
     ClusteredSelector,
+    DivFLSelector,
     FedAlignSelector,
     FedCSSelector,
     LossProportionalSelector,
@@ -24,6 +25,7 @@ __version__ = version("skfed")
 __all__ = [
     "ActiveFLSelector",
     "ClusteredSelector",
+    "DivFLSelector",
     "FedAlignSelector",
     "FedCSSelector",
     "FederatedClassifier",

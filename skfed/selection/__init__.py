@@ -7,6 +7,7 @@ from skfed.selection._active import ActiveFLSelector
 from skfed.selection._base import BaseSelector
 from skfed.selection._clustered import ClusteredSelector
 from skfed.selection._cohort import Cohort
+from skfed.selection._divfl import DivFLSelector
 from skfed.selection._fedalign import FedAlignSelector
 from skfed.selection._fedcs import FedCSSelector
 from skfed.selection._loss_proportional import LossProportionalSelector
@@ -24,6 +25,7 @@ __all__ = [
     "BaseSelector",
     "ClusteredSelector",
     "Cohort",
+    "DivFLSelector",
     "FedAlignSelector",
     "FedCSSelector",
     "LossProportionalSelector",

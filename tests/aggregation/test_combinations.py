@@ -13,6 +13,7 @@ from torch import nn
 
 from skfed import (
     ActiveFLSelector,
+    DivFLSelector,
     FedAlignSelector,
     FederatedClassifier,
     OptimalSelector,
@@ -405,6 +406,7 @@ SELECTORS = [
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
     OptimalSelector(clients_per_round=2, ignore_priority=True),
     TiflSelector(clients_per_round=2, interval=1, ignore_priority=True),
+    DivFLSelector(clients_per_round=2, ignore_priority=True),
 ]
 
 

@@ -24,6 +24,7 @@ from strategies import (
 from skfed import (
     ActiveFLSelector,
     ClusteredSelector,
+    DivFLSelector,
     FedAlignSelector,
     FedCSSelector,
     LossProportionalSelector,
@@ -52,6 +53,7 @@ SELECTORS = [
     FedCSSelector(round_seconds=5.0),
     UcbSelector(),
     ClusteredSelector(),
+    DivFLSelector(),
     OptimalSelector(),
     TiflSelector(),
 ]

@@ -11,6 +11,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from skfed import (
     ActiveFLSelector,
     ClusteredSelector,
+    DivFLSelector,
     FedAlignSelector,
     FederatedClassifier,
     FederatedRegressor,
@@ -28,6 +29,7 @@ HEEDLESS = [
     ActiveFLSelector(2),
     ClusteredSelector(clients_per_round=2),
     TiflSelector(clients_per_round=2),
+    DivFLSelector(clients_per_round=2),
 ]
 NO_INFLUENCE = "priority has no influence on who trains"
 

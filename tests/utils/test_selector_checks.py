@@ -10,6 +10,7 @@ from rules import Admitting, Momentum, Tried
 from skfed import (
     ActiveFLSelector,
     ClusteredSelector,
+    DivFLSelector,
     FedAlignSelector,
     FedCSSelector,
     LossProportionalSelector,
@@ -60,6 +61,8 @@ OURS = [
     UcbSelector(),
     ClusteredSelector(clients_per_round=3),
     ClusteredSelector("updates", 3),
+    DivFLSelector(3),
+    DivFLSelector(),
     OptimalSelector(3),
     OptimalSelector(3, approximate=True),
     TiflSelector(3, interval=5),

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import pdist
+from scipy.spatial.distance import cdist, pdist
 
 from skfed import (
     ClusteredSelector,
+    DivFLSelector,
     FedAlignSelector,
     FedCSSelector,
     LossProportionalSelector,
@@ -19,12 +20,14 @@ from skfed import (
     UcbSelector,
 )
 from skfed.selection import Cohort
+from skfed.selection._divfl import facility_location
 from skfed.utils import _selector_decisions
 from skfed.utils._selector_decisions import rules_with_worked_decisions, worked_decisions
 from skfed.utils.selector_checks import check_worked_decisions
 
 RULES = {
     "clustered": ClusteredSelector(),
+    "divfl": DivFLSelector(),
     "fedalign": FedAlignSelector(),
     "fedcs": FedCSSelector(),
     "loss_proportional": LossProportionalSelector(),
@@ -117,6 +120,16 @@ class WithReplacement:
 def tifl_with_replacement(self, round):
     other = replace(round, rng=WithReplacement(round.rng))
     return TiflSelector(**self.get_params())._select(other)
+def divfl_squared(self, round):
+    clients = np.flatnonzero(round.available)
+    sketches = round.sketch(clients)
+    squares = cdist(sketches, sketches, "sqeuclidean")
+    chosen = clients[facility_location(squares, self.clients_per_round, round.rng)]
+    return Cohort.by_size(chosen, round.sizes)
+
+
+def divfl_everybody_each_round(self, round):
+    return DivFLSelector(**self.get_params())._select(replace(round, memory={}))
 
 
 def ucb_without_p(self, round):
@@ -126,6 +139,7 @@ def ucb_without_p(self, round):
 
 MISTAKES = {
     "clustered": [ward_on_rows],
+    "divfl": [divfl_squared, divfl_everybody_each_round],
     "power_of_choice": [
         powd_uniform_candidates,
         powd_positions,
