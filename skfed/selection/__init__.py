@@ -9,6 +9,7 @@ from skfed.selection._clustered import ClusteredSelector
 from skfed.selection._cohort import Cohort
 from skfed.selection._divfl import DivFLSelector
 from skfed.selection._fedalign import FedAlignSelector
+from skfed.selection._fedcor import FedCorSelector
 from skfed.selection._fedcs import FedCSSelector
 from skfed.selection._loss_proportional import LossProportionalSelector
 from skfed.selection._optimal import OptimalSelector
@@ -28,6 +29,7 @@ __all__ = [
     "DivFLSelector",
     "FedAlignSelector",
     "FedCSSelector",
+    "FedCorSelector",
     "LossProportionalSelector",
     "OptimalSelector",
     "Past",

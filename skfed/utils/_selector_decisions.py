@@ -97,9 +97,10 @@ def _rounds(selector: BaseSelector, rounds: list[dict[str, Any]]) -> Iterator[Dr
 
 
 def _is_random(expected: Mapping[str, Any]) -> bool:
-    """Tell whether draws of a decision may differ."""
+    """Tell whether draws of a decision may differ in what is checked."""
     admitted = expected.get("admitted")
-    return "cohort" not in expected or (admitted is not None and _is_random(admitted))
+    is_fixed = not expected or "cohort" in expected
+    return not is_fixed or (admitted is not None and _is_random(admitted))
 
 
 def _view(

@@ -15,6 +15,7 @@ from skfed import (
     ActiveFLSelector,
     DivFLSelector,
     FedAlignSelector,
+    FedCorSelector,
     FederatedClassifier,
     OptimalSelector,
     PowerOfChoice,
@@ -407,6 +408,7 @@ SELECTORS = [
     OptimalSelector(clients_per_round=2, ignore_priority=True),
     TiflSelector(clients_per_round=2, interval=1, ignore_priority=True),
     DivFLSelector(clients_per_round=2, ignore_priority=True),
+    FedCorSelector(clients_per_round=2, warmup=1, interval=1),
 ]
 
 

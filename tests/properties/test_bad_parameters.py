@@ -26,6 +26,7 @@ from skfed import (
     ClusteredSelector,
     DivFLSelector,
     FedAlignSelector,
+    FedCorSelector,
     FedCSSelector,
     LossProportionalSelector,
     OptimalSelector,
@@ -54,6 +55,7 @@ SELECTORS = [
     UcbSelector(),
     ClusteredSelector(),
     DivFLSelector(),
+    FedCorSelector(warmup=1),
     OptimalSelector(),
     TiflSelector(),
 ]

@@ -11,6 +11,7 @@ from skfed import (
     ClusteredSelector,
     DivFLSelector,
     FedAlignSelector,
+    FedCorSelector,
     FedCSSelector,
     LossProportionalSelector,
     OptimalSelector,
@@ -29,6 +30,7 @@ RULES = {
     "clustered": ClusteredSelector(),
     "divfl": DivFLSelector(),
     "fedalign": FedAlignSelector(),
+    "fedcor": FedCorSelector(),
     "fedcs": FedCSSelector(),
     "loss_proportional": LossProportionalSelector(),
     "optimal": OptimalSelector(),
@@ -137,9 +139,15 @@ def ucb_without_p(self, round):
     return UcbSelector(**self.get_params())._select(replace(round, sizes=equal))
 
 
+def fedcor_unweighted(self, round):
+    equal = np.ones(len(round.sizes))
+    return FedCorSelector(**self.get_params())._select(replace(round, fractions=equal))
+
+
 MISTAKES = {
     "clustered": [ward_on_rows],
     "divfl": [divfl_squared, divfl_everybody_each_round],
+    "fedcor": [fedcor_unweighted],
     "power_of_choice": [
         powd_uniform_candidates,
         powd_positions,
