@@ -25,9 +25,9 @@ N_FEATURES, N_CLASSES = 8, 4
 TEXT = f"""# What each rule asks of clients
 
 Made by `python -m benchmarks.rule_costs`. Means over {N_ROUNDS} rounds, from the ledger: the models
-that the server sends and that clients send in a round, and the numbers beside models that clients
-send for the rule: answers to polls, norms, sketches, and what comes with an update beyond the loss that
-clients of any rule report. With K = 100 clients m is 10, with 10,000 it is 100.
+that the server sends and that clients send in a round, and the numbers that clients send for the
+rule: answers to polls, norms, sketches, and what comes with an update beyond the loss that clients
+of any rule report. With K = 100 clients m is 10, with 10,000 it is 100.
 """
 COLUMNS = "models down", "models up", "numbers up"
 

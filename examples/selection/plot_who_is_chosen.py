@@ -20,8 +20,8 @@ from sklearn.model_selection import train_test_split
 from skfed import (
     ActiveFLSelector,
     ClusteredSelector,
-    FederatedClassifier,
     FedCSSelector,
+    FederatedClassifier,
     LossProportionalSelector,
     OptimalSelector,
     PowerOfChoice,

@@ -122,6 +122,8 @@ class WithReplacement:
 def tifl_with_replacement(self, round):
     other = replace(round, rng=WithReplacement(round.rng))
     return TiflSelector(**self.get_params())._select(other)
+
+
 def divfl_squared(self, round):
     clients = np.flatnonzero(round.available)
     sketches = round.sketch(clients)
