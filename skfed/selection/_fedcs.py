@@ -46,8 +46,8 @@ class FedCSSelector(BaseSelector):
     (``round.expected_seconds``), else those of its last training, or for which it was waited if it
     was late (``round.seconds``). Clients of unknown seconds come first, at random, if they were
     never chosen; without public devices and without ``clients_per_round``, everybody is asked in
-    the first round. Unknown clients that were chosen before, and have not answered, come last, and
-    count as in time: nothing is known against them. Without devices no seconds are known at all:
+    the first round. Unknown clients that were chosen before, and have not answered, come last, so
+    that those that never answer do not keep others out; they count as in time. Without devices no seconds are known at all:
     the rule is then a random choice after each client was chosen once, or, with ``round_seconds``
     alone, takes everybody. Losses, failed ones (NaN) too, play no part.
 
@@ -60,7 +60,8 @@ class FedCSSelector(BaseSelector):
     Known against the rule: slow clients never train, and what only they have is not learnt.
 
     Clients are asked for nothing. A selection takes time in proportion to K log K: 1 ms for 10,000
-    clients, and with public devices the time of their expected seconds.
+    clients. With public devices the seconds of all are computed anew in each round: of
+    :class:`~skfed.devices.LognormalDevices`, 0.2 s for 10,000 clients.
 
     Examples
     --------

@@ -49,16 +49,17 @@ class UcbSelector(BaseSelector):
 
     Notes
     -----
-    The losses are means over minibatches of local training, sent along with updates, and so are
+    The text of the paper could not be read for this: the index is the one that is usually quoted
+    from it. The losses are means over minibatches of local training, sent along with updates, and so are
     their deviations. If T = 1 the second term is 0, and so it is after a round in which nobody
-    reported a deviation, and with one minibatch a client.
+    reported, and with one minibatch a client.
 
     A client that was chosen and reported no loss, because its training failed (NaN) or it never
-    answered, counts in N_k, and adds nothing to L_k: its index falls, and rises with the second
-    term as N_k fades. One that was late or did not answer, but had reported before, counts with its
-    last loss. Clients that the rule has not chosen, or so long ago that their N_k has faded to 0,
-    are taken at random if there are more than m. If fewer than m clients are available, all of
-    them train. Rounds in which nobody is available discount nothing.
+    answered, counts in N_k, and adds nothing to L_k and sigma: its index falls, and rises with the
+    second term as N_k fades. One that was late or did not answer, but had reported before, counts
+    with its last loss and deviation. Clients that the rule has not chosen, or so long ago that
+    their N_k has faded to 0, are taken at random if there are more than m. If fewer than m clients
+    are available, all of them train. Rounds in which nobody is available discount nothing.
 
     No code of the authors was found to compare with. A published mistake is to leave out p_k.
 
@@ -97,9 +98,9 @@ class UcbSelector(BaseSelector):
         memory = self._with_last(round, last)
         sums, counts = memory["losses"][available], memory["counts"][available]
         # log T, of which rounding may make less than 0; in the first round there is no T.
-        spread = 2 * _sigma(round, last) ** 2 * np.log(max(memory["rounds"], 1.0))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            bounds = sums / counts + np.sqrt(spread / counts)
+        log = np.log(max(memory["rounds"], 1.0))
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            bounds = sums / counts + _sigma(round, last) * np.sqrt(2 * log / counts)
         indices = np.where(counts > 0, round.sizes[available] / round.sizes.sum() * bounds, np.inf)
         chosen = available[lowest(round.rng, -indices, m)]
         return replace(Cohort.mean(chosen), memory=memory)
@@ -127,6 +128,9 @@ def _last_cohort(round: Round) -> np.ndarray:
 
 
 def _sigma(round: Round, last: np.ndarray) -> float:
-    """Return the largest deviation that the last cohort reported; 0 if there is none."""
-    deviations = round.past.loss_std[last]
+    """Return the largest deviation that the last cohort reported; 0 if there is none.
+
+    Of a client whose training failed the past still has an older one.
+    """
+    deviations = round.past.loss_std[last[np.isfinite(round.reported[last])]]
     return float(np.max(deviations[np.isfinite(deviations)], initial=0.0))

@@ -91,6 +91,26 @@ def test_a_failed_client_sinks(make_round):
     assert cohort.clients.tolist() == [1]
 
 
+def test_deviations_of_any_size(make_round):
+    """The square of 1e200 is no float: client 1, of the smaller N, has the larger second term."""
+    memory = {"losses": np.ones(3), "counts": np.array([2.0, 1.0, 2.0]), "rounds": 2.0}
+    given = {"n_chosen": [2, 1, 2], "last_chosen": [1, 0, 1], "reported": [1.0] * 3}
+    view = make(make_round, 2, memory, loss_std=[1e200, NAN, 1.0], **given)
+    assert UcbSelector(1).select(view).clients.tolist() == [1]
+
+
+def test_rounds_without_anybody_discount_nothing(make_round):
+    """Nobody is available in round 2: the cohort of round 1 counts once."""
+    nobody = WORKED[2] | {"available": [False] * 3}
+    rounds = [*WORKED, nobody, WORKED[2] | {"n_chosen": [3, 1, 1], "last_chosen": [2, 0, 1]}]
+    memory = {}
+    for t, given in enumerate(rounds):
+        cohort = UcbSelector(1).select(make(make_round, t, memory, **given))
+        memory = memory if cohort.memory is None else cohort.memory
+    assert memory["rounds"] == pytest.approx(1 + 0.7 + 0.49)
+    np.testing.assert_allclose(memory["counts"], [1 + 0.7 + 0.49, 0.49, 0.7])
+
+
 def test_ties_are_drawn_from_and_few_are_all_taken(make_round):
     given = {"n_chosen": [1] * 4, "last_chosen": [0] * 4, "reported": [1.0] * 4}
     counts = np.zeros(4)
