@@ -8,6 +8,7 @@ from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import cdist, pdist
 
 from skfed import (
+    ActiveFLSelector,
     ClusteredSelector,
     DivFLSelector,
     FedAlignSelector,
@@ -16,6 +17,7 @@ from skfed import (
     LossProportionalSelector,
     OptimalSelector,
     PowerOfChoice,
+    RandomSelector,
     RoundRobinSelector,
     TiflSelector,
     UcbSelector,
@@ -27,6 +29,7 @@ from skfed.utils._selector_decisions import rules_with_worked_decisions, worked_
 from skfed.utils.selector_checks import check_worked_decisions
 
 RULES = {
+    "afl": ActiveFLSelector(),
     "clustered": ClusteredSelector(),
     "divfl": DivFLSelector(),
     "fedalign": FedAlignSelector(),
@@ -35,6 +38,7 @@ RULES = {
     "loss_proportional": LossProportionalSelector(),
     "optimal": OptimalSelector(),
     "power_of_choice": PowerOfChoice(),
+    "random": RandomSelector(),
     "round_robin": RoundRobinSelector(),
     "tifl": TiflSelector(),
     "ucb": UcbSelector(),
@@ -101,6 +105,22 @@ def _highest(self, round, candidates, losses):
     return Cohort.mean(candidates[np.argsort(-losses)[: self._counts(round)[1]]])
 
 
+def afl_epsilon(self, round):
+    def chances(rng, reported):
+        odds = self._chances(rng, reported) + 0.01
+        return odds / odds.sum()
+
+    rule = ActiveFLSelector(**self.get_params())
+    rule._chances = chances
+    return rule._select(round)
+
+
+def afl_drops_a_quarter(self, round):
+    """The share alpha1 is kept, and the rest left out."""
+    kept = self.get_params() | {"alpha1": 1 - self.alpha1}
+    return ActiveFLSelector(**kept)._select(round)
+
+
 def ward_on_rows(self, round):
     """The rows of the square matrix of angles are taken for positions."""
     rule = ClusteredSelector(**self.get_params())
@@ -147,6 +167,7 @@ def fedcor_unweighted(self, round):
 
 
 MISTAKES = {
+    "afl": [afl_epsilon, afl_drops_a_quarter],
     "clustered": [ward_on_rows],
     "divfl": [divfl_squared, divfl_everybody_each_round],
     "fedcor": [fedcor_unweighted],
