@@ -24,14 +24,21 @@ from torch import nn
 
 from skfed import (
     ActiveFLSelector,
+    ClusteredSelector,
     FedAlignSelector,
+    FedCSSelector,
     FederatedClassifier,
     FederatedRegressor,
+    LossProportionalSelector,
+    OptimalSelector,
     PowerOfChoice,
     RandomSelector,
+    RoundRobinSelector,
+    UcbSelector,
 )
 from skfed.aggregation import CoordinateMedian, NormClipping, Scaffold, ServerOptimizer, TrimmedMean
 from skfed.availability import AlternatingHalves, Dropout
+from skfed.devices import LognormalDevices
 from skfed.modules import MLP
 from skfed.privacy import GaussianMechanism
 from skfed.schedules import LinearDecay
@@ -40,6 +47,7 @@ torch.manual_seed(0)  # module instances are trained from the weights that they 
 
 HELPERS = Path(__file__).parent / "helpers"
 WHOLE = {"probability": "uniform", "replace": False}
+DEVICES = LognormalDevices(100, 1e6, 1e6, public=True)
 NOISE = GaussianMechanism(clip=0.5, noise_multiplier=0.1)
 NET = NeuralNetClassifier(
     MLP(5, (8,), 3, dropout=0.3), criterion=nn.CrossEntropyLoss, lr=0.1, batch_size=7
@@ -62,6 +70,13 @@ RUNS = {
     "rpow-d": {"selector": PowerOfChoice(4, 2, loss="reported")},
     "adapow-d": {"selector": PowerOfChoice(LinearDecay(6, 2), 2)},
     "afl": {"selector": ActiveFLSelector(3)},
+    "round robin": {"selector": RoundRobinSelector(3)},
+    "loss-proportional": {"selector": LossProportionalSelector(3)},
+    "FedCS": {"selector": FedCSSelector(clients_per_round=3), "devices": DEVICES},
+    "UCB-CS": {"selector": UcbSelector(3)},
+    "clustered by size": {"selector": ClusteredSelector("size", 3)},
+    "clustered by updates": {"selector": ClusteredSelector("updates", 3)},
+    "optimal": {"selector": OptimalSelector(3)},
     "FedALIGN": {"selector": FedAlignSelector(0.3, warmup=1), "priority": ["a", "b"]},
     "FedALIGN by weight": {"selector": FedAlignSelector(0.3), "priority": {"a": 1.0, "c": 0.5}},
     "FedALIGN in part": {"selector": FedAlignSelector(0.5, participation=0.5), "priority": ["a"]},

@@ -3,6 +3,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from rules import COMPARED
 
 from skfed import (
     ActiveFLSelector,
@@ -26,6 +27,7 @@ SELECTORS = [
     PowerOfChoice(d=4, clients_per_round=2, ignore_priority=True),
     FedAlignSelector(eps=1.0, warmup=0),
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
+    *COMPARED,
 ]
 
 

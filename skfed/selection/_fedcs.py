@@ -47,9 +47,9 @@ class FedCSSelector(BaseSelector):
     was late (``round.seconds``). Clients of unknown seconds come first, at random, if they were
     never chosen; without public devices and without ``clients_per_round``, everybody is asked in
     the first round. Unknown clients that were chosen before, and have not answered, come last, so
-    that those that never answer do not keep others out; they count as in time. Without devices no seconds are known at all:
-    the rule is then a random choice after each client was chosen once, or, with ``round_seconds``
-    alone, takes everybody. Losses, failed ones (NaN) too, play no part.
+    that those that never answer do not keep others out; they count as in time. Without devices no
+    seconds are known at all: the rule is then a random choice after each client was chosen once,
+    or, with ``round_seconds`` alone, takes everybody. Losses, failed ones (NaN) too, play no part.
 
     In the rule as it is quoted by the code of SelecEval (``seleceval/selection/fedcs.py`` at
     17a90c8), uploads follow one another while others train, the length of a round is a sum over

@@ -55,8 +55,8 @@ class OptimalSelector(BaseSelector):
     to a factor; and it asks a uniform draw of clients, here all that ``availability`` lets be
     reached are asked.
 
-    Cost. Each round everybody in reach gets the model, trains, and sends two numbers, its norm and
-    its training loss; m of them upload on average. That saves uploads, not work. The server
+    Cost. Each round everybody in reach gets the model, trains, and sends its norm, 8 bytes, beside
+    the training loss; m of them upload on average. That saves uploads, not work. The server
     computes the passes of the approximate form from the norms, so their messages are not charged.
     A selection sorts the norms, K log K.
 

@@ -32,8 +32,8 @@ class RoundRobinSelector(BaseSelector):
     The rule has no paper. It is near pfl-research's ``MinimizeReuseUserSampler``
     (``pfl/data/sampling.py`` at c9d1f32), which goes through a fixed cycle of clients, without
     counts or chance: with everybody available both visit each client equally often, but there
-    neighbours in the cycle train together each time, and a client that is away loses its turn. Here a client
-    that was away has a low count, and is taken when it is back.
+    neighbours in the cycle train together each time, and a client that is away loses its turn.
+    Here a client that was away has a low count, and is taken when it is back.
 
     A client has had its turn whenever it was in a cohort, also if it then failed, was late or did
     not answer. New clients have the lowest count and come first; losses, failed ones (NaN) too,

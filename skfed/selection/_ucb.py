@@ -50,9 +50,9 @@ class UcbSelector(BaseSelector):
     Notes
     -----
     The text of the paper could not be read for this: the index is the one that is usually quoted
-    from it. The losses are means over minibatches of local training, sent along with updates, and so are
-    their deviations. If T = 1 the second term is 0, and so it is after a round in which nobody
-    reported, and with one minibatch a client.
+    from it. The losses are means over minibatches of local training, sent along with updates, and
+    so are their deviations. If T = 1 the second term is 0, and so it is after a round in which
+    nobody reported, and with one minibatch a client.
 
     A client that was chosen and reported no loss, because its training failed (NaN) or it never
     answered, counts in N_k, and adds nothing to L_k and sigma: its index falls, and rises with the

@@ -7,20 +7,17 @@ import pandas as pd
 import pytest
 import torch
 from joblib import parallel_config
+from rules import COMPARED
 from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
 from torch import nn
 
 from skfed import (
     ActiveFLSelector,
-    DivFLSelector,
     FedAlignSelector,
-    FedCorSelector,
     FederatedClassifier,
-    OptimalSelector,
     PowerOfChoice,
     RandomSelector,
-    TiflSelector,
 )
 from skfed.aggregation import (
     CoordinateMedian,
@@ -405,10 +402,7 @@ SELECTORS = [
     FedAlignSelector(eps=1.0, warmup=1),
     FedAlignSelector(eps=1.0, warmup=0, participation=0.5),
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
-    OptimalSelector(clients_per_round=2, ignore_priority=True),
-    TiflSelector(clients_per_round=2, interval=1, ignore_priority=True),
-    DivFLSelector(clients_per_round=2, ignore_priority=True),
-    FedCorSelector(clients_per_round=2, warmup=1, interval=1),
+    *COMPARED,
 ]
 
 

@@ -13,6 +13,7 @@ import torch
 from families import Convolutions, Gated, Recurrent, mlp, normalised
 from joblib import parallel_config
 from parity import assert_same, both, flat, net
+from rules import COMPARED
 from sklearn.base import clone
 from skorch import NeuralNetRegressor
 from torch import nn
@@ -91,6 +92,7 @@ OPTIONS = {
     "power-of-choice": {"selector": PowerOfChoice(6, 3)},
     "cpow-d": {"selector": PowerOfChoice(6, 3, loss="batch")},
     "active": {"selector": ActiveFLSelector(clients_per_round=3)},
+    **{repr(rule): {"selector": rule} for rule in COMPARED},
     "unbiased": {"selector": RandomSelector(4, probability="uniform", replace=False)},
     "proximal": {"proximal_mu": 0.5, "local_epochs": 2},
     "SCAFFOLD": {"aggregator": Scaffold(), "local_epochs": 2},

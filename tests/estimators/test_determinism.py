@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from joblib import parallel_config
+from rules import COMPARED
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -172,6 +173,7 @@ def test_the_global_generators_are_left_alone(blobs):
         RandomSelector(clients_per_round=3, ignore_priority=True),
         PowerOfChoice(d=4, clients_per_round=2, ignore_priority=True),
         FedAlignSelector(eps=0.3, warmup=1),
+        *COMPARED,
     ],
     ids=repr,
 )

@@ -11,6 +11,7 @@ import pytest
 import torch
 from clocked import CLIENTS, DEVICES, DRAWN, POW, RATES, Twice, X, Y, estimator, fit
 from joblib import parallel_config
+from rules import COMPARED
 from sklearn.base import clone
 from torch import nn
 
@@ -263,6 +264,7 @@ def test_without_devices_there_is_no_simulated_time():
         FedAlignSelector(eps=0.1, warmup=0),
         FedAlignSelector(eps=0.5, warmup=0, participation=0.5),
         ActiveFLSelector(2, ignore_priority=True),
+        *COMPARED,
     ],
 )
 @pytest.mark.parametrize("devices", [ConstantDevices(1, 1, 1), LognormalDevices(1, 1, 1, jitter=1)])
@@ -477,6 +479,7 @@ def test_variates_of_the_late_do_not_move():
         FedAlignSelector(eps=1.0, warmup=0),
         FedAlignSelector(eps=2.0, warmup=0, participation=0.5, match="accuracy"),
         ActiveFLSelector(2, ignore_priority=True),
+        *COMPARED,
     ],
 )
 @pytest.mark.parametrize("availability", [IndependentAvailability(0.6), Dropout(0.4)])

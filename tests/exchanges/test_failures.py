@@ -7,6 +7,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from rules import COMPARED
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -158,6 +159,7 @@ def test_too_few_survivors_keep_the_model(broken):
         PowerOfChoice(d=1.0, clients_per_round=3, loss="batch", ignore_priority=True),
         PowerOfChoice(d=1.0, clients_per_round=3, loss="reported", ignore_priority=True),
         ActiveFLSelector(clients_per_round=3, ignore_priority=True),
+        *COMPARED,
         FedAlignSelector(eps=10.0, warmup=0),
         FedAlignSelector(eps=1.0, warmup=0, match="accuracy"),
     ],

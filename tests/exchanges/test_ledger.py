@@ -15,8 +15,10 @@ from skfed import (
     ActiveFLSelector,
     FedAlignSelector,
     FederatedClassifier,
+    OptimalSelector,
     PowerOfChoice,
     RandomSelector,
+    UcbSelector,
 )
 from skfed.aggregation import Scaffold
 from skfed.availability import Dropout, TraceAvailability
@@ -48,6 +50,13 @@ LEDGERS = {
         {"selector": PowerOfChoice(**POW | {"d": StepDecay(4, 0.75, [1, 2])})},
         # 4, 3 and 2.25 candidates
         [(4, 2, 0, 4, 16, 12, 4, 2), (3, 2, 0, 3, 12, 12, 3, 2), (2, 2, 0, 2, 8, 12, 2, 2)],
+    ),
+    # The spread of losses: two scalars from each that trains.
+    "ucb": ({"selector": UcbSelector(2, ignore_priority=True)}, [(2, 2, 0, 4, 0, 12, 0, 2)]),
+    # All train and send a norm; as many as m are admitted for certain.
+    "optimal": (
+        {"selector": OptimalSelector(4, ignore_priority=True)},
+        [(4, 4, 0, 4, 0, 24, 0, 4)],
     ),
     "afl": ({"selector": ActiveFLSelector(2, ignore_priority=True)}, [(2, 2, 0, 0, 0, 12, 0, 2)]),
     "fedalign, all match after a warm-up": (

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from clocked import ALL, CLIENTS, DEVICES, DRAWN, POW, RATES, Twice, X, Y, estimator, fit
+from rules import COMPARED
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -28,7 +29,9 @@ def check_sums(model):
         assert own["bytes_down"].sum() == row.bytes_down
         assert own["bytes_up"].sum() == row.bytes_up
         assert own.loc[own["kind"] == "poll", "rows"].sum() == row.samples_evaluated
-        assert own.loc[own["kind"] == "training", "rows"].sum() == row.samples_trained
+        assert (
+            own.loc[own["kind"].isin(["training", "report"]), "rows"].sum() == row.samples_trained
+        )
         exchanges = own.groupby("exchange")
         durations = exchanges["duration"].first()
         assert exchanges["duration"].nunique().eq(1).all()
@@ -89,6 +92,7 @@ def test_statistics_are_records_of_round_0():
         PowerOfChoice(**POW, loss="reported"),
         FedAlignSelector(eps=0.01, warmup=0),
         ActiveFLSelector(2, ignore_priority=True),
+        *COMPARED,
     ],
 )
 @pytest.mark.parametrize("availability", [IndependentAvailability(0.6), Dropout(0.4)])

@@ -7,7 +7,7 @@ import torch
 from flwr.app import Error, Message, MetricRecord
 from local_grid import contents, is_kind, requests
 from mishaps import node_of
-from rules import RULES, Admitting, Diverse
+from rules import COMPARED, RULES, Admitting, Diverse
 from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
@@ -87,6 +87,7 @@ ESTIMATORS = {
     "class weights": FederatedClassifier(class_weight={0: 3.0, 2: 0.5}, selector=POWD),
     "regressor": FederatedRegressor(selector=POWD),
     **{type(rule).__name__: FederatedClassifier(selector=rule) for rule in RULES},
+    **{repr(rule): FederatedClassifier(selector=rule) for rule in COMPARED},
     "SCAFFOLD in two phases": FederatedClassifier(selector=Admitting(), aggregator=Scaffold()),
     "sketches of a net": FederatedClassifier(normed(), selector=Diverse()),
     "standardised targets": FederatedRegressor(

@@ -1,10 +1,29 @@
-"""Rules that use what a round offers beside polls, each of it in a few lines."""
+"""Rules for lists of tests: those of papers, and some that use what a round offers beside polls."""
 
 from dataclasses import replace
 
 import numpy as np
 
+from skfed import (
+    ClusteredSelector,
+    FedCSSelector,
+    LossProportionalSelector,
+    OptimalSelector,
+    RoundRobinSelector,
+    UcbSelector,
+)
 from skfed.selection import BaseSelector, Cohort
+
+#: Rules that papers compare with, of two clients a round.
+COMPARED = (
+    RoundRobinSelector(2, ignore_priority=True),
+    LossProportionalSelector(2, ignore_priority=True),
+    FedCSSelector(clients_per_round=2, ignore_priority=True),
+    UcbSelector(2, ignore_priority=True),
+    ClusteredSelector(clients_per_round=2, ignore_priority=True),
+    ClusteredSelector("updates", 2, ignore_priority=True),
+    OptimalSelector(2, ignore_priority=True),
+)
 
 
 class Rested(BaseSelector):

@@ -5,19 +5,17 @@ import warnings
 
 import numpy as np
 import pytest
+from rules import COMPARED
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold
 
 from skfed import (
     ActiveFLSelector,
-    ClusteredSelector,
-    DivFLSelector,
     FedAlignSelector,
     FederatedClassifier,
     FederatedRegressor,
     PowerOfChoice,
     RandomSelector,
-    TiflSelector,
 )
 from skfed.modules import LinearRegression
 from skfed.schedules import LinearDecay
@@ -27,9 +25,7 @@ HEEDLESS = [
     RandomSelector(2),
     PowerOfChoice(d=3, clients_per_round=1),
     ActiveFLSelector(2),
-    ClusteredSelector(clients_per_round=2),
-    TiflSelector(clients_per_round=2),
-    DivFLSelector(clients_per_round=2),
+    *(clone(rule).set_params(ignore_priority=False) for rule in COMPARED),
 ]
 NO_INFLUENCE = "priority has no influence on who trains"
 

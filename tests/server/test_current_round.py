@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from clocked import CLIENTS, X, Y, estimator
-from rules import RULES, Admitting, Diverse, Momentum, Rested, Tried, Updated
+from rules import COMPARED, RULES, Admitting, Diverse, Momentum, Rested, Tried, Updated
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
 from torch import nn
@@ -664,7 +664,7 @@ class Stop(RoundCallback):
 
 
 @pytest.mark.filterwarnings("ignore:.*late in 5 of 5 rounds")
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", [*RULES, *COMPARED], ids=repr)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_rules_resume_and_spread_over_jobs_bit_for_bit(rule, name, tmp_path):
     given = SETTINGS[name] | ({"aggregator": Scaffold()} if name == "scaffold" else {})
@@ -679,7 +679,7 @@ def test_rules_resume_and_spread_over_jobs_bit_for_bit(rule, name, tmp_path):
     same(clone(model).fit(X, Y, clients=CLIENTS), whole)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", [*RULES, *COMPARED], ids=repr)
 def test_the_stacked_engine_makes_the_same_choices(rule):
     one, other = (
         estimator(selector=rule, n_rounds=4, engine=engine).fit(X, Y, clients=CLIENTS)
