@@ -186,6 +186,17 @@ def report(runs: list[dict]) -> Iterator[str]:
             "Seconds a round, tau=30, b=64, m=3 of 36 phone users or of 100 clients with images.",
             ("data", "selector"),
         ),
+        "selection": (
+            "Selections",
+            "Seconds of a selection of m=100 clients that have all trained before, without polls, "
+            "training and what devices draw.",
+            ("selector",),
+        ),
+        "grouping": (
+            "Selections of rules that cluster or fit",
+            "Likewise, for fewer clients.",
+            ("selector",),
+        ),
         "preprocessing": (
             "Preprocessing",
             "Seconds of fitting transformers to 292,000 rows of 12 clients, one-hot encoder to 10 "

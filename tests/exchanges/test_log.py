@@ -29,9 +29,8 @@ def check_sums(model):
         assert own["bytes_down"].sum() == row.bytes_down
         assert own["bytes_up"].sum() == row.bytes_up
         assert own.loc[own["kind"] == "poll", "rows"].sum() == row.samples_evaluated
-        assert (
-            own.loc[own["kind"].isin(["training", "report"]), "rows"].sum() == row.samples_trained
-        )
+        trained = own["kind"].isin(["training", "report"])
+        assert own.loc[trained, "rows"].sum() == row.samples_trained
         exchanges = own.groupby("exchange")
         durations = exchanges["duration"].first()
         assert exchanges["duration"].nunique().eq(1).all()

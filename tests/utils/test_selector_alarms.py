@@ -11,10 +11,15 @@ import pytest
 
 from skfed import (
     ActiveFLSelector,
+    ClusteredSelector,
     FedAlignSelector,
+    FedCSSelector,
+    LossProportionalSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
+    RoundRobinSelector,
+    UcbSelector,
 )
 from skfed.schedules import ExponentialDecay, LinearDecay, StepDecay
 from skfed.selection import BaseSelector, Cohort
@@ -72,6 +77,19 @@ OURS = [
     OptimalSelector(),
     OptimalSelector(3),
     OptimalSelector(2, approximate=True),
+    RoundRobinSelector(),
+    RoundRobinSelector(5),
+    LossProportionalSelector(),
+    LossProportionalSelector(4),
+    FedCSSelector(),
+    FedCSSelector(5.0),
+    FedCSSelector(8.0, 4),
+    UcbSelector(),
+    UcbSelector(4, gamma=1.0),
+    ClusteredSelector(),
+    ClusteredSelector("size", 5),
+    ClusteredSelector("updates"),
+    ClusteredSelector("updates", 5),
 ]
 SAMPLE = list(product(OURS, range(20)))[:: 1 if LONG else 311]
 
