@@ -11,6 +11,7 @@ from skfed.selection._divfl import DivFLSelector
 from skfed.selection._fedalign import FedAlignSelector
 from skfed.selection._fedcor import FedCorSelector
 from skfed.selection._fedcs import FedCSSelector
+from skfed.selection._hics import HicsFLSelector
 from skfed.selection._loss_proportional import LossProportionalSelector
 from skfed.selection._optimal import OptimalSelector
 from skfed.selection._past import Past
@@ -30,6 +31,7 @@ __all__ = [
     "FedAlignSelector",
     "FedCSSelector",
     "FedCorSelector",
+    "HicsFLSelector",
     "LossProportionalSelector",
     "OptimalSelector",
     "Past",

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
+from skfed.selection._angles import angles_between
 from skfed.selection._base import BaseSelector, Cohort, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
 from skfed.utils._sklearn import StrOptions
@@ -134,9 +135,8 @@ class ClusteredSelector(BaseSelector):
         known = np.flatnonzero(np.isfinite(norms) & (norms > 0) & (places > 0))
         clusters = np.arange(len(updates))  # each its own
         if len(known) > 1:
-            directions = updates[known] / norms[known, None]
-            angles = np.arccos(np.clip(directions @ directions.T, -1, 1))
-            clusters[known] = known[_cut(self._tree(angles), places[known], capacity)]
+            tree = self._tree(angles_between(updates[known]))
+            clusters[known] = known[_cut(tree, places[known], capacity)]
         return np.unique(clusters, return_inverse=True)[1]
 
     def _tree(self, angles: np.ndarray) -> np.ndarray:

@@ -28,6 +28,7 @@ from skfed import (
     FedAlignSelector,
     FedCorSelector,
     FedCSSelector,
+    HicsFLSelector,
     LossProportionalSelector,
     OptimalSelector,
     PowerOfChoice,
@@ -56,6 +57,7 @@ SELECTORS = [
     ClusteredSelector(),
     DivFLSelector(),
     FedCorSelector(warmup=1),
+    HicsFLSelector(),
     OptimalSelector(),
     TiflSelector(),
 ]

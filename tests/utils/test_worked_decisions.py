@@ -14,6 +14,7 @@ from skfed import (
     FedAlignSelector,
     FedCorSelector,
     FedCSSelector,
+    HicsFLSelector,
     LossProportionalSelector,
     OptimalSelector,
     PowerOfChoice,
@@ -35,6 +36,7 @@ RULES = {
     "fedalign": FedAlignSelector(),
     "fedcor": FedCorSelector(),
     "fedcs": FedCSSelector(),
+    "hics_fl": HicsFLSelector(),
     "loss_proportional": LossProportionalSelector(),
     "optimal": OptimalSelector(),
     "power_of_choice": PowerOfChoice(),
@@ -154,6 +156,11 @@ def divfl_squared(self, round):
 
 def divfl_everybody_each_round(self, round):
     return DivFLSelector(**self.get_params())._select(replace(round, memory={}))
+def hics_ward_on_rows(self, round):
+    """The rows of the square matrix of distances are taken for positions."""
+    rule = HicsFLSelector(**self.get_params())
+    rule._tree = lambda distances: linkage(pdist(distances), method="ward")
+    return rule._select(round)
 
 
 def ucb_without_p(self, round):
@@ -171,6 +178,7 @@ MISTAKES = {
     "clustered": [ward_on_rows],
     "divfl": [divfl_squared, divfl_everybody_each_round],
     "fedcor": [fedcor_unweighted],
+    "hics_fl": [hics_ward_on_rows],
     "power_of_choice": [
         powd_uniform_candidates,
         powd_positions,
