@@ -177,9 +177,8 @@ class HicsFLSelector(BaseSelector):
         sizes = np.bincount(clusters[heard])
         means = np.bincount(clusters[heard], entropies) / sizes
         clusters[~heard] = round.rng.choice(clusters[heard], size=len(heard) - len(entropies))
-        return clusters, min(self.gamma, _LARGEST) * max(
-            1 - round.index / round.n_rounds, 0.0
-        ) * means
+        left = max(1 - round.index / round.n_rounds, 0.0)  # a fit may go on after its last round
+        return clusters, min(self.gamma, _LARGEST) * left * means
 
     def _tree(self, distances: np.ndarray) -> np.ndarray:
         """Return Ward's tree of clients, given the square matrix of their distances."""
