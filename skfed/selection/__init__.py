@@ -13,6 +13,7 @@ from skfed.selection._fedcor import FedCorSelector
 from skfed.selection._fedcs import FedCSSelector
 from skfed.selection._hics import HicsFLSelector
 from skfed.selection._loss_proportional import LossProportionalSelector
+from skfed.selection._oort import OortSelector
 from skfed.selection._optimal import OptimalSelector
 from skfed.selection._past import Past
 from skfed.selection._power_of_choice import PowerOfChoice
@@ -33,6 +34,7 @@ __all__ = [
     "FedCorSelector",
     "HicsFLSelector",
     "LossProportionalSelector",
+    "OortSelector",
     "OptimalSelector",
     "Past",
     "PowerOfChoice",

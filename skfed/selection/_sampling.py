@@ -58,6 +58,18 @@ def lowest(rng: np.random.Generator, ranks: np.ndarray, n: int) -> np.ndarray:
     return shuffled[np.argsort(ranks[shuffled], kind="stable")[:n]]
 
 
+def draw_by_weight(rng: np.random.Generator, weights: np.ndarray, n: int) -> np.ndarray:
+    """Draw ``n`` positions without replacement, in proportion to weights of at least 0.
+
+    Positions of weight 0 are drawn, at random, when no others are left.
+    """
+    # The lowest of exponential variables of given rates are draws in proportion to the rates.
+    waits = rng.exponential(size=len(weights))
+    with np.errstate(divide="ignore", over="ignore"):
+        waits = np.where(weights > 0, waits / weights, np.inf)
+    return lowest(rng, waits, n)
+
+
 def lowest_probabilities(ranks: np.ndarray, n: int) -> np.ndarray:
     """Return how likely each position is among the ``n`` lowest ranks, ties at random."""
     n = min(n, len(ranks))

@@ -17,6 +17,7 @@ from skfed import (
     FedAlignSelector,
     FederatedClassifier,
     HicsFLSelector,
+    OortSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
@@ -405,6 +406,7 @@ SELECTORS = [
     FedAlignSelector(eps=1.0, warmup=0, participation=0.5),
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
     *COMPARED,
+    OortSelector(clients_per_round=2, ignore_priority=True),
     OptimalSelector(clients_per_round=2, ignore_priority=True),
     HicsFLSelector(clients_per_round=2, ignore_priority=True),
 ]

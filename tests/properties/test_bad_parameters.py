@@ -30,6 +30,7 @@ from skfed import (
     FedCSSelector,
     HicsFLSelector,
     LossProportionalSelector,
+    OortSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
@@ -58,6 +59,7 @@ SELECTORS = [
     DivFLSelector(),
     FedCorSelector(warmup=1),
     HicsFLSelector(),
+    OortSelector(),
     OptimalSelector(),
     TiflSelector(),
 ]

@@ -15,6 +15,7 @@ from skfed import (
     FederatedClassifier,
     FederatedRegressor,
     HicsFLSelector,
+    OortSelector,
     PowerOfChoice,
     RandomSelector,
 )
@@ -29,6 +30,7 @@ HEEDLESS = [
     *(clone(rule).set_params(ignore_priority=False) for rule in COMPARED),
     ClusteredSelector(clients_per_round=2),
     HicsFLSelector(clients_per_round=2),
+    OortSelector(2),
 ]
 NO_INFLUENCE = "priority has no influence on who trains"
 

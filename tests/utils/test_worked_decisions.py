@@ -16,6 +16,7 @@ from skfed import (
     FedCSSelector,
     HicsFLSelector,
     LossProportionalSelector,
+    OortSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
@@ -38,6 +39,7 @@ RULES = {
     "fedcs": FedCSSelector(),
     "hics_fl": HicsFLSelector(),
     "loss_proportional": LossProportionalSelector(),
+    "oort": OortSelector(),
     "optimal": OptimalSelector(),
     "power_of_choice": PowerOfChoice(),
     "random": RandomSelector(),
@@ -121,6 +123,34 @@ def afl_drops_a_quarter(self, round):
     """The share alpha1 is kept, and the rest left out."""
     kept = self.get_params() | {"alpha1": 1 - self.alpha1}
     return ActiveFLSelector(**kept)._select(round)
+def oort_cutoff_index(self, round):
+    """The pool begins at a share of the score after those exploited."""
+    rule = OortSelector(**self.get_params())
+    rule._pool = lambda scores, n: OortSelector._pool(rule, scores, min(n + 1, len(scores)))
+    return rule._select(round)
+
+
+def oort_stale_explorers(self, round):
+    """Once nobody is new, those explored last join every cohort."""
+    cohort = OortSelector(**self.get_params())._select(round)
+    is_new = round.past.n_chosen[cohort.clients] == 0
+    last = cohort.clients[is_new] if is_new.any() else round.memory.get("last", np.array([], int))
+    n_others = len(cohort.clients) - len(last)
+    clients = np.union1d(last, np.setdiff1d(cohort.clients, last)[:n_others])
+    return replace(Cohort.mean(clients), memory={**cohort.memory, "last": last})
+
+
+def oort_frozen_bonus(self, round):
+    """The bonus is that of the round in which a client reported."""
+    rule, last = OortSelector(**self.get_params()), round.past.last_chosen + 1
+
+    def utility_and_bonus(round, clients):
+        now = OortSelector._utility_and_bonus(rule, round, clients)
+        logs = np.log([round.index + 1, *last[clients]])
+        return now + np.sqrt(0.1 * logs[1:] / last[clients]) - np.sqrt(0.1 * logs[0] / last[clients])
+
+    rule._utility_and_bonus = utility_and_bonus
+    return rule._select(round)
 
 
 def ward_on_rows(self, round):
@@ -179,6 +209,7 @@ MISTAKES = {
     "divfl": [divfl_squared, divfl_everybody_each_round],
     "fedcor": [fedcor_unweighted],
     "hics_fl": [hics_ward_on_rows],
+    "oort": [oort_cutoff_index, oort_stale_explorers, oort_frozen_bonus],
     "power_of_choice": [
         powd_uniform_candidates,
         powd_positions,
