@@ -62,15 +62,15 @@ class OortSelector(BaseSelector):
         W, the rounds of a window. If the utility of the cohorts of a window, their sum, is less
         than that of the window before, T is lengthened. The paper's, as quoted.
     step : float or None, default=None
-        The first T, and what it is lengthened by, in seconds. None is as long as the next W m of
-        the explored clients need, in ascending order of their seconds, as the paper is quoted, but
-        at most a fifth of all clients, which are the next of that order: with the default m, W m
-        is everybody, and nobody would be slow. T is no limit once it has all of them.
+        The first T, and what it is lengthened by, in seconds. None: T covers the quickest of the
+        explored clients, at first W m of them and with each step W m more, as the paper is quoted,
+        but never more than a fifth of all clients a step: with the default m, W m is everybody, and
+        nobody would be slow. When T covers all that were timed, nobody is.
     max_selections : int or None, default=None
-        A client that was chosen so often leaves the pool, against outliers; if fewer than n are
-        left, it may be chosen so often once more, and so on. None is 10, the paper's as it is
-        quoted, or three times n_rounds m / K if that is more: clients train n_rounds m / K times
-        on average, and if 10 is about that, all are chosen equally often, whatever their scores.
+        A client that was chosen so often leaves the pool, against outliers. If fewer than n are
+        left, all may be chosen so often once more, and so on. None is 10, as the paper is quoted,
+        or three times the mean, n_rounds m / K, if that is more: with a limit near the mean all are
+        chosen about equally often, whatever their scores.
     ignore_priority : bool, default=False
         If True, there is no warning that ``priority`` does not affect the choice.
 

@@ -211,6 +211,31 @@ class TestSpread:
                 assert len(means) == 2
                 assert seen[1][0][k] == pytest.approx(np.std(means), rel=1e-5)
 
+    @pytest.mark.parametrize("engine", ["loop", "stacked"])
+    def test_it_is_of_all_rows_and_epochs_not_oort_last_minibatch(self, engine):
+        """A published mistake takes the losses of one minibatch; another divides by the rows once.
+
+        Two epochs of minibatches of 3 and 1 rows, at a rate of 0.
+        """
+        seen = []
+        net = NeuralNetClassifier(
+            nn.Linear(1, 2), criterion=nn.CrossEntropyLoss, lr=0.0, batch_size=3
+        )
+        with torch.no_grad():
+            net.module.weight[:] = torch.tensor([[1.0], [-1.0]])
+            net.module.bias[:] = 0
+        rule = Spread(lambda round: seen.append(round.past.loss_rms.copy()))
+        model = FederatedClassifier(net, selector=rule, n_rounds=2, local_epochs=2, engine=engine)
+        model.set_params(random_state=0).fit(X, Y, clients=CLIENTS)
+        margins = np.where(Y == 0, 2 * X[:, 0], -2 * X[:, 0])
+        losses = np.log1p(np.exp(-margins)).reshape(4, 4)
+        np.testing.assert_allclose(seen[1], np.sqrt(np.square(losses).mean(1)), rtol=1e-6)
+        batching = Batching(model._server.past._federation, model._server.seed, 3)
+        for k in range(4):
+            *_, (_, rows) = batching.minibatches(LocalTraining(epochs=2), 0, k, 0)()
+            assert len(rows) == 1
+            assert seen[1][k] != pytest.approx(losses[k][rows[0]], rel=1e-3)
+
     def test_two_scalars_up_are_charged(self):
         model = run(lambda round: None, Spread, n_rounds=1)
         assert costs(model) == [4, 4, 0, 8, 0, 24, 0, 4, 4]

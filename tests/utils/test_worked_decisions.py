@@ -147,7 +147,9 @@ def oort_frozen_bonus(self, round):
     def utility_and_bonus(round, clients):
         now = OortSelector._utility_and_bonus(rule, round, clients)
         logs = np.log([round.index + 1, *last[clients]])
-        return now + np.sqrt(0.1 * logs[1:] / last[clients]) - np.sqrt(0.1 * logs[0] / last[clients])
+        return (
+            now + np.sqrt(0.1 * logs[1:] / last[clients]) - np.sqrt(0.1 * logs[0] / last[clients])
+        )
 
     rule._utility_and_bonus = utility_and_bonus
     return rule._select(round)
