@@ -16,9 +16,6 @@ from skfed import (
     ActiveFLSelector,
     FedAlignSelector,
     FederatedClassifier,
-    HicsFLSelector,
-    OortSelector,
-    OptimalSelector,
     PowerOfChoice,
     RandomSelector,
 )
@@ -406,9 +403,6 @@ SELECTORS = [
     FedAlignSelector(eps=1.0, warmup=0, participation=0.5),
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
     *COMPARED,
-    OortSelector(clients_per_round=2, ignore_priority=True),
-    OptimalSelector(clients_per_round=2, ignore_priority=True),
-    HicsFLSelector(clients_per_round=2, ignore_priority=True),
 ]
 
 

@@ -6,10 +6,15 @@ import numpy as np
 
 from skfed import (
     ClusteredSelector,
+    DivFLSelector,
+    FedCorSelector,
     FedCSSelector,
+    HicsFLSelector,
     LossProportionalSelector,
+    OortSelector,
     OptimalSelector,
     RoundRobinSelector,
+    TiflSelector,
     UcbSelector,
 )
 from skfed.selection import BaseSelector, Cohort
@@ -23,6 +28,11 @@ COMPARED = (
     ClusteredSelector(clients_per_round=2, ignore_priority=True),
     ClusteredSelector("updates", 2, ignore_priority=True),
     OptimalSelector(2, ignore_priority=True),
+    OortSelector(2, ignore_priority=True),
+    DivFLSelector(2, ignore_priority=True),
+    FedCorSelector(2, warmup=1, interval=2),
+    TiflSelector(2, interval=1, ignore_priority=True),
+    HicsFLSelector(2, ignore_priority=True),
 )
 
 

@@ -14,8 +14,6 @@ from skfed import (
     FedAlignSelector,
     FederatedClassifier,
     FederatedRegressor,
-    HicsFLSelector,
-    OortSelector,
     PowerOfChoice,
     RandomSelector,
 )
@@ -27,10 +25,7 @@ HEEDLESS = [
     RandomSelector(2),
     PowerOfChoice(d=3, clients_per_round=1),
     ActiveFLSelector(2),
-    *(clone(rule).set_params(ignore_priority=False) for rule in COMPARED),
-    ClusteredSelector(clients_per_round=2),
-    HicsFLSelector(clients_per_round=2),
-    OortSelector(2),
+    *(clone(rule).set_params(ignore_priority=False) for rule in COMPARED if not rule.uses_priority),
 ]
 NO_INFLUENCE = "priority has no influence on who trains"
 

@@ -123,6 +123,8 @@ def afl_drops_a_quarter(self, round):
     """The share alpha1 is kept, and the rest left out."""
     kept = self.get_params() | {"alpha1": 1 - self.alpha1}
     return ActiveFLSelector(**kept)._select(round)
+
+
 def oort_cutoff_index(self, round):
     """The pool begins at a share of the score after those exploited."""
     rule = OortSelector(**self.get_params())
@@ -188,6 +190,8 @@ def divfl_squared(self, round):
 
 def divfl_everybody_each_round(self, round):
     return DivFLSelector(**self.get_params())._select(replace(round, memory={}))
+
+
 def hics_ward_on_rows(self, round):
     """The rows of the square matrix of distances are taken for positions."""
     rule = HicsFLSelector(**self.get_params())
