@@ -8,6 +8,7 @@ import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Reports, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._sampling import least_variance
 
 _N_PASSES = 4
 
@@ -110,43 +111,13 @@ class OptimalSelector(BaseSelector):
         norms = reports.norms[reported]
         everybody = Cohort.by_size(reports.clients[reported], round.sizes)
         m = count_or_default(self.clients_per_round, len(round.sizes))
-        chances = approximate(norms, m) if self.approximate else optimal(norms, m)
+        chances = approximate(norms, m) if self.approximate else least_variance(norms, m)
         drawn = round.rng.random(len(norms)) < chances
         weights = everybody.weights[drawn] / chances[drawn]
         return Cohort(everybody.clients[drawn], weights, unbiased=True)
 
     def _select(self, round: Round) -> Cohort:
         return Cohort.by_size(np.flatnonzero(round.available), round.sizes)
-
-
-def optimal(norms: np.ndarray, m: int) -> np.ndarray:
-    """Return the probabilities of least variance that sum to m, or to the number of norms above 0.
-
-    Parameters
-    ----------
-    norms : ndarray of shape (n_members,)
-        Finite and not negative.
-    m : int
-        The expected number of uploads.
-
-    Returns
-    -------
-    ndarray of shape (n_members,)
-        Probabilities in the order of ``norms``.
-    """
-    shares = norms / max(len(norms), 1)  # sums of the largest floats would overflow
-    if np.count_nonzero(shares) <= m:
-        return (shares > 0).astype(float)
-    order = np.argsort(-shares, kind="stable")
-    ordered = shares[order]
-    rest = np.cumsum(ordered[::-1])[::-1]  # of each norm and all smaller ones
-    budgets = m - np.arange(m)
-    # True for c = m - 1 at the latest: a norm is at most a sum with itself.
-    n_certain = int(np.argmax(budgets * ordered[:m] <= rest[:m]))
-    chances = np.ones(len(norms))
-    others = budgets[n_certain] * (ordered[n_certain:] / rest[n_certain])
-    chances[order[n_certain:]] = np.minimum(others, 1)
-    return chances
 
 
 def approximate(norms: np.ndarray, m: int) -> np.ndarray:

@@ -78,6 +78,38 @@ def lowest_probabilities(ranks: np.ndarray, n: int) -> np.ndarray:
     return below + tied * (n - below.sum()) / tied.sum()
 
 
+def least_variance(norms: np.ndarray, m: int) -> np.ndarray:
+    """Return the probabilities of least variance that sum to m, or to the number of norms above 0.
+
+    Of independent draws: they minimise the sum of norms^2 / probabilities, with none above 1.
+
+    Parameters
+    ----------
+    norms : ndarray of shape (n_members,)
+        Finite and not negative.
+    m : int
+        The expected number of draws.
+
+    Returns
+    -------
+    ndarray of shape (n_members,)
+        Probabilities in the order of ``norms``.
+    """
+    shares = norms / max(len(norms), 1)  # sums of the largest floats would overflow
+    if np.count_nonzero(shares) <= m:
+        return (shares > 0).astype(float)
+    order = np.argsort(-shares, kind="stable")
+    ordered = shares[order]
+    rest = np.cumsum(ordered[::-1])[::-1]  # of each norm and all smaller ones
+    budgets = m - np.arange(m)
+    # True for c = m - 1 at the latest: a norm is at most a sum with itself.
+    n_certain = int(np.argmax(budgets * ordered[:m] <= rest[:m]))
+    chances = np.ones(len(norms))
+    others = budgets[n_certain] * (ordered[n_certain:] / rest[n_certain])
+    chances[order[n_certain:]] = np.minimum(others, 1)
+    return chances
+
+
 def _owners(rng: np.random.Generator, ends: np.ndarray, n: int) -> np.ndarray:
     """Draw ``n`` rows with replacement; return the client of each."""
     return np.searchsorted(ends, rng.integers(ends[-1], size=n), side="right")

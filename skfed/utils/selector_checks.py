@@ -163,12 +163,17 @@ def check_same_seed_gives_same_cohort(selector: BaseSelector) -> None:
 
 
 def check_cohorts_are_valid(selector: BaseSelector) -> None:
-    """Indices exist, weights are finite, non-negative and sum to 1 unless unbiased."""
+    """Indices exist, weights are finite, non-negative and sum to 1 unless unbiased.
+
+    An unbiased cohort may be empty, as independent draws may be.
+    """
     for setting in settings_for(selector):
         for seed in range(3):
             cohort = selector.select(make_round(setting, seed))
             assert isinstance(cohort, Cohort), f"returned {cohort!r}, not a Cohort"
-            assert len(cohort.clients), f"chose nobody, though many are available (in {setting})"
+            assert len(cohort.clients) or cohort.unbiased, (
+                f"chose nobody, though many are available (in {setting})"
+            )
 
 
 def check_unavailable_clients_are_left_alone(selector: BaseSelector) -> None:

@@ -9,7 +9,8 @@ from scipy.optimize import minimize
 from skfed import FederatedClassifier, OptimalSelector, RandomSelector
 from skfed.availability import Dropout
 from skfed.selection._mock_round import mock_round
-from skfed.selection._optimal import approximate, optimal
+from skfed.selection._optimal import approximate
+from skfed.selection._sampling import least_variance
 
 
 def variance(norms, chances):
@@ -32,13 +33,13 @@ def admitted(selector, norms, seed=0, **view):
     ],
 )
 def test_probabilities_by_hand(norms, m, expected, least):
-    chances = optimal(np.array(norms, float), m)
+    chances = least_variance(np.array(norms, float), m)
     np.testing.assert_allclose(chances, expected)
     assert variance(norms, chances) == pytest.approx(least)
     assert variance(norms, np.full(4, m / 4)) > least
 
 
-@pytest.mark.parametrize("form", [optimal, approximate])
+@pytest.mark.parametrize("form", [least_variance, approximate])
 @pytest.mark.parametrize(
     ("norms", "m", "expected"),
     [
@@ -74,7 +75,7 @@ def test_no_other_probabilities_have_less_variance():
             constraints={"type": "eq", "fun": lambda p, m=m: p.sum() - m},
             options={"ftol": 1e-12, "maxiter": 500},
         )
-        least = variance(norms / norms.max(), optimal(norms, m))
+        least = variance(norms / norms.max(), least_variance(norms, m))
         assert least <= found.fun + 1e-9
         assert least == pytest.approx(found.fun, rel=1e-3)
 
@@ -85,7 +86,7 @@ def test_they_sum_to_m_or_to_the_number_of_updates_that_are_not_zero():
         n = int(rng.integers(1, 30))
         norms = rng.lognormal(sigma=rng.choice([0.1, 1, 5]), size=n) * (rng.random(n) < 0.8)
         m = int(rng.integers(1, n + 3))
-        chances = optimal(norms, m)
+        chances = least_variance(norms, m)
         assert chances.sum() == pytest.approx(min(m, np.count_nonzero(norms)), rel=1e-12)
         assert (chances >= 0).all() and (chances <= 1).all()
         assert (np.diff(chances[np.argsort(norms)]) >= 0).all()
@@ -109,16 +110,16 @@ def test_passes_of_the_approximate_form(norms, m, expected):
 
 
 def test_the_exact_form_shares_what_is_left_among_norms_of_any_size():
-    np.testing.assert_allclose(optimal(np.array([1e300, 1e-300, 1e-300]), 2), [1, 0.5, 0.5])
+    np.testing.assert_allclose(least_variance(np.array([1e300, 1e-300, 1e-300]), 2), [1, 0.5, 0.5])
     norms = np.array([1e6, 1e5, 1e4, 1e3, 1e2, 10, 1])
-    np.testing.assert_allclose(optimal(norms, 6), [1, 1, 1, 1, 1, 10 / 11, 1 / 11])
+    np.testing.assert_allclose(least_variance(norms, 6), [1, 1, 1, 1, 1, 10 / 11, 1 / 11])
 
 
 def test_it_is_the_exact_form_where_four_passes_are_enough():
     rng = np.random.default_rng(0)
     for _ in range(50):
         norms = rng.lognormal(size=40)
-        np.testing.assert_allclose(approximate(norms, 8), optimal(norms, 8))
+        np.testing.assert_allclose(approximate(norms, 8), least_variance(norms, 8))
 
 
 @pytest.mark.parametrize("approximate", [False, True])
