@@ -12,6 +12,7 @@ from skfed.selection._fedalign import FedAlignSelector
 from skfed.selection._fedcor import FedCorSelector
 from skfed.selection._fedcs import FedCSSelector
 from skfed.selection._hics import HicsFLSelector
+from skfed.selection._kvib import KVibSelector
 from skfed.selection._loss_proportional import LossProportionalSelector
 from skfed.selection._oort import OortSelector
 from skfed.selection._optimal import OptimalSelector
@@ -33,6 +34,7 @@ __all__ = [
     "FedCSSelector",
     "FedCorSelector",
     "HicsFLSelector",
+    "KVibSelector",
     "LossProportionalSelector",
     "OortSelector",
     "OptimalSelector",

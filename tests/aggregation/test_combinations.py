@@ -16,6 +16,8 @@ from skfed import (
     ActiveFLSelector,
     FedAlignSelector,
     FederatedClassifier,
+    KVibSelector,
+    OptimalSelector,
     PowerOfChoice,
     RandomSelector,
 )
@@ -403,6 +405,8 @@ SELECTORS = [
     FedAlignSelector(eps=1.0, warmup=0, participation=0.5),
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
     *COMPARED,
+    OptimalSelector(clients_per_round=2, ignore_priority=True),
+    KVibSelector(clients_per_round=2, ignore_priority=True),
 ]
 
 

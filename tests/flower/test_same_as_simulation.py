@@ -17,6 +17,7 @@ from skfed import (
     FedAlignSelector,
     FederatedClassifier,
     FederatedRegressor,
+    KVibSelector,
     PowerOfChoice,
     RandomSelector,
 )
@@ -89,6 +90,7 @@ ESTIMATORS = {
     **{type(rule).__name__: FederatedClassifier(selector=rule) for rule in RULES},
     **{repr(rule): FederatedClassifier(selector=rule) for rule in COMPARED},
     "SCAFFOLD in two phases": FederatedClassifier(selector=Admitting(), aggregator=Scaffold()),
+    "rounds without a client": FederatedClassifier(selector=KVibSelector(1, 1e-3)),
     "sketches of a net": FederatedClassifier(normed(), selector=Diverse()),
     "standardised targets": FederatedRegressor(
         standardize_targets=True, selector=FedAlignSelector(eps=0.3, warmup=1), priority=["a", "b"]

@@ -29,6 +29,7 @@ from skfed import (
     FedCorSelector,
     FedCSSelector,
     HicsFLSelector,
+    KVibSelector,
     LossProportionalSelector,
     OortSelector,
     OptimalSelector,
@@ -62,6 +63,7 @@ SELECTORS = [
     OortSelector(),
     OptimalSelector(),
     TiflSelector(),
+    KVibSelector(),
 ]
 SCHEDULES = [
     schedules.Constant(0.5),

@@ -15,6 +15,7 @@ from skfed import (
     FedAlignSelector,
     FedCSSelector,
     LossProportionalSelector,
+    KVibSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
@@ -90,6 +91,8 @@ OURS = [
     ClusteredSelector("size", 5),
     ClusteredSelector("updates"),
     ClusteredSelector("updates", 5),
+    KVibSelector(),
+    KVibSelector(1),
 ]
 SAMPLE = list(product(OURS, range(20)))[:: 1 if LONG else 311]
 

@@ -15,6 +15,7 @@ from skfed import (
     FedCorSelector,
     FedCSSelector,
     HicsFLSelector,
+    KVibSelector,
     LossProportionalSelector,
     OortSelector,
     OptimalSelector,
@@ -78,6 +79,8 @@ OURS = [
     TiflSelector(3, interval=5),
     TiflSelector(2, n_tiers=3, interval=1, metric="loss"),
     TiflSelector(interval=None),
+    KVibSelector(3),
+    KVibSelector(regularization=1e-4),
 ]
 
 
@@ -220,6 +223,18 @@ class PicksTheUnavailable(Wrong):
 class WeighsBadly(Wrong):
     def mistake(self, round, chosen):
         return Cohort(chosen, np.ones(len(chosen)))
+
+
+class ChoosesNobody(Wrong):
+    def mistake(self, round, chosen):
+        return Cohort.mean(chosen[:0])
+
+
+class DrawsNobody(Wrong):
+    """Says that an empty cohort came of independent draws."""
+
+    def mistake(self, round, chosen):
+        return Cohort(chosen[:0], np.empty(0), unbiased=True)
 
 
 class DrawsGlobally(Wrong):
@@ -389,6 +404,7 @@ WRONG = [
     (PrefersNaN(d=4, clients_per_round=2), "check_failed_clients_are_not_preferred"),
     (PicksTheUnavailable(), "check_unavailable_clients_are_left_alone"),
     (WeighsBadly(), "check_cohorts_are_valid"),
+    (ChoosesNobody(), "check_cohorts_are_valid"),
     (DrawsGlobally(), "check_only_the_rounds_generator_is_drawn_from"),
     (KeepsState(), "check_no_state_is_kept"),
     (RemembersBesideItsMemory(), "check_only_the_memory_is_remembered"),
@@ -403,6 +419,7 @@ WRONG = [
     (TakesLossesForReported(), "check_answers_used_are_asked_for"),
     (RanksByStaleLosses(d=4, clients_per_round=2), "check_answers_asked_for_are_used"),
     (LeavesOutAFactor(3, "uniform"), "check_unbiased_weights_are_fractions_on_average"),
+    (DrawsNobody(), "check_unbiased_weights_are_fractions_on_average"),
     (PrefersWhoFailed(), "check_failed_clients_are_not_preferred"),
     (ChangesTheView(), "check_the_view_is_left_alone"),
     (PrefersLowIndices(), "check_order_of_clients_does_not_matter"),

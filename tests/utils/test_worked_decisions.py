@@ -15,6 +15,7 @@ from skfed import (
     FedCorSelector,
     FedCSSelector,
     HicsFLSelector,
+    KVibSelector,
     LossProportionalSelector,
     OortSelector,
     OptimalSelector,
@@ -26,6 +27,7 @@ from skfed import (
 )
 from skfed.selection import Cohort
 from skfed.selection._divfl import facility_location
+from skfed.selection._sampling import least_variance
 from skfed.utils import _selector_decisions
 from skfed.utils._selector_decisions import rules_with_worked_decisions, worked_decisions
 from skfed.utils.selector_checks import check_worked_decisions
@@ -38,6 +40,7 @@ RULES = {
     "fedcor": FedCorSelector(),
     "fedcs": FedCSSelector(),
     "hics_fl": HicsFLSelector(),
+    "kvib": KVibSelector(),
     "loss_proportional": LossProportionalSelector(),
     "oort": OortSelector(),
     "optimal": OptimalSelector(),
@@ -207,6 +210,29 @@ def ucb_without_p(self, round):
 def fedcor_unweighted(self, round):
     equal = np.ones(len(round.sizes))
     return FedCorSelector(**self.get_params())._select(replace(round, fractions=equal))
+def kvib_without_root(self, round):
+    """Probabilities in proportion to omega + gamma."""
+    rule = KVibSelector(**self.get_params())
+    rule._leader = lambda costs, gamma, m: least_variance(costs + gamma, m)
+    return rule._select(round)
+
+
+def kvib_cap_index(self, round):
+    """The first client that is to have 1 shares what is left for those below it."""
+    rule = KVibSelector(**self.get_params())
+    rule._leader = _with_one_too_few_capped
+    return rule._select(round)
+
+
+def _with_one_too_few_capped(costs, gamma, m):
+    roots = np.sqrt(costs + gamma)
+    order = np.argsort(roots)
+    ordered, budgets = roots[order], m - len(roots) + np.arange(1, len(roots) + 1)
+    n_below = np.argmax([*(budgets * ordered > np.cumsum(ordered)), True])
+    chances = np.ones(len(roots))
+    sharing = order[: n_below + 1]
+    chances[sharing] = budgets[n_below - 1] * roots[sharing] / ordered[:n_below].sum()
+    return chances
 
 
 MISTAKES = {
@@ -216,6 +242,7 @@ MISTAKES = {
     "fedcor": [fedcor_unweighted],
     "hics_fl": [hics_ward_on_rows],
     "oort": [oort_cutoff_index, oort_stale_explorers, oort_frozen_bonus],
+    "kvib": [kvib_without_root, kvib_cap_index],
     "power_of_choice": [
         powd_uniform_candidates,
         powd_positions,
