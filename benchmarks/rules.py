@@ -25,5 +25,5 @@ RULES: dict[str, Callable[[int], BaseSelector]] = {
     "loss-proportional": LossProportionalSelector,
     "AFL": ActiveFLSelector,
     "UCB-CS": UcbSelector,
-    "FedCS": lambda m: FedCSSelector(clients_per_round=m),
+    "FedCS": FedCSSelector,
 }

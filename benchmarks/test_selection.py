@@ -32,7 +32,7 @@ SELECTORS = {
     "AFL": ActiveFLSelector(M),
     "round robin": RoundRobinSelector(M),
     "loss-proportional": LossProportionalSelector(M),
-    "FedCS": FedCSSelector(clients_per_round=M),
+    "FedCS": FedCSSelector(M),
     "UCB-CS": UcbSelector(M),
     "clustered by size": ClusteredSelector("size", M),
     "optimal": OptimalSelector(M),

@@ -72,7 +72,7 @@ RUNS = {
     "afl": {"selector": ActiveFLSelector(3)},
     "round robin": {"selector": RoundRobinSelector(3)},
     "loss-proportional": {"selector": LossProportionalSelector(3)},
-    "FedCS": {"selector": FedCSSelector(clients_per_round=3), "devices": DEVICES},
+    "FedCS": {"selector": FedCSSelector(3), "devices": DEVICES},
     "UCB-CS": {"selector": UcbSelector(3)},
     "clustered by size": {"selector": ClusteredSelector("size", 3)},
     "clustered by updates": {"selector": ClusteredSelector("updates", 3)},

@@ -24,15 +24,15 @@ class FedCSSelector(BaseSelector):
 
     Parameters
     ----------
-    round_seconds : float or None, default=None
-        Clients train that take less than so many seconds. If none does, the quickest trains alone:
-        a round without clients would learn nothing. None is no limit: the m quickest train; how
-        long a round may last depends on the devices, so that no number is a default for all.
     clients_per_round : int, float or None, default=None
         m, the most clients that train; a float in (0, 1] is a fraction of all clients, rounded
         down, at least 1. Capped by the number of available clients. None is all of them if there
         are ``round_seconds``. Without, it is a tenth of the clients, but at least ten, and at most
         half of them, as in the other selectors: 2 of 4 clients, 10 of 40, 400 of 4,000.
+    round_seconds : float or None, default=None
+        Clients train that take less than so many seconds. If none does, the quickest trains alone:
+        a round without clients would learn nothing. None is no limit: the m quickest train; how
+        long a round may last depends on the devices, so that no number is a default for all.
     ignore_priority : bool, default=False
         If True, there is no warning that ``priority`` does not affect the choice.
 
@@ -71,15 +71,15 @@ class FedCSSelector(BaseSelector):
     """
 
     _parameter_constraints = {
-        "round_seconds": [Interval(Real, 0, None, closed="neither"), None],
         "clients_per_round": [*CLIENT_COUNT, None],
+        "round_seconds": [Interval(Real, 0, None, closed="neither"), None],
         "ignore_priority": ["boolean"],
     }
     uses_priority = False
 
-    def __init__(self, round_seconds=None, clients_per_round=None, ignore_priority=False):
-        self.round_seconds = round_seconds
+    def __init__(self, clients_per_round=None, round_seconds=None, ignore_priority=False):
         self.clients_per_round = clients_per_round
+        self.round_seconds = round_seconds
         self.ignore_priority = ignore_priority
 
     def marginals(self, round: Round) -> dict[str, np.ndarray]:

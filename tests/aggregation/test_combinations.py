@@ -16,7 +16,6 @@ from skfed import (
     ActiveFLSelector,
     FedAlignSelector,
     FederatedClassifier,
-    KVibSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
@@ -406,7 +405,6 @@ SELECTORS = [
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
     *COMPARED,
     OptimalSelector(clients_per_round=2, ignore_priority=True),
-    KVibSelector(clients_per_round=2, ignore_priority=True),
 ]
 
 

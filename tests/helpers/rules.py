@@ -10,6 +10,7 @@ from skfed import (
     FedCorSelector,
     FedCSSelector,
     HicsFLSelector,
+    KVibSelector,
     LossProportionalSelector,
     OortSelector,
     OptimalSelector,
@@ -23,7 +24,7 @@ from skfed.selection import BaseSelector, Cohort
 COMPARED = (
     RoundRobinSelector(2, ignore_priority=True),
     LossProportionalSelector(2, ignore_priority=True),
-    FedCSSelector(clients_per_round=2, ignore_priority=True),
+    FedCSSelector(2, ignore_priority=True),
     UcbSelector(2, ignore_priority=True),
     ClusteredSelector(clients_per_round=2, ignore_priority=True),
     ClusteredSelector("updates", 2, ignore_priority=True),
@@ -33,6 +34,7 @@ COMPARED = (
     FedCorSelector(2, warmup=1, interval=2),
     TiflSelector(2, interval=1, ignore_priority=True),
     HicsFLSelector(2, ignore_priority=True),
+    KVibSelector(2, ignore_priority=True),
 )
 
 

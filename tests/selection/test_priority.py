@@ -14,7 +14,6 @@ from skfed import (
     FedAlignSelector,
     FederatedClassifier,
     FederatedRegressor,
-    KVibSelector,
     PowerOfChoice,
     RandomSelector,
 )
@@ -27,8 +26,6 @@ HEEDLESS = [
     PowerOfChoice(d=3, clients_per_round=1),
     ActiveFLSelector(2),
     *(clone(rule).set_params(ignore_priority=False) for rule in COMPARED if not rule.uses_priority),
-    ClusteredSelector(clients_per_round=2),
-    KVibSelector(2),
 ]
 NO_INFLUENCE = "priority has no influence on who trains"
 

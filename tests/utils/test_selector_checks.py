@@ -58,7 +58,7 @@ OURS = [
     RoundRobinSelector(),
     LossProportionalSelector(3),
     LossProportionalSelector(),
-    FedCSSelector(clients_per_round=3),
+    FedCSSelector(3),
     FedCSSelector(),
     FedCSSelector(round_seconds=5.0),
     UcbSelector(3),

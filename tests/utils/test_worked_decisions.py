@@ -210,6 +210,8 @@ def ucb_without_p(self, round):
 def fedcor_unweighted(self, round):
     equal = np.ones(len(round.sizes))
     return FedCorSelector(**self.get_params())._select(replace(round, fractions=equal))
+
+
 def kvib_without_root(self, round):
     """Probabilities in proportion to omega + gamma."""
     rule = KVibSelector(**self.get_params())
