@@ -1,6 +1,8 @@
 """Selectors decide as was worked out by hand; each published mistake fails where it is named."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -271,3 +273,15 @@ def test_every_mistake_that_a_file_names_is_tried():
     for rule in RULES:
         named = {name for one in worked_decisions(rule) for name in one["catches"]}
         assert named == {one.__name__ for one in MISTAKES.get(rule, [])}
+
+
+def test_the_page_of_names_refers_to_decisions_that_exist():
+    page = Path(__file__).parents[2] / "doc" / "user_guide" / "rule_names.rst"
+    rows = re.split(r"^   \* - ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    cells = [re.split(r"^     -", row, flags=re.MULTILINE) for row in rows]
+    rows_of_code = [row for row in cells if len(row) == 4 and re.match(r" [0-9a-f]{7}\b", row[1])]
+    last = [row[3].split("\n\n")[0].split(";") for row in rows_of_code]
+    shown = {" ".join(name.split()) for names in last for name in names}
+    named = {one["name"] for rule in RULES for one in worked_decisions(rule)}
+    assert len(shown) > 15
+    assert not shown - named - {""}
