@@ -6,9 +6,10 @@ Forty phones hold digits, each mostly of a few classes. They differ in size and 
 trains the same federation from the same model, four phones a round on average. A dot is a phone
 that trained in a round: the largest phone is at the top.
 
-Round robin and the draws by size do not look at losses or speed, so that their dots are spread
-evenly in time. Rules that rank by loss come back to the same phones, rules that rank by speed never
-leave the fastest ones.
+Round robin and the draws by size look at neither losses nor speed: their dots are spread evenly in
+time. FedCS trains the same four phones in every round, the quickest, which are among the smallest.
+DivFL keeps some phones for many rounds, since their gradients stand for those of many others. Oort
+tries all phones first, then prefers those that are quick and have a high loss.
 """
 
 import matplotlib.pyplot as plt
@@ -20,13 +21,19 @@ from sklearn.model_selection import train_test_split
 from skfed import (
     ActiveFLSelector,
     ClusteredSelector,
+    DivFLSelector,
+    FedCorSelector,
     FedCSSelector,
     FederatedClassifier,
+    HicsFLSelector,
+    KVibSelector,
     LossProportionalSelector,
+    OortSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
     RoundRobinSelector,
+    TiflSelector,
     UcbSelector,
 )
 from skfed.datasets import partition_dirichlet
@@ -47,11 +54,17 @@ SELECTORS = {
     "clustered by size": ClusteredSelector("size", M),
     "clustered by updates": ClusteredSelector("updates", M),
     "optimal": OptimalSelector(M),
+    "K-Vib": KVibSelector(M),
     "power-of-choice": PowerOfChoice(12, M),
     "loss-proportional": LossProportionalSelector(M),
     "AFL": ActiveFLSelector(M),
     "UCB-CS": UcbSelector(M),
+    "Oort": OortSelector(M),
     "FedCS": FedCSSelector(M),
+    "TiFL": TiflSelector(M),
+    "DivFL": DivFLSelector(M),
+    "FedCor": FedCorSelector(M),
+    "HiCS-FL": HicsFLSelector(M),
 }
 
 
@@ -117,7 +130,7 @@ for ax in axes.flat[len(chosen) :]:
     ax.remove()
 for ax, (name, rounds) in zip(axes.flat, chosen.items(), strict=False):
     t, k = np.nonzero(rounds)
-    ax.scatter(t, k, s=2, color="black", linewidths=0)
+    ax.scatter(t, k, s=4, color="black", linewidths=0)
     ax.set_title(name, fontsize=9)
 axes[0, 0].invert_yaxis()
 figure.supxlabel("round", fontsize=9)
