@@ -1,6 +1,7 @@
 """Rounds against values worked out by hand, and against skorch's own training."""
 
 import copy
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from joblib import parallel_config
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
+from skorch.dataset import ValidSplit
 from torch import nn
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice, RandomSelector
@@ -276,6 +278,30 @@ def test_a_partial_poll_evaluates_distinct_rows(blobs):
         X, y, clients=clients
     )
     assert sizes == [9] * 18
+
+
+class KeepsAnswers(BaseSelector):
+    """Polls all for their loss and keeps the answers; trains client 0."""
+
+    answers: ClassVar[list[np.ndarray]] = []
+
+    def _select(self, round):
+        self.answers.append(round.poll(np.arange(len(round.sizes))))
+        return Cohort.mean(np.array([0]))
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_a_poll_is_of_the_rows_that_train_not_powd_validation_rows(blobs, engine):
+    """A published copy of power-of-choice polls for the loss of each client's validation rows."""
+    X, y, clients = blobs
+    net = linear_net(5, 3).set_params(train_split=ValidSplit(2))
+    model = FederatedClassifier(
+        net, selector=KeepsAnswers(), lr_schedule=0.0, n_rounds=1, engine=engine, random_state=0
+    )
+    model.fit(X, y, clients=clients, X_val=X[:2], y_val=y[:2])
+    losses = -np.log(model.predict_proba(X)[np.arange(len(y)), y])
+    expected = [losses[clients == k].mean() for k in np.unique(clients)]
+    np.testing.assert_allclose(KeepsAnswers.answers.pop(), expected, rtol=1e-5)
 
 
 def test_the_training_loss_is_weighted_as_the_updates_are(blobs):
