@@ -29,7 +29,7 @@ class TiflSelector(BaseSelector):
 
     .. math::
 
-       p_i = \frac{n - i}{n (n + 1) / 2}, \qquad i = 0, \dots, n - 1
+       p_i = \frac{n - i}{n (n + 1) / 2}, \qquad i = 0, \ldots, n - 1
 
     so that the least accurate is the likeliest. Each tier has a number of credits, and a draw takes
     one; a tier without is neither drawn nor ordered.
