@@ -48,14 +48,13 @@ from skfed.nets import (
     moved,
     pool_before_relu,
     rows_recorded,
-    set_state,
     tells_rows,
     to_tensors,
     weighed,
     without_idle_steps,
 )
 from skfed.selection._poll_metrics import POLL_METRICS, PollMetric
-from skfed.utils._seeding import Purpose, StreamKey, stream, torch_seeded
+from skfed.utils._seeding import Purpose, StreamKey, torch_seeded
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
 Rates = tuple[float, ...]  # learning rates, one for each parameter group
@@ -190,14 +189,8 @@ class ClientTraining:
         """Train with a fresh optimizer."""
         request, training = self.request, self.request.training
         correction = None if request.corrections is None else request.corrections[0]
-        with (
-            torch_seeded(stream(*self.layers_key), self.net_pool.device),
-            self.net_pool.borrowed() as net,
-            one_torch_thread(),
-            deterministic_cudnn(self.net_pool.device),
-        ):
+        with self.net_pool.for_client(request.state, self.layers_key) as net:
             pool_before_relu(net)  # stacked clients train slower with it
-            set_state(net, request.state)
             net.initialize_optimizer()
             net.history.clear()
             with (
@@ -269,13 +262,7 @@ class ClientEvaluation:
         """Return the metric's value."""
         dataset, (own,) = load(self.clients)
         rows = take_positions(own, self.positions)
-        with (
-            torch_seeded(stream(*self.layers_key), self.net_pool.device),
-            self.net_pool.borrowed() as net,
-            one_torch_thread(),
-            deterministic_cudnn(self.net_pool.device),
-        ):
-            set_state(net, self.state)
+        with self.net_pool.for_client(self.state, self.layers_key) as net:
             value = self.metric.value(net, dataset.X[rows], dataset.y[rows], dataset.weigh(rows))
             return [(value, None)]
 

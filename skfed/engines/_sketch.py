@@ -25,14 +25,12 @@ from skfed.nets import (
     batch_weight,
     named_tensors,
     parameter_names,
-    set_state,
     to_tensors,
     weighed,
     whole,
 )
 from skfed.selection._past import SKETCH_SIZE
-from skfed.utils._seeding import Purpose, StreamKey, stream, torch_seeded
-from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
+from skfed.utils._seeding import Purpose, StreamKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +47,7 @@ class ClientSketch:
     def run(self, load: Load) -> list[tuple[np.ndarray, Exception | None]]:
         """Return the projection."""
         dataset, (own,) = load(self.clients)
-        with (
-            torch_seeded(stream(*self.layers_key), self.net_pool.device),
-            self.net_pool.borrowed() as net,
-            one_torch_thread(),
-            deterministic_cudnn(self.net_pool.device),
-        ):
-            set_state(net, self.state)
+        with self.net_pool.for_client(self.state, self.layers_key) as net:
             gradients = gradient_of(net, dataset.X[own], dataset.y[own], dataset.weigh(own))
             return [(project(gradients, self.seed), None)]
 

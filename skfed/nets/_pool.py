@@ -16,10 +16,10 @@ from torch import nn
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.nets._convolutions import has_convolutions, put_channels_last, takes_channels_last
 from skfed.nets._inputs import set_shift, shift_of, to_tensors
-from skfed.nets._state import model_bytes
+from skfed.nets._state import State, model_bytes, set_state
 from skfed.utils._pools import Pool
-from skfed.utils._seeding import torch_seeded
-from skfed.utils._torch_context import TorchContext
+from skfed.utils._seeding import StreamKey, stream, torch_seeded
+from skfed.utils._torch_context import TorchContext, deterministic_cudnn, one_torch_thread
 
 # Classes of these change nothing from batch to batch but parameters and buffers.
 _LIBRARIES = "torch.", "skorch.", "skfed."
@@ -60,6 +60,21 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
         """
         with self.torch_context.applied(), self._borrowed(self._new) as (net, reset_point):
             reset_point.reset()
+            yield net
+
+    @contextmanager
+    def for_client(self, state: State, layers_key: StreamKey) -> Iterator[NeuralNet]:
+        """Context manager for a copy with a state, for the work of one client.
+
+        Its layers draw from the stream of the key, and one thread computes, the same in each run.
+        """
+        with (
+            torch_seeded(stream(*layers_key), self.device),
+            self.borrowed() as net,
+            one_torch_thread(),
+            deterministic_cudnn(self.device),
+        ):
+            set_state(net, state)
             yield net
 
     def _new(self) -> tuple[NeuralNet, "ResetPoint"]:
