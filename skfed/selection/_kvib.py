@@ -42,14 +42,13 @@ class KVibSelector(BaseSelector):
         down, at least 1. None is a tenth of the clients, but at least ten, and at most half of
         them: 2 of 4 clients, 10 of 40, 400 of 4,000. The authors' run on synthetic data draws a
         tenth, 10 of 100.
-    regularization : float, default=0.1
-        G^2, positive, in the units of (p_k ||w_k - w||)^2, of which it stands for an upper bound.
-        0.1 is that of the commands in the authors' README, which does not say how it was found. It
-        is large: with equal sizes and N = 40 it bounds updates of norms up to 12.6, with N = 4,000
-        up to 1,265. While omega_k is far below gamma the draws are nearly uniform: in a fit of 40
-        clients, m = 8 and 60 rounds with norms from 0.25 to 0.8, all probabilities ended between
-        0.199 and 0.202. For draws that follow the norms, give the largest (p_k ||w_k - w||)^2 that
-        is to be expected: in that fit 0.0004, with which they ended between 0.16 and 0.30. Whatever
+    regularization : float or None, default=None
+        G^2, positive, in the units of (p_k ||w_k - w||)^2. G stands for an upper bound of
+        p_k ||w_k - w||, and None for its running estimate: G^2 is the largest (p_k ||w_k - w||)^2
+        that has come back so far, and draws do not depend on the unit of the updates. The larger
+        G^2 is, the longer draws stay nearly uniform; one huge update, as of a model that diverged,
+        has that effect too. The authors' README gives 0.1 in its commands, and no reason: with
+        equal sizes it bounds norms up to 12.6 for N = 40, and up to 1,265 for N = 4,000. Whatever
         it is, there is no bias.
     ignore_priority : bool, default=False
         If True, there is no warning that ``priority`` does not affect the choice.
@@ -85,25 +84,25 @@ class KVibSelector(BaseSelector):
     is the same in all rounds of a fit.
 
     Cost. It asks nothing of clients but their updates, no byte more. It is not for fits with
-    ``update_privacy``, which does not cover single updates. The memory has 3 N numbers. A selection
-    takes time in proportion to N log N: 2 ms for 10,000 clients.
+    ``update_privacy``, which does not cover single updates. The memory has 4 N + 1 numbers. A
+    selection takes time in proportion to N log N: 2 ms for 10,000 clients.
 
     Examples
     --------
     >>> from skfed import KVibSelector
-    >>> KVibSelector(clients_per_round=10, regularization=1e-4)
-    KVibSelector(clients_per_round=10, regularization=0.0001)
+    >>> KVibSelector(clients_per_round=10)
+    KVibSelector(clients_per_round=10)
     """
 
     _parameter_constraints = {
         "clients_per_round": [*CLIENT_COUNT, None],
-        "regularization": [Interval(Real, 0, None, closed="neither")],
+        "regularization": [Interval(Real, 0, None, closed="neither"), None],
         "ignore_priority": ["boolean"],
     }
     uses_priority = False
     needs = ("updates",)
 
-    def __init__(self, clients_per_round=None, regularization=0.1, ignore_priority=False):
+    def __init__(self, clients_per_round=None, regularization=None, ignore_priority=False):
         self.clients_per_round = clients_per_round
         self.regularization = regularization
         self.ignore_priority = ignore_priority
@@ -112,27 +111,28 @@ class KVibSelector(BaseSelector):
         """Return the probabilities of the round; no client is polled."""
         polled, chosen = np.zeros((2, len(round.sizes)))
         clients = np.flatnonzero(round.available)
-        chosen[clients] = self._chances(round, _with_last(round)["costs"][clients])
+        chosen[clients] = self._chances(round, clients, _with_last(round))
         return {"polled": polled, "chosen": chosen}
 
     def _select(self, round: Round) -> Cohort:
         clients = np.flatnonzero(round.available)
         memory = _with_last(round)
-        chances = self._chances(round, memory["costs"][clients])
+        chances = self._chances(round, clients, memory)
         shares = Cohort.by_size(clients, round.sizes).weights
-        # What the square of an update's norm is worth if it comes back.
-        memory["factors"][clients] = np.square(shares) / chances
+        memory["shares"][clients], memory["chances"][clients] = shares, chances
         drawn = round.rng.random(len(clients)) < chances
         return Cohort(clients[drawn], shares[drawn] / chances[drawn], unbiased=True, memory=memory)
 
-    def _chances(self, round: Round, costs: np.ndarray) -> np.ndarray:
-        """Return the probability of each client in reach, given their omega."""
+    def _chances(self, round: Round, clients: np.ndarray, memory: dict[str, Any]) -> np.ndarray:
+        """Return the probability of each client in reach, given what is remembered."""
         n_clients = len(round.sizes)
         m = count_or_default(self.clients_per_round, n_clients)
         theta = min((n_clients / (round.n_rounds * m)) ** (1 / 3), 1.0)
-        gamma = min(self.regularization * n_clients / (theta * m), np.finfo(float).max)
-        leader = self._leader(costs, gamma, m)
-        return leader + theta * (m / max(len(costs), m) - leader)
+        bound = memory["largest"] if self.regularization is None else float(self.regularization)
+        # While the largest is 0 so are all costs, and draws are uniform whatever gamma.
+        gamma = min((bound or 1.0) * n_clients / (theta * m), np.finfo(float).max)
+        leader = self._leader(memory["costs"][clients], gamma, m)
+        return leader + theta * (m / max(len(clients), m) - leader)
 
     def _leader(self, costs: np.ndarray, gamma: float, m: int) -> np.ndarray:
         """Return q, which would have been best so far."""
@@ -143,15 +143,22 @@ class KVibSelector(BaseSelector):
 def _with_last(round: Round) -> dict[str, Any]:
     """Return the memory with what the last cohort has added to omega.
 
-    It has omega ("costs"), the squared norms of last updates, and what these would add to omega if
-    they came back in this round: nothing yet.
+    It has omega ("costs"), the largest square added before it was divided by a probability, the
+    squared norms of last updates, and p_k and pi_k of this round: nothing is chosen yet.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # such a norm adds nothing
+    n_clients = len(round.sizes)
+    nobody = {"shares": np.zeros(n_clients), "chances": np.ones(n_clients)}
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
         squares = np.square(round.past.updates).sum(axis=1)
-        before = {"costs": np.zeros(len(squares)), "squares": squares, "factors": 0.0}
+        before = nobody | {"costs": np.zeros(n_clients), "squares": squares, "largest": 0.0}
         before |= round.memory
         # Only who came back has another update than when the cohort was drawn.
         came = squares != before["squares"]
-        added = np.where(came, before["factors"] * squares, 0.0)
-    costs = before["costs"] + np.where(np.isfinite(added), added, 0.0)
-    return {"costs": costs, "squares": squares, "factors": np.zeros(len(squares))}
+        weighted = np.where(came, np.square(before["shares"]) * squares, 0.0)
+        costs = before["costs"] + weighted / before["chances"]
+    counts = np.isfinite(costs)
+    return nobody | {
+        "costs": np.where(counts, costs, before["costs"]),
+        "largest": max(before["largest"], float(weighted[counts].max(initial=0.0))),
+        "squares": squares,
+    }

@@ -58,7 +58,7 @@ def learned(selector, updates, n_rounds=30, **view):
     ],
 )
 def test_probabilities_by_hand(costs, expected):
-    np.testing.assert_allclose(chances(KVibSelector(2), costs), expected, atol=5e-5)
+    np.testing.assert_allclose(chances(KVibSelector(2, 0.1), costs), expected, atol=5e-5)
 
 
 def test_theta_and_gamma_by_hand():
@@ -80,7 +80,8 @@ def test_they_sum_to_m_and_are_never_below_the_uniform_share():
         n, n_rounds = int(rng.integers(1, 40)), int(rng.integers(1, 500))
         m, available = int(rng.integers(1, n + 3)), rng.random(n) < 0.8
         costs = rng.lognormal(sigma=rng.choice([0.1, 1, 10]), size=n) * (rng.random(n) < 0.7)
-        found = chances(KVibSelector(m), costs, n_rounds=n_rounds, available=available)
+        selector = KVibSelector(m, 0.1)
+        found = chances(selector, costs, n_rounds=n_rounds, available=available)
         n_in_reach = np.count_nonzero(available)
         assert found.sum() == pytest.approx(min(m, n_in_reach), rel=1e-12)
         assert not found[~available].any() and (found <= 1).all()
@@ -132,10 +133,11 @@ def test_it_learns_to_have_less_variance_than_uniform_draws():
     assert np.sum(squares * (1 - found) / found) < 0.5 * uniform
 
 
-def test_omega_by_hand():
+def test_omega_and_the_largest_square_by_hand():
     """Sizes .1, .4, .5; m = 1, so that pi = 1/3 in round 0. Updates (3, 4) and (0, 2) come back.
 
-    omega = (.25 / (1/3), .64 / (1/3), 0); of round 1 only client 0 comes back, with (0, 1).
+    omega = (.25 / (1/3), .64 / (1/3), 0); of round 1 only client 0 comes back, with (0, 1). Then
+    theta = (3 / 250)^(1/3) = .22894, and gamma = .64 x 3 / .22894 = 8.3865.
     """
     sizes, selector = [10, 40, 50], KVibSelector(1)
     first = selector.select(make(nothing(3), 0, sizes=sizes))
@@ -147,6 +149,31 @@ def test_omega_by_hand():
     seen[0] = 0, 1
     third = selector.select(make(seen, 2, second.memory, sizes=sizes))
     np.testing.assert_allclose(third.memory["costs"], [0.75 + 0.01 / before, 1.92, 0])
+    found = [one.memory["largest"] for one in (first, second, third)]
+    np.testing.assert_allclose(found, [0, 0.64, 0.64])
+    roots = np.sqrt([8.3865 + 0.75, 8.3865 + 1.92, 8.3865])
+    assert before == pytest.approx(0.77106 * roots[0] / roots.sum() + 0.22894 / 3, abs=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_without_a_regularization_the_unit_of_updates_is_no_matter(unit):
+    updates = np.random.default_rng(0).lognormal(size=(6, 2))
+    found = []
+    for scale in (1.0, unit):
+        memory, seen = learned(KVibSelector(2), scale * updates)
+        found.append(KVibSelector(2).marginals(make(seen, 30, memory))["chosen"])
+    np.testing.assert_allclose(found[1], found[0])
+    assert np.ptp(found[0]) > 0.05
+
+
+def test_without_an_update_draws_are_uniform_whatever_the_regularization():
+    for updates in (nothing(4), np.zeros((4, 2))):
+        memory, _ = learned(KVibSelector(2), updates, 5)
+        assert memory["largest"] == 0
+        for regularization in (None, 1e-6, 1e6):
+            view = make(updates, 5, memory)
+            found = KVibSelector(2, regularization).marginals(view)["chosen"]
+            np.testing.assert_allclose(found, 0.5)
 
 
 @pytest.mark.parametrize("bad", [NAN, np.inf, 1e200])
@@ -160,7 +187,18 @@ def test_norms_that_are_not_finite_add_nothing(bad):
     assert again.memory["costs"][0] > 0
 
 
-@pytest.mark.parametrize("regularization", [5e-324, 1e-200, 1e308])
+def test_costs_beyond_a_float_are_not_added():
+    with np.errstate(all="raise", under="ignore"):
+        memory, rng = {}, np.random.default_rng(0)
+        for t in range(40):
+            updates = np.array([[rng.uniform(1, 2) * 1e154, 0], [rng.random(), 0], [0, 0]])
+            cohort = KVibSelector(1).select(make(updates, t, memory, seed=t))
+            memory = cohort.memory
+    assert memory["costs"][0] > 1e308 and np.isfinite(memory["costs"]).all()
+    assert 1e307 < memory["largest"] < 1e308
+
+
+@pytest.mark.parametrize("regularization", [5e-324, 1e-200, 1e308, np.float64(1e308)])
 def test_any_regularization_has_probabilities_that_sum_to_m(regularization):
     with np.errstate(all="raise", under="ignore"):
         found = chances(KVibSelector(2, regularization), [1e300, 1, 0, 0], n_rounds=1000)
@@ -196,7 +234,8 @@ def test_renumbering_the_clients_renumbers_what_is_remembered():
     updates = np.random.default_rng(0).lognormal(size=(6, 2))
     selector, order = KVibSelector(2, regularization=1e-3), np.array([3, 0, 5, 1, 4, 2])
     memory, seen = learned(selector, updates)
-    renumbered = {name: values[order] for name, values in memory.items()}
+    arrays = {name: values[order] for name, values in memory.items() if np.ndim(values)}
+    renumbered = memory | arrays
     found = selector.marginals(make(seen[order], 30, renumbered))["chosen"]
     np.testing.assert_allclose(found, selector.marginals(make(seen, 30, memory))["chosen"][order])
 
@@ -314,7 +353,7 @@ def test_privacy_of_updates_is_refused(blobs):
         fit(blobs, update_privacy=GaussianMechanism(1.0, 0.1))
 
 
-@pytest.mark.parametrize("bad", [0, -1.0, np.inf, NAN, None, "auto"])
+@pytest.mark.parametrize("bad", [0, -1.0, np.inf, NAN, "auto"])
 def test_a_bad_regularization_is_named(bad):
     with pytest.raises(ValueError, match="The 'regularization' parameter of KVibSelector"):
         KVibSelector(regularization=bad).select(make(nothing(3)))
