@@ -57,7 +57,7 @@ class DivFLSelector(BaseSelector):
     - Clients out of reach are neither chosen nor in the sum over i.
     - A gradient of 0 is one like any other. Once each client in reach has the gradient of one in
       the cohort, G is 0, and the others join at random.
-    - If at most m clients are in reach, all of them train.
+    - If at most m clients are in reach, all of them train, and no distance is computed.
 
     Of the gain of the best cohort, K d - G(S) with the largest distance d, the greedy one has at
     least 1 - 1/e (Nemhauser, Wolsey and Fisher, 1978). Ties are no rare case: of two clients that
@@ -112,7 +112,9 @@ class DivFLSelector(BaseSelector):
         sketches = _renewed(round, sketches, new)
         has_answered = ~np.isnan(sketches[clients, 0])
         known, unknown = clients[has_answered], clients[~has_answered]
-        central = known[facility_location(distances_between(sketches[known]), m, round.rng)]
+        central = known
+        if len(known) > m:
+            central = known[facility_location(distances_between(sketches[known]), m, round.rng)]
         chosen = np.append(central, round.rng.permutation(unknown)[: m - len(central)])
         sketches = _renewed(round, sketches, np.setdiff1d(chosen, new))
         return replace(Cohort.by_size(chosen, round.sizes), memory={"sketches": sketches})

@@ -48,9 +48,9 @@ class FedCorSelector(BaseSelector):
         half of them: 2 of 4 clients, 10 of 40, 400 of 4,000. The authors' experiments take 5 of
         100.
     warmup : int, default=15
-        The number of rounds before the first fit. A fit of fewer rounds draws all of its cohorts
-        uniformly, and ends with a warning. 15 is in the authors' README for Fashion-MNIST, as are
-        the defaults below; 20 for CIFAR-10.
+        The number of rounds before X is fitted. A fit of no more rounds than that draws all of its
+        cohorts uniformly, and ends with a warning. 15 is in the authors' README for Fashion-MNIST,
+        as are the defaults below; 20 for CIFAR-10.
     interval : int, default=10
         The number of rounds from one fit to the next; the paper's Delta t. 50 for CIFAR-10.
     discount : float, default=0.95
@@ -86,7 +86,7 @@ class FedCorSelector(BaseSelector):
     - A client that answered in none of the samples kept has the embedding 0: it is independent of
       the others, and comes after those that tell something, by p_k.
     - A sample in which no loss changed, since nobody came back, is no sample. While there are none,
-      cohorts are drawn uniformly.
+      or changes are so small beside sigma that X is 0, cohorts are drawn uniformly.
     - A change that is not finite, or above 1e50, is as no answer.
     - Sigma is never singular, as sigma^2 is added. Since X has rank 15, little but sigma^2 is left
       of it after some dozens of picks: the next go mainly by p_k.

@@ -151,6 +151,21 @@ def test_equal_losses_and_nobody_who_answers_leave_it_uniform(make_round):
         np.testing.assert_allclose(counts / counts.sum(), 1 / 6, atol=0.02)
 
 
+def test_changes_that_are_small_beside_sigma_leave_it_uniform(make_round):
+    """Though client 0 has most of p, which would decide if Sigma were sigma^2 I."""
+    losses, counts = 1e-3 * falling(4, 6), np.zeros(6)
+    for seed in range(300):
+        memory = {}
+        for t, answers in enumerate(losses):
+            sizes = [95, 1, 1, 1, 1, 1]
+            view, _ = make_round(answers, index=t, memory=memory, seed=(seed, t), sizes=sizes)
+            cohort = FedCorSelector(2, warmup=3).select(view)
+            memory = cohort.memory
+        counts[cohort.clients] += 1
+    assert memory["changes"].shape == (6, 3)
+    np.testing.assert_allclose(counts / 600, 1 / 6, atol=0.05)
+
+
 def test_infinite_and_huge_losses_are_as_no_answers(make_round):
     losses = falling(4, 5)
     losses[1, :3] = np.inf, -np.inf, 1e60
