@@ -23,6 +23,7 @@ ORDER = [
     "plot_paying_and_free",
     "plot_own_selector",
     "plot_accuracy_per_byte",
+    "plot_who_is_chosen",
     "plot_eps_and_d",
     "plot_fairness",
     "plot_resume",
