@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks.results import table
 from benchmarks.rules import RULES
-from skfed import FederatedClassifier
+from skfed import FedAlignSelector, FederatedClassifier
 from skfed.devices import LognormalDevices
 from skfed.modules import SoftmaxRegression
 from skfed.selection import BaseSelector
@@ -27,12 +27,13 @@ TEXT = f"""# What each rule asks of clients
 Made by `python -m benchmarks.rule_costs`. Means over {N_ROUNDS} rounds, from the ledger: the models
 that the server sends and that clients send in a round, and the numbers that clients send for the
 rule: answers to polls, norms, sketches, and what comes with an update beyond the loss that clients
-of any rule report. With K = 100 clients m is 10, with 10,000 it is 100.
+of any rule report. With K = 100 clients m is 10, with 10,000 it is 100. FedALIGN's are those of a
+federation in which nearly all free clients match.
 """
 COLUMNS = "models down", "models up", "numbers up"
 
 
-def costs(selector: BaseSelector, n_clients: int) -> list[float]:
+def costs(selector: BaseSelector, n_clients: int, m: int) -> list[float]:
     """Return the models sent and received, and the other numbers received, in a mean round."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2 * n_clients, N_FEATURES)).astype(np.float32)
@@ -45,9 +46,13 @@ def costs(selector: BaseSelector, n_clients: int) -> list[float]:
         lr=0.05,
         batch_size=2,
     )
-    devices = LognormalDevices(public=True)
     model = FederatedClassifier(
-        net, selector=selector, devices=devices, n_rounds=N_ROUNDS, random_state=0
+        net,
+        selector=selector,
+        priority=range(m) if isinstance(selector, FedAlignSelector) else None,
+        devices=LognormalDevices(public=True),
+        n_rounds=N_ROUNDS,
+        random_state=0,
     )
     history = model.fit(X, y, clients=np.arange(len(X)) % n_clients).history_
     model_bytes = 4 * N_CLASSES * (N_FEATURES + 1)
@@ -60,7 +65,7 @@ def costs(selector: BaseSelector, n_clients: int) -> list[float]:
 def rows() -> Iterator[list[str]]:
     """Yield a row for each rule."""
     for name, make in RULES.items():
-        found = [cost for n, m in COHORTS.items() for cost in costs(make(m), n)]
+        found = [cost for n, m in COHORTS.items() for cost in costs(make(m), n, m)]
         yield [name, *(f"{cost:,.0f}" for cost in found)]
 
 
