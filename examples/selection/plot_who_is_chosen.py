@@ -63,7 +63,7 @@ SELECTORS = {
     "FedCS": FedCSSelector(M),
     "TiFL": TiflSelector(M),
     "DivFL": DivFLSelector(M),
-    "FedCor": FedCorSelector(M),
+    "FedCor": FedCorSelector(M, warmup=8),
     "HiCS-FL": HicsFLSelector(M),
 }
 

@@ -13,6 +13,7 @@ import numpy as np
 from skfed.selection._base import BaseSelector, Cohort, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
 from skfed.selection._gaussian_process import DIMENSION, fitted_embeddings, greedy_picks
+from skfed.utils._blas import one_blas_thread
 from skfed.utils._sklearn import Interval
 
 # Beyond it a change is as none: its square is finite, and so is all that is made of it.
@@ -214,7 +215,8 @@ class FedCorSelector(BaseSelector):
         if kept.any():
             # The newest counts 1, so that not all weights can be rounded to 0.
             weights = np.power(float(self.gamma), ages[kept] - ages[kept].min())
-            embeddings = fitted_embeddings(changes, weights)
+            with one_blas_thread():
+                embeddings = fitted_embeddings(changes, weights)
         return {
             "changes": changes,
             "rounds": memory["rounds"][kept],
@@ -225,7 +227,8 @@ class FedCorSelector(BaseSelector):
     def _picks(self, round: Round, memory: dict[str, Any], m: int) -> np.ndarray:
         shares = round.priority_weights * round.fractions
         embeddings, discounts = memory["embeddings"], memory["discounts"]
-        return greedy_picks(embeddings, shares, discounts, round.available, m, round.rng)
+        with one_blas_thread():
+            return greedy_picks(embeddings, shares, discounts, round.available, m, round.rng)
 
 
 def _initial(n_clients: int) -> dict[str, Any]:
