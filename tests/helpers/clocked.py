@@ -18,7 +18,7 @@ Y = np.array([0, 0, 1, 1] * 2 + [1, 1, 0, 0] * 2)
 CLIENTS = np.repeat(list("abcd"), 4)
 DRAWN = {
     "selector": PowerOfChoice(**POW),
-    "devices": LognormalDevices(3, 16, 32, 0.25, jitter=0.5, correlation=0.3),
+    "devices": LognormalDevices(3, 16, 32, 0.25, bytes_up_sigma=0.5, jitter=0.5, correlation=0.3),
     "deadline": 6.0,
     "report_goal": 0.5,
     "n_rounds": 6,
