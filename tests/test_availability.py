@@ -164,6 +164,7 @@ def test_with_every_selector_only_the_available_take_part(blobs, selector, avail
     assert history["failed"].tolist() == again["failed"].tolist()
 
 
+@pytest.mark.filterwarnings("ignore:FedCorSelector.* drew the cohorts of all 1 rounds uniformly")
 @pytest.mark.parametrize("selector", SELECTORS, ids=repr)
 def test_a_round_in_which_nobody_can_be_reached_keeps_the_model(blobs, selector):
     X, y, clients = blobs

@@ -39,8 +39,9 @@ class Round:
         The last training loss that each client sent along with its update; +inf before the first,
         NaN after its training failed.
     seconds : ndarray of shape (n_clients,)
-        The simulated seconds that the last training of each client took, or that it was waited for
-        if it was late; NaN before the first, and without devices.
+        The seconds that the last training of each client took, or that it was waited for if it was
+        late: those of simulated devices, or over Flower real ones. NaN before the first, and in a
+        simulation without devices.
     ends : ndarray of shape (n_clients,), dtype=int
         Cumulative sums of the sizes, used by :meth:`draw`.
     ask : callable

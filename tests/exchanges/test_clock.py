@@ -11,7 +11,7 @@ import pytest
 import torch
 from clocked import CLIENTS, DEVICES, DRAWN, POW, RATES, Twice, X, Y, estimator, fit
 from joblib import parallel_config
-from rules import COMPARED
+from rules import BY_SECONDS, COMPARED, deadline_of
 from sklearn.base import clone
 from torch import nn
 
@@ -269,7 +269,8 @@ def test_without_devices_there_is_no_simulated_time():
 )
 @pytest.mark.parametrize("devices", [ConstantDevices(1, 1, 1), LognormalDevices(1, 1, 1, jitter=1)])
 def test_with_devices_and_no_deadline_models_and_ledgers_are_as_without(selector, devices):
-    params = {"selector": selector, "priority": ["a", "b"], "n_rounds": 4}
+    n_rounds = 1 if selector in BY_SECONDS else 4  # until seconds are known
+    params = {"selector": selector, "priority": ["a", "b"], "n_rounds": n_rounds}
     timed, plain = fit(devices=devices, **params), fit(devices=None, **params)
     assert torch.equal(weights(timed), weights(plain))
     columns = [c for c in plain.history_ if not c.endswith("_seconds")]
@@ -485,7 +486,7 @@ def test_variates_of_the_late_do_not_move():
 @pytest.mark.parametrize("availability", [IndependentAvailability(0.6), Dropout(0.4)])
 def test_with_every_selector_and_availability(selector, availability, monkeypatch):
     """Each exchange has its seconds, and the sums are the history's."""
-    recorded = []
+    recorded, deadline = [], deadline_of(selector, 5.0)
     make_row = _rounds.make_row
     monkeypatch.setattr(
         _rounds,
@@ -497,7 +498,7 @@ def test_with_every_selector_and_availability(selector, availability, monkeypatc
         availability=availability,
         priority=["a", "b"],
         devices=LognormalDevices(3, 16, 32, 0.25, jitter=0.5),
-        deadline=5.0,
+        deadline=deadline,
         report_goal=0.8,
         n_rounds=12,
         server_optimizer=ServerOptimizer(torch.optim.SGD, lr=0.5),
@@ -507,7 +508,7 @@ def test_with_every_selector_and_availability(selector, availability, monkeypatc
     assert "late" in {cause for causes in history["causes"] for cause in causes}
     for row, exchanges in zip(history.itertuples(), recorded, strict=True):
         assert row.seconds == sum(e.duration for e in exchanges)
-        assert all(e.duration <= 5.0 for e in exchanges)
+        assert all(e.duration <= deadline for e in exchanges)
         assert row.n_failed == len(row.failed) == len(set(row.failed)) == len(row.causes)
         assert not set(row.failed) & set(row.cohort)
         counts = [16 * e.models_down.sum() + 8 * e.scalars_down.sum() for e in exchanges]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from clocked import ALL, CLIENTS, DEVICES, DRAWN, POW, RATES, Twice, X, Y, estimator, fit
-from rules import COMPARED
+from rules import COMPARED, deadline_of
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -29,7 +29,7 @@ def check_sums(model):
         assert own["bytes_down"].sum() == row.bytes_down
         assert own["bytes_up"].sum() == row.bytes_up
         assert own.loc[own["kind"] == "poll", "rows"].sum() == row.samples_evaluated
-        trained = own["kind"].isin(["training", "report"])
+        trained = own["kind"].isin(["training", "report", "trial", "sketch"])
         assert own.loc[trained, "rows"].sum() == row.samples_trained
         exchanges = own.groupby("exchange")
         durations = exchanges["duration"].first()
@@ -101,7 +101,7 @@ def test_sums_are_those_of_the_history(selector, availability):
         availability=availability,
         priority=["a", "b"],
         devices=LognormalDevices(3, 16, 32, 0.25, jitter=0.5),
-        deadline=5.0,
+        deadline=deadline_of(selector, 5.0),
         report_goal=0.8,
         aggregator=Scaffold(),
         n_rounds=8,

@@ -7,7 +7,8 @@ import torch
 from flwr.app import Error, Message, MetricRecord
 from local_grid import contents, is_kind, requests
 from mishaps import node_of
-from rules import COMPARED, RULES, Admitting, Diverse
+from rules import BY_SECONDS, COMPARED, RULES, Admitting, Diverse
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
@@ -24,7 +25,9 @@ from skfed import (
 from skfed.aggregation import CoordinateMedian, Scaffold, ServerOptimizer
 from skfed.availability import AlternatingHalves
 from skfed.callbacks import RoundCallback
+from skfed.devices import ConstantDevices
 from skfed.flower import FederatedStrategy
+from skfed.metrics import client_exchanges
 from skfed.modules import LinearRegression
 from skfed.schedules import ExponentialDecay, LinearDecay
 from skfed.selection._past import SKETCH_SIZE
@@ -98,7 +101,7 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name not in map(repr, BY_SECONDS)])
 def test_rounds_are_the_same(name, blobs, federate, same_model):
     X, y, clients = blobs
     estimator = ESTIMATORS[name].set_params(n_rounds=5, random_state=3, engine="loop")
@@ -112,6 +115,28 @@ def test_rounds_are_the_same(name, blobs, federate, same_model):
     np.testing.assert_array_equal(model.predict(X), simulated.predict(X))
     for name, tensor in model.net_.module_.state_dict().items():
         np.testing.assert_array_equal(result.arrays[f"module.{name}"].numpy(), tensor)
+
+
+@pytest.mark.parametrize("rule", BY_SECONDS, ids=repr)
+def test_rules_by_seconds_choose_as_among_devices_of_those_seconds(
+    rule, blobs, federate, same_model
+):
+    X, y, clients = blobs
+    estimator = FederatedClassifier(selector=rule, n_rounds=10, random_state=3, engine="loop")
+    strategy, grid = federate(estimator)
+    for name, delay in zip("abcdef", (2.0, 0.5, 3.0, 1.0, 2.5, 1.5), strict=True):
+        kinds = "moments", "norms", "poll", "train"
+        node_of(grid, name).delays.update(dict.fromkeys(kinds, delay))
+    strategy.start(grid)
+    model = strategy.model_
+    seconds = client_exchanges(model).groupby("client")["seconds"].first()
+    devices = ConstantDevices(1e300, np.inf, np.inf, latency=seconds.to_dict())
+    simulated = clone(estimator).set_params(devices=devices).fit(X, y, clients=clients)
+    timeless = [c for c in simulated.history_ if not c.endswith("_seconds")]
+    pd.testing.assert_frame_equal(model.history_[timeless], simulated.history_[timeless])
+    assert same_model(model, simulated)
+    untimed = estimator.fit(X, y, clients=clients)
+    assert untimed.history_["cohort"].tolist() != simulated.history_["cohort"].tolist()
 
 
 class Records(RoundCallback):

@@ -36,6 +36,10 @@ COMPARED = (
     HicsFLSelector(2, ignore_priority=True),
     KVibSelector(2, ignore_priority=True),
 )
+#: Those of them that look at seconds, which a fit without devices has not, and Flower measures.
+BY_SECONDS = tuple(
+    rule for rule in COMPARED if isinstance(rule, FedCSSelector | OortSelector | TiflSelector)
+)
 
 
 class Rested(BaseSelector):
@@ -89,6 +93,11 @@ class Diverse(BaseSelector):
         distances = np.linalg.norm(sketches[:, None] - sketches[None], axis=2)
         pair = np.unravel_index(np.argmax(distances), distances.shape)
         return Cohort.mean(np.unique(clients[list(pair)]))
+
+
+def deadline_of(rule, seconds):
+    """Return a deadline for clients of a few bytes a second; a sketch alone takes 16 s to send."""
+    return seconds + 16.0 if isinstance(rule, Diverse | DivFLSelector) else seconds
 
 
 class Updated(BaseSelector):
