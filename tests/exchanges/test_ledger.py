@@ -13,15 +13,22 @@ from torch import nn
 
 from skfed import (
     ActiveFLSelector,
+    DivFLSelector,
     FedAlignSelector,
+    FedCorSelector,
     FederatedClassifier,
+    HicsFLSelector,
+    KVibSelector,
+    OortSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
+    TiflSelector,
     UcbSelector,
 )
 from skfed.aggregation import Scaffold
 from skfed.availability import Dropout, TraceAvailability
+from skfed.devices import ConstantDevices
 from skfed.modules import SoftmaxRegression
 from skfed.schedules import StepDecay
 
@@ -58,6 +65,34 @@ LEDGERS = {
         {"selector": OptimalSelector(4, ignore_priority=True)},
         [(4, 4, 0, 4, 0, 24, 0, 4)],
     ),
+    # The spread of losses, as for ucb.
+    "oort": ({"selector": OortSelector(2, ignore_priority=True)}, [(2, 2, 0, 4, 0, 12, 0, 2)]),
+    # A seed down, and 64 numbers up after a gradient on 4 rows: of all at first, then of the two
+    # that train.
+    "divfl": (
+        {"selector": DivFLSelector(2, ignore_priority=True)},
+        [(4, 2, 4, 256, 0, 28, 0, 2), (2, 2, 2, 128, 0, 20, 0, 2), (2, 2, 2, 128, 0, 20, 0, 2)],
+    ),
+    "fedcor": (
+        {"selector": FedCorSelector(2, warmup=1, interval=1)},
+        # In the warm-up, and after it, a poll of all. Then two polls: of the model, and of that of
+        # a trial, in which two clients train once more.
+        [(4, 2, 0, 4, 16, 12, 4, 2), (4, 2, 0, 4, 16, 12, 4, 2), (8, 4, 0, 8, 32, 24, 8, 4)],
+    ),
+    "tifl": (
+        {
+            "selector": TiflSelector(2, interval=1, ignore_priority=True),
+            "devices": ConstantDevices(6, 16, 32),
+        },
+        # Each client is timed once; then there are two tiers, and a poll of errors.
+        [(2, 2, 0, 0, 0, 12, 0, 2), (2, 2, 0, 0, 0, 12, 0, 2), (4, 2, 0, 4, 16, 12, 4, 2)],
+    ),
+    # These two look at updates alone.
+    "hics-fl": (
+        {"selector": HicsFLSelector(2, ignore_priority=True)},
+        [(2, 2, 0, 0, 0, 12, 0, 2)],
+    ),
+    "k-vib": ({"selector": KVibSelector(4, ignore_priority=True)}, [(4, 4, 0, 0, 0, 24, 0, 4)]),
     "afl": ({"selector": ActiveFLSelector(2, ignore_priority=True)}, [(2, 2, 0, 0, 0, 12, 0, 2)]),
     "fedalign, all match after a warm-up": (
         {"selector": FedAlignSelector(eps=np.inf, warmup=1)},
