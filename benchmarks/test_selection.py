@@ -13,12 +13,18 @@ import pytest
 from skfed import (
     ActiveFLSelector,
     ClusteredSelector,
+    DivFLSelector,
+    FedCorSelector,
     FedCSSelector,
+    HicsFLSelector,
+    KVibSelector,
     LossProportionalSelector,
+    OortSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
     RoundRobinSelector,
+    TiflSelector,
     UcbSelector,
 )
 from skfed.selection._base import admission_of
@@ -37,9 +43,15 @@ SELECTORS = {
     "clustered by size": ClusteredSelector("size", M),
     "optimal": OptimalSelector(M),
     "optimal, approximate": OptimalSelector(M, approximate=True),
+    "Oort": OortSelector(M),
+    "TiFL": TiflSelector(M),
+    "K-Vib": KVibSelector(M),
 }
 GROUPING = {
     "clustered by updates": ClusteredSelector("updates", M),
+    "DivFL": DivFLSelector(M),
+    "FedCor, fitted in each round": FedCorSelector(M, warmup=1, interval=1),
+    "HiCS-FL": HicsFLSelector(M),
 }
 
 
@@ -65,6 +77,8 @@ def view_of(n_clients: int, t: int, memory: dict):
         reported=losses,
         seconds=seconds,
         norms=losses,
+        trial_losses=0.9 * losses,
+        sketches=rng.normal(size=(n_clients, SKETCH_SIZE)),
         index=t,
         n_rounds=1000,
         rng=rng,
