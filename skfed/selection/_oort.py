@@ -199,7 +199,8 @@ class OortSelector(BaseSelector):
             return {**first, "utility": 0.0, "before": 0.0}
         last_chosen = round.past.last_chosen
         utilities = _utilities(round, np.flatnonzero(last_chosen == last_chosen.max()))
-        memory["utility"] += float(utilities[np.isfinite(utilities)].sum())
+        # As floats of Python, the largest of which sum to infinity without a warning.
+        memory["utility"] += sum(utilities[np.isfinite(utilities)].tolist())
         memory["rounds"] += 1
         if memory["rounds"] >= self.window:
             memory["steps"] += int(memory["before"] > memory["utility"])

@@ -74,8 +74,9 @@ class TiflSelector(BaseSelector):
     - A tier with fewer than m clients in reach trains those, and is not filled up with slower ones.
       A tier with nobody in reach is not drawn.
     - Each tier begins with as many credits as there are rounds for each, rounded up, so that they
-      last for a fit. If all are used nevertheless, as in a fit that goes on, credits and
-      probabilities begin anew. While only tiers without credits are in reach, these are drawn, by
+      last for a fit. So in a whole fit all are drawn about equally often, and the probabilities
+      decide when. If all credits are used, as in a fit that goes on, credits and probabilities
+      begin anew. While only tiers without credits are in reach, these are drawn, by
       their probabilities or, if these are 0, equally.
     - The accuracy of a tier is the mean over its clients by size. Those that do not answer are left
       out. If nobody answers, the tier keeps its place, and is last if its accuracy was never known;
@@ -203,10 +204,10 @@ class TiflSelector(BaseSelector):
         answers = round.poll(asked, metric=self.metric)
         answered = np.isfinite(answers)
         asked, answers = asked[answered], answers[answered]
-        sizes = round.sizes[asked]
-        totals = np.bincount(tiers[asked], sizes, n_tiers)
-        with np.errstate(invalid="ignore"):
-            return np.bincount(tiers[asked], sizes * answers, n_tiers) / totals
+        of, sizes = tiers[asked], round.sizes[asked]
+        totals = np.bincount(of, sizes, n_tiers)
+        means = np.bincount(of, sizes / totals[of] * answers, n_tiers)
+        return np.where(totals > 0, means, np.nan)
 
 
 def _known_seconds(round: Round) -> np.ndarray:

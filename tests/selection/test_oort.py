@@ -230,6 +230,15 @@ def test_only_the_last_cohort_counts_in_a_window():
     assert exploiting().select(view).memory["utility"] == 6 * 2 + 7 * 4
 
 
+def test_utilities_near_the_largest_number():
+    """They sum to infinity, and no window is below another."""
+    memory, rule = {}, exploiting(window=1)
+    for t in range(10, 14):
+        view = make([1e308] * 3, [t - 1] * 3, index=t, memory=memory)
+        memory = rule.select(view).memory
+    assert (memory["before"], memory["steps"]) == (INF, 1)
+
+
 def test_who_was_chosen_often_enough_leaves():
     rule = exploiting(max_selections=10)
     given = {"rms": [5, 4, 1]}

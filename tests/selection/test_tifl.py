@@ -97,6 +97,15 @@ def test_a_tier_that_does_not_answer_keeps_its_place(make_round):
     np.testing.assert_allclose(cohort.memory["probabilities"], [3 / 6, 2 / 6, 1 / 6])
 
 
+def test_losses_near_the_largest_number(make_round):
+    """Times sizes they would overflow; means do not."""
+    answers = [1e308, 1.6e308, 1, 2, NAN, NAN]
+    given = {"sizes": np.array([10, 20, 10, 30, 10, 10]), "index": 10, "memory": memory()}
+    view, _ = make(make_round, SIX, answers, **given)
+    found = TiflSelector(2, metric="loss").select(view).memory["values"]
+    np.testing.assert_allclose(found, [1.4e308, 1.75, 0.3])
+
+
 def play(make_round, n_rounds, planned, available):
     """Return the tiers drawn in some rounds, and the memory after them."""
     drawn, remembered = [], {}
