@@ -62,6 +62,36 @@ def test_entropies_are_those_of_scipy(scale):
     np.testing.assert_allclose(entropies_of(updates, 0.001), entropy(weights.T), atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-9, 1.0, 1e300])
+def test_the_default_tau_is_a_fifth_of_the_median_of_the_largest_entries(scale):
+    """Of 1, 2, 5, 8 and 9 the median is 5; of 1 and 2 it is the higher."""
+    updates = scale * np.array([[0, 2, 1], [9, 0, 0], [-5, 1, 0], [0, 0, 1], [8, -8, 0]])
+    rule = HicsFLSelector()
+    assert rule._temperature(updates) == pytest.approx(scale)
+    assert rule._temperature(updates[[0, 3]]) == pytest.approx(0.4 * scale)
+    assert rule.set_params(tau=7.0)._temperature(updates) == 7
+
+
+@pytest.mark.parametrize("size", [0.0, 5e-324, 1.7e308])
+def test_a_default_tau_of_any_size(size):
+    updates = np.array([[0, 0, 0], [0, 0, 0], [size, -size, 0]])
+    rule = HicsFLSelector(2, n_clusters=2)
+    assert len(np.unique(rule.select(make(updates)).clients)) == 2
+    rule.set_params(clients_per_round=1)
+    assert len(rule.select(make(updates[[0, 2]])).clients) == 1
+
+
+def test_by_default_entropies_tell_balanced_clients_at_the_rate_of_the_default_net():
+    """15 clients have one class of three, 5 have all."""
+    rng = np.random.default_rng(0)
+    y = np.concatenate([np.arange(600) // 40 % 3, np.arange(200) % 3])
+    clients = np.arange(800) // 40
+    X = rng.normal(size=(800, 4)) + 2 * np.eye(4)[y]
+    model = FederatedClassifier(selector=HicsFLSelector(2), n_rounds=30, random_state=0)
+    cohorts = model.fit(X, y, clients=clients).history_["cohort"][10:20]
+    assert np.mean([k >= 15 for cohort in cohorts for k in cohort]) > 0.6
+
+
 def test_distances_by_hand():
     """Angles 0, pi / 2 and pi, entropies .6656, .3666 and log 3; zeros are at a right angle."""
     updates = np.array([TWO, [0.003, 0, 0], ZERO, ZERO, [-0.002, 0, 0]])
@@ -127,7 +157,8 @@ def test_weights_that_would_overflow_only_order_the_clusters():
 
 def test_the_exponent_falls_to_zero_and_stays_there():
     for index, expected in [(0, 0.1503), (50, 0.2961), (100, 0.5), (5000, 0.5)]:
-        found = frequencies(HicsFLSelector(1), [TWO, ZERO], index=index, n_rounds=100)
+        rule = HicsFLSelector(1, tau=0.001)
+        found = frequencies(rule, [TWO, ZERO], index=index, n_rounds=100)
         np.testing.assert_allclose(found, [expected, 1 - expected], atol=0.05)
 
 
@@ -172,7 +203,7 @@ def test_one_class_clients_share_clusters_by_their_class():
     entropies = entropies_of(updates, 0.001)
     assert (entropies == 0).all()
     for seed in range(20):
-        selector = HicsFLSelector(15, n_clusters=3)
+        selector = HicsFLSelector(15, n_clusters=3, tau=0.001)
         clusters, logits = selector._clusters(make(updates, seed), updates, np.ones(30, bool), 15)
         assert len(np.unique(np.stack([classes, clusters]), axis=1).T) == 3
         assert (logits == 0).all()
@@ -205,7 +236,8 @@ def test_parameters_of_any_size(parameter, value):
 
 
 def test_there_are_two_clusters_at_least_by_default():
-    found = frequencies(HicsFLSelector(1), [TWO, [0.003, 0, 0], ZERO], n_rounds=10**9)
+    rule = HicsFLSelector(1, tau=0.001)
+    found = frequencies(rule, [TWO, [0.003, 0, 0], ZERO], n_rounds=10**9)
     np.testing.assert_allclose(found, [0.0443, 0.0443, 0.9113], atol=0.05)
     found = frequencies(HicsFLSelector(1, n_clusters=1), [TWO, ZERO], sizes=[3, 1])
     np.testing.assert_allclose(found, [0.75, 0.25], atol=0.05)
