@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from skfed.utils._blas import one_blas_thread
+
 #: What rounding leaves of a cosine of 1: angles below 1.4e-6 are 0.
 _ROUNDING = 1e-12
 
@@ -15,7 +17,8 @@ def angles_between(vectors: np.ndarray) -> np.ndarray:
     norms = np.linalg.norm(vectors, axis=1)
     zero = norms == 0
     directions = vectors / np.where(zero, 1.0, norms)[:, None]
-    cosines = directions @ directions.T
+    with one_blas_thread():
+        cosines = directions @ directions.T
     cosines[np.ix_(zero, zero)] = 1.0
     cosines[cosines > 1 - _ROUNDING] = 1.0
     return np.arccos(np.maximum(cosines, -1.0, out=cosines), out=cosines)
