@@ -1,9 +1,10 @@
 """What each rule asks of clients in a round, at 100 and at 10,000 clients.
 
-``python -m benchmarks.rule_costs`` writes ``RULE_COSTS.md`` beside this file. All numbers are those
-of the ledger, means over the rounds of a fit of a linear model whose clients have two rows each.
+``python -m benchmarks.rule_costs`` writes ``rule_costs.csv`` beside this file: means over the
+rounds of a fit of a linear model whose clients have two rows each, from the ledger.
 """
 
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,26 +12,16 @@ import numpy as np
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from benchmarks.results import table
 from benchmarks.rules import RULES
 from skfed import FedAlignSelector, FederatedClassifier
 from skfed.devices import LognormalDevices
 from skfed.modules import SoftmaxRegression
 from skfed.selection import BaseSelector
 
-PAGE = Path(__file__).parent / "RULE_COSTS.md"
+TABLE = Path(__file__).parent / "rule_costs.csv"
 COHORTS = {100: 10, 10_000: 100}  # m by K
 N_ROUNDS = 50
 N_FEATURES, N_CLASSES = 8, 4
-TEXT = f"""# What each rule asks of clients
-
-Made by `python -m benchmarks.rule_costs`. Means over {N_ROUNDS} rounds, from the ledger: the models
-that the server sends and that clients send in a round, and the numbers that clients send for the
-rule: answers to polls, norms, sketches, and what comes with an update beyond the loss that clients
-of any rule report. With K = 100 clients m is 10, with 10,000 it is 100. FedALIGN's are those of a
-federation in which nearly all free clients match.
-"""
-COLUMNS = "models down", "models up", "numbers up"
 
 
 def costs(selector: BaseSelector, n_clients: int, m: int) -> list[float]:
@@ -63,16 +54,17 @@ def costs(selector: BaseSelector, n_clients: int, m: int) -> list[float]:
 
 
 def rows() -> Iterator[list[str]]:
-    """Yield a row for each rule."""
+    """Yield a row for each rule: by K, models down / models up / numbers up."""
     for name, make in RULES.items():
-        found = [cost for n, m in COHORTS.items() for cost in costs(make(m), n, m)]
-        yield [name, *(f"{cost:,.0f}" for cost in found)]
+        found = [costs(make(m), n_clients, m) for n_clients, m in COHORTS.items()]
+        yield [name, *(" / ".join(f"{cost:,.0f}" for cost in one) for one in found)]
 
 
 def main() -> None:
-    """Write the page."""
-    header = ["rule", *(f"{name}, K = {n:,}" for n in COHORTS for name in COLUMNS)]
-    PAGE.write_text("\n".join([TEXT, *table(header, rows())]), encoding="utf-8")
+    """Write the table."""
+    header = ["rule", *(f"K = {n_clients:,}, m = {m}" for n_clients, m in COHORTS.items())]
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows()])
 
 
 if __name__ == "__main__":
