@@ -51,11 +51,13 @@ class FedCSSelector(BaseSelector):
     seconds are known at all: the rule is then a random choice after each client was chosen once,
     or, with ``round_seconds`` alone, takes everybody. Losses, failed ones (NaN) too, play no part.
 
-    In the rule as it is quoted by the code of SelecEval (``seleceval/selection/fedcs.py`` at
-    17a90c8), uploads follow one another while others train, the length of a round is a sum over
-    clients, and a client that does not fit is skipped while later ones are tried. Here all is at
-    once, and of each client one number of seconds is known: after one that does not fit, no other
-    can. SelecEval's copy leaves the time of distribution out of the comparison of clients.
+    The text of the paper could not be read for this. In the rule as it is quoted by the code of
+    SelecEval (``seleceval/selection/fedcs.py`` at 17a90c8), uploads follow one another while others
+    train, the length of a round is a sum over clients, and a client that does not fit is skipped
+    while later ones are tried. Here all is at once, and of each client one number of seconds is
+    known: after one that does not fit, no other can. The paper is quoted with a random share of the
+    clients that is asked for its resources; here, as in SelecEval, all are. SelecEval's copy leaves
+    the time of distribution out of the comparison of clients.
 
     Known against the rule: slow clients never train, and what only they have is not learnt.
 

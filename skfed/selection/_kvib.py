@@ -43,16 +43,16 @@ class KVibSelector(BaseSelector):
         them: 2 of 4 clients, 10 of 40, 400 of 4,000. The authors' run on synthetic data draws a
         tenth, 10 of 100.
     regularization : float or None, default=None
-        G^2, positive, in the units of (p_k ||w_k - w||)^2. G stands for an upper bound of
-        p_k ||w_k - w||, and None for its running estimate: G^2 is the largest (p_k ||w_k - w||)^2
-        that has come back so far, and draws do not depend on the unit of the updates. The larger
-        G^2 is, the longer draws stay nearly uniform; one huge update, as of a model that diverged,
-        has that effect too, and so have norms that fall in the course of a fit: of 40 clients of
-        unequal sizes with scikit-learn's digits, the probabilities of a fit of 100 rounds with
-        m = 10 ended between 0.24 and 0.31. The authors' README gives 0.1 in its commands, and no
-        reason: with equal sizes it bounds norms up to 12.6 for N = 40, and up to 1,265 for
-        N = 4,000; in that fit the probabilities ended between 0.250 and 0.254. Whatever it is,
-        there is no bias.
+        G^2, positive, in the units of (p_k ||w_k - w||)^2. G stands for an upper bound of p_k ||w_k
+        - w||, and None, which is ours, for its running estimate: G^2 is the largest (p_k ||w_k -
+        w||)^2 that has come back so far, and draws do not depend on the unit of the updates. The
+        larger G^2 is, the longer draws stay nearly uniform; one huge update, as of a model that
+        diverged, has that effect too, and so have norms that fall in the course of a fit: of 40
+        clients of unequal sizes with scikit-learn's digits, the probabilities of a fit of 100
+        rounds with m = 10 ended between 0.24 and 0.31. The authors' README gives 0.1 in its
+        commands, and no reason: with equal sizes it bounds norms up to 12.6 for N = 40, and up to
+        1,265 for N = 4,000; in that fit the probabilities ended between 0.250 and 0.254. Whatever
+        it is, there is no bias.
     ignore_priority : bool, default=False
         If True, there is no warning that ``priority`` does not affect the choice.
 
@@ -68,7 +68,7 @@ class KVibSelector(BaseSelector):
     the problem that it solves, of which the solution above was derived. The code differs from it:
     it leaves out the square root, so that q is in proportion to omega_k + gamma; the first client
     that is to have 1 may have more, by which its update is then divided, which is biased; and theta
-    may exceed 1, where T m < N.
+    may exceed 1, where T m < N; that it is at most 1 is ours, by which draws are then uniform.
 
     - A client that was never drawn, or whose updates were zero, has omega_k = 0. Clients of equal
       omega have equal probabilities, whatever their sizes, and ties need no order.

@@ -82,8 +82,10 @@ class TiflSelector(BaseSelector):
       out. If nobody answers, the tier keeps its place, and is last if its accuracy was never known;
       of the tier drawn last it is then not known that it has not risen.
 
-    Of the paper the abstract was read, and no code of its authors was found; the rule is as others
-    quote it, and the cases above are defined here. Two published copies differ (bacox/fltk,
+    Of the paper the abstract was read, and no code of its authors was found. The rule is taken from
+    others' accounts of it, and has yet to be compared with it: above all that probabilities change
+    only if the accuracy has not risen, which neither copy has, and the denominator n (n + 1) / 2,
+    which both have. The cases above are defined here. Two published copies differ (bacox/fltk,
     ``fltk/strategy/client_selection/tifl.py``; FLGo, ``flgo/algorithm/TiFL.py``): both change the
     probabilities whether the accuracy has risen or not. FLGo draws clients with replacement. When
     all credits are used, fltk raises an error, and FLGo does not end. In fltk the accuracy of a
@@ -96,7 +98,8 @@ class TiflSelector(BaseSelector):
     evaluation of all its rows: K / interval models a round on average. Those chosen have the model
     then, and get no second one, so that the last seconds of such a round are shorter. The memory
     has 3 numbers a tier, and the expected seconds of K clients if devices are public. A selection
-    takes time in proportion to K log K: 2 ms for 10,000 clients, without the poll.
+    takes time in proportion to K log K: 2 ms for 10,000 clients, without the poll, and with public
+    devices the time of their expected seconds.
 
     Examples
     --------

@@ -49,10 +49,11 @@ class UcbSelector(BaseSelector):
 
     Notes
     -----
-    The text of the paper could not be read for this: the index is the one that is usually quoted
-    from it. The losses are means over minibatches of local training, sent along with updates, and
-    so are their deviations. If T = 1 the second term is 0, and so it is after a round in which
-    nobody reported, and with one minibatch a client.
+    The text of the paper could not be read for this, its abstract alone: the index is
+    taken from others' accounts of it, and has yet to be compared with it. The losses are means over
+    minibatches of local training, sent along with updates, and so are their deviations. If T = 1
+    the second term is 0, and so it is after a round in which nobody reported, and with one
+    minibatch a client.
 
     A client that was chosen and reported no loss, because its training failed (NaN) or it never
     answered, counts in N_k, and adds nothing to L_k and sigma: its index falls, and rises with the
@@ -61,7 +62,7 @@ class UcbSelector(BaseSelector):
     their N_k has faded to 0, are taken at random if there are more than m. If fewer than m clients
     are available, all of them train. Rounds in which nobody is available discount nothing.
 
-    No code of the authors was found to compare with. A published mistake is to leave out p_k.
+    No code of the authors was found to compare with. Without p_k the rule is another.
 
     Clients are asked for nothing but the spread of their losses, two numbers or 16 bytes with each
     update, to which no noise is added: a fit with ``loss_privacy`` is refused. The memory has
