@@ -7,7 +7,11 @@ import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
-from skfed.selection._sampling import inclusion_probabilities, lowest, lowest_probabilities
+from skfed.selection._sampling import (
+    draw_by_weight,
+    inclusion_probabilities,
+    lowest_probabilities,
+)
 
 
 class LossProportionalSelector(BaseSelector):
@@ -82,12 +86,8 @@ class LossProportionalSelector(BaseSelector):
         available = np.flatnonzero(round.available)
         m = count_or_default(self.clients_per_round, len(round.sizes))
         values = _values(round.reported[available], round.sizes[available])
-        # The m lowest of exponential variables of rates v_k are m draws in proportion to v_k.
-        waits = round.rng.exponential(size=len(values))
-        with np.errstate(divide="ignore", over="ignore"):
-            waits = np.where(values > 0, waits / values, np.inf)
-        waits[_is_new(round)[available]] = -1.0
-        return Cohort.mean(available[lowest(round.rng, waits, m)])
+        values[_is_new(round)[available]] = np.inf
+        return Cohort.mean(available[draw_by_weight(round.rng, values, m)])
 
 
 def _is_new(round: Round) -> np.ndarray:

@@ -61,7 +61,8 @@ def lowest(rng: np.random.Generator, ranks: np.ndarray, n: int) -> np.ndarray:
 def draw_by_weight(rng: np.random.Generator, weights: np.ndarray, n: int) -> np.ndarray:
     """Draw ``n`` positions without replacement, in proportion to weights of at least 0.
 
-    Positions of weight 0 are drawn, at random, when no others are left.
+    Positions of infinite weight are drawn first, and those of weight 0 when no others are left,
+    both at random.
     """
     # The lowest of exponential variables of given rates are draws in proportion to the rates.
     waits = rng.exponential(size=len(weights))
