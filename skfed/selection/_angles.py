@@ -1,6 +1,8 @@
-"""Angles between the updates of clients."""
+"""Angles between the updates of clients, and trees of clients by distances."""
 
 import numpy as np
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import squareform
 
 from skfed.utils._blas import one_blas_thread
 
@@ -22,3 +24,8 @@ def angles_between(vectors: np.ndarray) -> np.ndarray:
     cosines[np.ix_(zero, zero)] = 1.0
     cosines[cosines > 1 - _ROUNDING] = 1.0
     return np.arccos(np.maximum(cosines, -1.0, out=cosines), out=cosines)
+
+
+def ward_tree(distances: np.ndarray) -> np.ndarray:
+    """Return Ward's tree of clients, given the square matrix of the distances between them."""
+    return linkage(squareform(distances, checks=False), method="ward")

@@ -5,10 +5,9 @@ Clients Selection in Federated Learning, ICML 2021 (arXiv:2105.05883), Algorithm
 """
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
+from scipy.cluster.hierarchy import fcluster
 
-from skfed.selection._angles import angles_between
+from skfed.selection._angles import angles_between, ward_tree
 from skfed.selection._base import BaseSelector, Cohort, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
 from skfed.utils._sklearn import StrOptions
@@ -135,13 +134,9 @@ class ClusteredSelector(BaseSelector):
         known = np.flatnonzero(np.isfinite(norms) & (norms > 0) & (places > 0))
         clusters = np.arange(len(updates))  # each its own
         if len(known) > 1:
-            tree = self._tree(angles_between(updates[known]))
+            tree = ward_tree(angles_between(updates[known]))
             clusters[known] = known[_cut(tree, places[known], capacity)]
         return np.unique(clusters, return_inverse=True)[1]
-
-    def _tree(self, angles: np.ndarray) -> np.ndarray:
-        """Return Ward's tree of clients, given the square matrix of the angles between them."""
-        return linkage(squareform(angles, checks=False), method="ward")
 
 
 def _cut(tree: np.ndarray, places: np.ndarray, capacity: int) -> np.ndarray:

@@ -7,11 +7,10 @@ Learning, 2023 (arXiv:2310.00198).
 from numbers import Integral, Real
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
+from scipy.cluster.hierarchy import fcluster
 from scipy.special import entr, softmax
 
-from skfed.selection._angles import angles_between
+from skfed.selection._angles import angles_between, ward_tree
 from skfed.selection._base import BaseSelector, Cohort, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
 from skfed.utils._sklearn import Interval
@@ -177,7 +176,7 @@ class HicsFLSelector(BaseSelector):
             return clusters, np.zeros(1)
         entropies = entropies_of(updates[heard], self._temperature(updates[heard]))
         if len(entropies) > 1:
-            tree = self._tree(distances_of(updates[heard], entropies, self.lam))
+            tree = ward_tree(distances_of(updates[heard], entropies, self.lam))
             clusters[heard] = _cut(tree, self.n_clusters or max(m, 2))
         sizes = np.bincount(clusters[heard])
         means = np.bincount(clusters[heard], entropies) / sizes
@@ -192,10 +191,6 @@ class HicsFLSelector(BaseSelector):
         largest = np.abs(updates).max(axis=1)
         median = float(np.quantile(largest, 0.5, method="higher"))  # of two, a mean may overflow
         return max(median / 5, float(np.finfo(float).tiny))
-
-    def _tree(self, distances: np.ndarray) -> np.ndarray:
-        """Return Ward's tree of clients, given the square matrix of their distances."""
-        return linkage(squareform(distances, checks=False), method="ward")
 
 
 def entropies_of(updates: np.ndarray, tau: float) -> np.ndarray:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from skfed import (
     TiflSelector,
     UcbSelector,
 )
-from skfed.selection import Cohort
+from skfed.selection import Cohort, _clustered, _hics
 from skfed.selection._divfl import facility_location
 from skfed.selection._sampling import least_variance
 from skfed.utils import _selector_decisions
@@ -164,9 +165,12 @@ def oort_frozen_bonus(self, round):
 
 def ward_on_rows(self, round):
     """The rows of the square matrix of angles are taken for positions."""
-    rule = ClusteredSelector(**self.get_params())
-    rule._tree = lambda angles: linkage(pdist(angles), method="ward")
-    return rule._select(round)
+    with mock.patch.object(_clustered, "ward_tree", _tree_of_rows):
+        return ClusteredSelector(**self.get_params())._select(round)
+
+
+def _tree_of_rows(distances):
+    return linkage(pdist(distances), method="ward")
 
 
 class WithReplacement:
@@ -199,9 +203,8 @@ def divfl_everybody_each_round(self, round):
 
 def hics_ward_on_rows(self, round):
     """The rows of the square matrix of distances are taken for positions."""
-    rule = HicsFLSelector(**self.get_params())
-    rule._tree = lambda distances: linkage(pdist(distances), method="ward")
-    return rule._select(round)
+    with mock.patch.object(_hics, "ward_tree", _tree_of_rows):
+        return HicsFLSelector(**self.get_params())._select(round)
 
 
 def ucb_without_p(self, round):
