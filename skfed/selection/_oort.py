@@ -13,6 +13,7 @@ import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._past import last_cohort
 from skfed.selection._sampling import draw_by_weight
 from skfed.utils._sklearn import Interval
 
@@ -197,8 +198,7 @@ class OortSelector(BaseSelector):
         if not memory:
             first = {"exploration": float(self.exploration), "steps": 1, "rounds": 0}
             return {**first, "utility": 0.0, "before": 0.0}
-        last_chosen = round.past.last_chosen
-        utilities = _utilities(round, np.flatnonzero(last_chosen == last_chosen.max()))
+        utilities = _utilities(round, last_cohort(round.past))
         # As floats of Python, the largest of which sum to infinity without a warning.
         memory["utility"] += sum(utilities[np.isfinite(utilities)].tolist())
         memory["rounds"] += 1

@@ -89,3 +89,9 @@ class Past:
         Without a bias, the row means of its weights. Needs "last_layer".
         """
         return self._column("last_layer")
+
+
+def last_cohort(past: Past) -> np.ndarray:
+    """Return the clients of the last cohort; rounds in which nobody was available have none."""
+    last = past.last_chosen.max()
+    return np.flatnonzero(past.last_chosen == last) if last >= 0 else np.empty(0, dtype=np.intp)

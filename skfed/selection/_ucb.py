@@ -12,6 +12,7 @@ import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._past import last_cohort
 from skfed.selection._sampling import lowest
 from skfed.utils._sklearn import Interval
 
@@ -95,7 +96,7 @@ class UcbSelector(BaseSelector):
     def _select(self, round: Round) -> Cohort:
         available = np.flatnonzero(round.available)
         m = count_or_default(self.clients_per_round, len(round.sizes))
-        last = _last_cohort(round)
+        last = last_cohort(round.past)
         memory = self._with_last(round, last)
         sums, counts = memory["losses"][available], memory["counts"][available]
         # log T, of which rounding may make less than 0; in the first round there is no T.
@@ -119,13 +120,6 @@ class UcbSelector(BaseSelector):
         chosen[last] = 1.0
         new = {"losses": reported, "counts": chosen, "rounds": 1.0}
         return {name: self.gamma * before[name] + value for name, value in new.items()}
-
-
-def _last_cohort(round: Round) -> np.ndarray:
-    """Return the clients of the last cohort; rounds in which nobody was available have none."""
-    last_chosen = round.past.last_chosen
-    last = last_chosen.max()
-    return np.flatnonzero(last_chosen == last) if last >= 0 else np.empty(0, dtype=np.intp)
 
 
 def _sigma(round: Round, last: np.ndarray) -> float:
