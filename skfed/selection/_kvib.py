@@ -4,6 +4,7 @@ Zeng, Xu, Pan, Luo, Wang, Tang: Enhanced Federated Optimization: Adaptive Unbias
 with Reduced Variance, TMLR 2025 (arXiv:2310.02698).
 """
 
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
-from skfed.selection._sampling import least_variance
+from skfed.selection._sampling import draw_independently, least_variance
 from skfed.utils._sklearn import Interval
 
 
@@ -121,10 +122,9 @@ class KVibSelector(BaseSelector):
         clients = np.flatnonzero(round.available)
         memory = _with_last(round)
         chances = self._chances(round, clients, memory)
-        shares = Cohort.by_size(clients, round.sizes).weights
-        memory["shares"][clients], memory["chances"][clients] = shares, chances
-        drawn = round.rng.random(len(clients)) < chances
-        return Cohort(clients[drawn], shares[drawn] / chances[drawn], unbiased=True, memory=memory)
+        everybody = Cohort.by_size(clients, round.sizes)
+        memory["shares"][clients], memory["chances"][clients] = everybody.weights, chances
+        return replace(draw_independently(round.rng, everybody, chances), memory=memory)
 
     def _chances(self, round: Round, clients: np.ndarray, memory: dict[str, Any]) -> np.ndarray:
         """Return the probability of each client in reach, given what is remembered."""

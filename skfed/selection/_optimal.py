@@ -8,7 +8,7 @@ import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Reports, Round
 from skfed.selection._counts import CLIENT_COUNT, count_or_default
-from skfed.selection._sampling import least_variance
+from skfed.selection._sampling import draw_independently, least_variance
 
 _N_PASSES = 4
 
@@ -112,9 +112,7 @@ class OptimalSelector(BaseSelector):
         everybody = Cohort.by_size(reports.clients[reported], round.sizes)
         m = count_or_default(self.clients_per_round, len(round.sizes))
         chances = approximate(norms, m) if self.approximate else least_variance(norms, m)
-        drawn = round.rng.random(len(norms)) < chances
-        weights = everybody.weights[drawn] / chances[drawn]
-        return Cohort(everybody.clients[drawn], weights, unbiased=True)
+        return draw_independently(round.rng, everybody, chances)
 
     def _select(self, round: Round) -> Cohort:
         return Cohort.by_size(np.flatnonzero(round.available), round.sizes)

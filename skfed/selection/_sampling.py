@@ -5,6 +5,8 @@ While all clients are available, the cost of a draw does not grow with their num
 
 import numpy as np
 
+from skfed.selection._cohort import Cohort
+
 _TRIES = 8
 
 
@@ -109,6 +111,13 @@ def least_variance(norms: np.ndarray, m: int) -> np.ndarray:
     others = budgets[n_certain] * (ordered[n_certain:] / rest[n_certain])
     chances[order[n_certain:]] = np.minimum(others, 1)
     return chances
+
+
+def draw_independently(rng: np.random.Generator, everybody: Cohort, chances: np.ndarray) -> Cohort:
+    """Draw each client of a cohort with its probability; weights are divided by it: no bias."""
+    drawn = rng.random(len(chances)) < chances
+    weights = everybody.weights[drawn] / chances[drawn]
+    return Cohort(everybody.clients[drawn], weights, unbiased=True)
 
 
 def _owners(rng: np.random.Generator, ends: np.ndarray, n: int) -> np.ndarray:
