@@ -111,14 +111,15 @@ class OptimalSelector(BaseSelector):
         norms = reports.norms[reported]
         everybody = Cohort.by_size(reports.clients[reported], round.sizes)
         m = count_or_default(self.clients_per_round, len(round.sizes))
-        chances = approximate(norms, m) if self.approximate else least_variance(norms, m)
+        probabilities = approximate_probabilities if self.approximate else least_variance
+        chances = probabilities(norms, m)
         return draw_independently(round.rng, everybody, chances)
 
     def _select(self, round: Round) -> Cohort:
         return Cohort.by_size(np.flatnonzero(round.available), round.sizes)
 
 
-def approximate(norms: np.ndarray, m: int) -> np.ndarray:
+def approximate_probabilities(norms: np.ndarray, m: int) -> np.ndarray:
     """Return the probabilities of the approximate form (AOCS), which sum to m at most.
 
     Parameters

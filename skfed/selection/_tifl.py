@@ -207,9 +207,9 @@ class TiflSelector(BaseSelector):
         answers = round.poll(asked, metric=self.metric)
         answered = np.isfinite(answers)
         asked, answers = asked[answered], answers[answered]
-        of, sizes = tiers[asked], round.sizes[asked]
-        totals = np.bincount(of, sizes, n_tiers)
-        means = np.bincount(of, sizes / totals[of] * answers, n_tiers)
+        tier_of, sizes = tiers[asked], round.sizes[asked]
+        totals = np.bincount(tier_of, sizes, n_tiers)
+        means = np.bincount(tier_of, sizes / totals[tier_of] * answers, n_tiers)
         return np.where(totals > 0, means, np.nan)
 
 

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from skfed import FederatedClassifier, OptimalSelector, RandomSelector
 from skfed.availability import Dropout
 from skfed.selection._mock_round import mock_round
-from skfed.selection._optimal import approximate
+from skfed.selection._optimal import approximate_probabilities
 from skfed.selection._sampling import least_variance
 
 
@@ -37,7 +37,7 @@ def test_probabilities_by_hand(norms, m, expected, least):
     assert variance(norms, np.full(4, m / 4)) > least
 
 
-@pytest.mark.parametrize("form", [least_variance, approximate])
+@pytest.mark.parametrize("form", [least_variance, approximate_probabilities])
 @pytest.mark.parametrize(
     ("norms", "m", "expected"),
     [
@@ -104,7 +104,7 @@ def test_they_sum_to_m_or_to_the_number_of_updates_that_are_not_zero():
     ],
 )
 def test_passes_of_the_approximate_form(norms, m, expected):
-    np.testing.assert_allclose(approximate(np.array(norms, float), m), expected)
+    np.testing.assert_allclose(approximate_probabilities(np.array(norms, float), m), expected)
 
 
 def test_the_exact_form_shares_what_is_left_among_norms_of_any_size():
@@ -117,7 +117,7 @@ def test_it_is_the_exact_form_where_four_passes_are_enough():
     rng = np.random.default_rng(0)
     for _ in range(50):
         norms = rng.lognormal(size=40)
-        np.testing.assert_allclose(approximate(norms, 8), least_variance(norms, 8))
+        np.testing.assert_allclose(approximate_probabilities(norms, 8), least_variance(norms, 8))
 
 
 @pytest.mark.parametrize("approximate", [False, True])
