@@ -8,7 +8,7 @@ from numbers import Real
 import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size
 from skfed.utils._sklearn import Interval
 
 
@@ -57,12 +57,12 @@ class ActiveFLSelector(BaseSelector):
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
         """Return m / K for clients that reported equal losses; no client is polled."""
         n_clients = len(round.sizes)
-        m = min(count_or_default(self.clients_per_round, n_clients), n_clients)
+        m = cohort_size(self.clients_per_round, round)
         return {"polled": np.zeros(n_clients), "chosen": np.full(n_clients, m / n_clients)}
 
     def _select(self, round: Round) -> Cohort:
         available = np.flatnonzero(round.available)
-        m = min(count_or_default(self.clients_per_round, len(round.sizes)), len(available))
+        m = cohort_size(self.clients_per_round, round)
         chances = self._chances(round.rng, round.reported[available])
         n_by_value = min(int((1 - self.alpha3) * m + 1e-9), int(np.count_nonzero(chances)))
         chosen = round.rng.choice(len(available), n_by_value, replace=False, p=chances)

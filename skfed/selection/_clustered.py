@@ -9,7 +9,7 @@ from scipy.cluster.hierarchy import fcluster
 
 from skfed.selection._angles import angles_between, ward_tree
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size
 from skfed.utils._sklearn import StrOptions
 
 
@@ -98,13 +98,13 @@ class ClusteredSelector(BaseSelector):
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
         """Return m p_k, whatever the clusters; no client is polled."""
         n_clients = len(round.sizes)
-        m = min(count_or_default(self.clients_per_round, n_clients), n_clients)
+        m = cohort_size(self.clients_per_round, round)
         return {"polled": np.zeros(n_clients), "chosen": m * round.sizes / round.sizes.sum()}
 
     def _select(self, round: Round) -> Cohort:
         # Shuffled before stable sorts, and before clusters are joined, to break ties at random.
         clients = round.rng.permutation(np.flatnonzero(round.available))
-        m = min(count_or_default(self.clients_per_round, len(round.sizes)), len(clients))
+        m = cohort_size(self.clients_per_round, round)
         owners, places = self._urns(round, clients, m)
         capacity = places.sum() // m
         drawn = np.arange(m) * capacity + round.rng.integers(capacity, size=m)

@@ -3,6 +3,9 @@
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
+from skfed.selection._round import Round
 from skfed.utils._sklearn import Interval
 
 #: Constraint of a parameter that counts clients: an int, or a fraction of all clients.
@@ -27,8 +30,18 @@ def half_at_most(n: int, n_candidates: int) -> int:
     return min(n, max(n_candidates // 2, 1))
 
 
-def count_or_default(value: Any, n_clients: int) -> int:
-    """Return m of ``clients_per_round``; None is the default count, at most half of the clients."""
+def count_or_default(value: Any, n_clients: int, n_candidates: int | None = None) -> int:
+    """Return m of ``clients_per_round``; None is the default count, at most half of the candidates.
+
+    By default all clients are candidates.
+    """
     if value is None:
-        return half_at_most(default_count(n_clients), n_clients)
+        n_candidates = n_clients if n_candidates is None else n_candidates
+        return half_at_most(default_count(n_clients), n_candidates)
     return count_clients(value, n_clients)
+
+
+def cohort_size(value: Any, round: Round) -> int:
+    """Return m of ``clients_per_round``, at most the number of available clients."""
+    n_available = int(np.count_nonzero(round.available))
+    return min(count_or_default(value, len(round.sizes)), n_available)

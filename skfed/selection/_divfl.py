@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size
 
 # Sums that differ by less, relative to themselves, may differ by rounding alone: that of gradients
 # in float32, which is not the same in both engines.
@@ -107,7 +107,7 @@ class DivFLSelector(BaseSelector):
 
     def _select(self, round: Round) -> Cohort:
         clients = np.flatnonzero(round.available)
-        m = min(count_or_default(self.clients_per_round, len(round.sizes)), len(clients))
+        m = cohort_size(self.clients_per_round, round)
         sketches = round.memory.get("sketches")
         new = clients if sketches is None else clients[np.isnan(sketches[clients, 0])]
         sketches = _renewed(round, sketches, new)

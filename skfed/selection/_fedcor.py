@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size
 from skfed.selection._gaussian_process import DIMENSION, fitted_embeddings, greedy_picks
 from skfed.utils._blas import one_blas_thread
 from skfed.utils._sklearn import Interval
@@ -149,7 +149,7 @@ class FedCorSelector(BaseSelector):
         n_clients, t = len(round.sizes), round.memory.get("n_rounds", 0)
         if t >= self.warmup:
             return {}
-        m = min(count_or_default(self.clients_per_round, n_clients), n_clients)
+        m = cohort_size(self.clients_per_round, round)
         polled = np.full(n_clients, float(self._is_observed(t)))
         return {"polled": polled, "chosen": np.full(n_clients, m / n_clients)}
 
@@ -163,10 +163,8 @@ class FedCorSelector(BaseSelector):
         )
 
     def _select(self, round: Round) -> Cohort:
-        n_clients = len(round.sizes)
-        n_available = int(np.count_nonzero(round.available))
-        m = min(count_or_default(self.clients_per_round, n_clients), n_available)
-        memory = _initial(n_clients) | dict(round.memory)
+        m = cohort_size(self.clients_per_round, round)
+        memory = _initial(len(round.sizes)) | dict(round.memory)
         t = memory["n_rounds"]
         if self._is_observed(t):
             memory |= self._observed(round, memory, m)

@@ -9,7 +9,7 @@ from numbers import Real
 import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size
 from skfed.selection._sampling import lowest, lowest_probabilities
 from skfed.utils._sklearn import Interval
 
@@ -91,23 +91,23 @@ class FedCSSelector(BaseSelector):
         if self.round_seconds is None:
             seconds, ranks = _seconds_and_ranks(round, np.arange(n_clients))
             ranks[~np.isnan(seconds)] = 0.0  # all are equal
-            marginals["chosen"] = lowest_probabilities(ranks, self._count(n_clients))
+            marginals["chosen"] = lowest_probabilities(ranks, self._count(round))
         return marginals
 
     def _select(self, round: Round) -> Cohort:
         available = np.flatnonzero(round.available)
         seconds, ranks = _seconds_and_ranks(round, available)
-        chosen = lowest(round.rng, ranks, self._count(len(round.sizes)))
+        chosen = lowest(round.rng, ranks, self._count(round))
         if self.round_seconds is not None:
             in_time = ~(seconds[chosen] >= self.round_seconds)
             in_time[0] = True  # the quickest
             chosen = chosen[in_time]
         return Cohort.by_size(available[chosen], round.sizes)
 
-    def _count(self, n_clients: int) -> int:
+    def _count(self, round: Round) -> int:
         if self.clients_per_round is None and self.round_seconds is not None:
-            return n_clients
-        return count_or_default(self.clients_per_round, n_clients)
+            return len(round.sizes)
+        return cohort_size(self.clients_per_round, round)
 
 
 def _seconds_and_ranks(round: Round, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

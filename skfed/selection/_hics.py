@@ -12,7 +12,7 @@ from scipy.special import entr, softmax
 
 from skfed.selection._angles import angles_between, ward_tree
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size
 from skfed.utils._sklearn import Interval
 
 #: Of larger parameters, squares and products overflow.
@@ -155,7 +155,7 @@ class HicsFLSelector(BaseSelector):
     def _select(self, round: Round) -> Cohort:
         # Shuffled, so that those never chosen are in random order, and ties in clusters are too.
         clients = round.rng.permutation(np.flatnonzero(round.available))
-        m = min(count_or_default(self.clients_per_round, len(round.sizes)), len(clients))
+        m = cohort_size(self.clients_per_round, round)
         updates = round.past.last_layer[clients]
         heard = np.isfinite(updates).all(axis=1)
         new = ~heard & (round.past.n_chosen[clients] == 0)

@@ -6,7 +6,7 @@ Goetz, Malik, Bui, Moon, Liu, Kumar: Active Federated Learning, 2019 (arXiv:1909
 import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size
 from skfed.selection._sampling import (
     draw_by_weight,
     inclusion_probabilities,
@@ -74,7 +74,7 @@ class LossProportionalSelector(BaseSelector):
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
         """Return inclusion by sqrt(D_k) without replacement; of new clients, an equal chance."""
         n_clients = len(round.sizes)
-        m = min(count_or_default(self.clients_per_round, n_clients), n_clients)
+        m = cohort_size(self.clients_per_round, round)
         new = _is_new(round)
         chosen = lowest_probabilities(~new, m) * new
         if (n_left := m - int(new.sum())) > 0:
@@ -84,7 +84,7 @@ class LossProportionalSelector(BaseSelector):
 
     def _select(self, round: Round) -> Cohort:
         available = np.flatnonzero(round.available)
-        m = count_or_default(self.clients_per_round, len(round.sizes))
+        m = cohort_size(self.clients_per_round, round)
         values = _values(round.reported[available], round.sizes[available])
         values[_is_new(round)[available]] = np.inf
         return Cohort.mean(available[draw_by_weight(round.rng, values, m)])

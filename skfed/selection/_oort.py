@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size, count_or_default
 from skfed.selection._past import last_cohort
 from skfed.selection._sampling import draw_by_weight
 from skfed.utils._sklearn import Interval
@@ -174,7 +174,7 @@ class OortSelector(BaseSelector):
     def _select(self, round: Round) -> Cohort:
         memory = self._paced(round)
         available = np.flatnonzero(round.available)
-        m = min(self._count(round), len(available))
+        m = cohort_size(self.clients_per_round, round)
         is_explored = round.past.n_chosen[available] > 0
         explored, new = available[is_explored], available[~is_explored]
         epsilon = memory["exploration"]

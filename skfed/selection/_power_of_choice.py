@@ -8,7 +8,7 @@ import numpy as np
 
 from skfed.schedules import BaseSchedule, value_at
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_clients, default_count, half_at_most
+from skfed.selection._counts import CLIENT_COUNT, count_clients, count_or_default
 from skfed.selection._sampling import inclusion_probabilities
 from skfed.utils._sklearn import StrOptions
 
@@ -106,15 +106,15 @@ class PowerOfChoice(BaseSelector):
         """Return d and m as numbers of clients."""
         n_clients = len(round.sizes)
         if self.d is None:
-            m = self._n_trained(n_clients, n_clients)
+            m = count_or_default(self.clients_per_round, n_clients)
             return min(2 * m, n_clients), m
         if isinstance(self.d, BaseSchedule) or callable(self.d):
-            m = self._n_trained(n_clients, n_clients)
+            m = count_or_default(self.clients_per_round, n_clients)
             value = value_at(self.d, "d", round.index, round.n_rounds)
             d = max(int(min(value, n_clients + 1) + 0.5), min(m, n_clients))
         else:
             d = count_clients(self.d, n_clients)
-            m = self._n_trained(n_clients, d)
+            m = count_or_default(self.clients_per_round, n_clients, d)
             if d < m:
                 raise ValueError(
                     f"d={self.d} gives {d} candidates, fewer than the {m} clients to train "
@@ -127,9 +127,3 @@ class PowerOfChoice(BaseSelector):
                 f"pass d <= {n_clients}, or a fraction."
             )
         return d, m
-
-    def _n_trained(self, n_clients: int, n_candidates: int) -> int:
-        """Return m, given the largest number of candidates."""
-        if self.clients_per_round is None:
-            return half_at_most(default_count(n_clients), n_candidates)
-        return count_clients(self.clients_per_round, n_clients)

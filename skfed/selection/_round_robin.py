@@ -3,7 +3,7 @@
 import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size
 from skfed.selection._sampling import lowest, lowest_probabilities
 
 
@@ -61,13 +61,12 @@ class RoundRobinSelector(BaseSelector):
 
     def marginals(self, round: Round) -> dict[str, np.ndarray]:
         """Return 1 for the lowest counts, and an equal chance for those tied at the m-th."""
-        n_clients = len(round.sizes)
-        m = count_or_default(self.clients_per_round, n_clients)
+        m = cohort_size(self.clients_per_round, round)
         chosen = lowest_probabilities(round.past.n_chosen, m)
-        return {"polled": np.zeros(n_clients), "chosen": chosen}
+        return {"polled": np.zeros(len(round.sizes)), "chosen": chosen}
 
     def _select(self, round: Round) -> Cohort:
         available = np.flatnonzero(round.available)
-        m = count_or_default(self.clients_per_round, len(round.sizes))
+        m = cohort_size(self.clients_per_round, round)
         chosen = lowest(round.rng, round.past.n_chosen[available], m)
         return Cohort.by_size(available[chosen], round.sizes)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size, count_or_default
 from skfed.selection._sampling import lowest
 from skfed.utils._sklearn import Interval, StrOptions
 
@@ -137,7 +137,7 @@ class TiflSelector(BaseSelector):
         If seconds of some clients alone are known, choices depend on the tiers and are left out.
         """
         n_clients = len(round.sizes)
-        m = min(count_or_default(self.clients_per_round, n_clients), n_clients)
+        m = cohort_size(self.clients_per_round, round)
         seconds = _known_seconds(round)
         new = _is_new(round, seconds)
         n_new = int(np.count_nonzero(new))
@@ -150,7 +150,7 @@ class TiflSelector(BaseSelector):
         return marginals
 
     def _select(self, round: Round) -> Cohort:
-        m = count_or_default(self.clients_per_round, len(round.sizes))
+        m = cohort_size(self.clients_per_round, round)
         seconds = _known_seconds(round)
         memory = dict(round.memory)
         if round.expect is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from skfed.selection._base import BaseSelector, Cohort, Round
-from skfed.selection._counts import CLIENT_COUNT, count_or_default
+from skfed.selection._counts import CLIENT_COUNT, cohort_size
 from skfed.selection._past import last_cohort
 from skfed.selection._sampling import lowest
 from skfed.utils._sklearn import Interval
@@ -95,7 +95,7 @@ class UcbSelector(BaseSelector):
 
     def _select(self, round: Round) -> Cohort:
         available = np.flatnonzero(round.available)
-        m = count_or_default(self.clients_per_round, len(round.sizes))
+        m = cohort_size(self.clients_per_round, round)
         last = last_cohort(round.past)
         memory = self._with_last(round, last)
         sums, counts = memory["losses"][available], memory["counts"][available]
