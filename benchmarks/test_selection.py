@@ -1,6 +1,6 @@
 """Times selections, without polls and training, as the number of clients grows.
 
-A rule is a line in ``SELECTORS``, or in ``GROUPING`` if it clusters or fits.
+The rules are those of ``benchmarks/rules.py``; ``GROUPING`` names those that cluster or fit.
 ``python -m pytest benchmarks -k selection``.
 """
 
@@ -10,52 +10,24 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from skfed import (
-    ActiveFLSelector,
-    ClusteredSelector,
-    DivFLSelector,
-    FedCorSelector,
-    FedCSSelector,
-    HicsFLSelector,
-    KVibSelector,
-    LossProportionalSelector,
-    OortSelector,
-    OptimalSelector,
-    PowerOfChoice,
-    RandomSelector,
-    RoundRobinSelector,
-    TiflSelector,
-    UcbSelector,
-)
+from benchmarks.rules import RULES
+from skfed import FedCorSelector, OptimalSelector
 from skfed.selection._base import admission_of
 from skfed.selection._mock_round import mock_round
 from skfed.selection._past import SKETCH_SIZE
 
 M, N_ROUNDS = 100, 5
-SELECTORS = {
-    "random": RandomSelector(M),
-    "power-of-choice": PowerOfChoice(2 * M, M),
-    "AFL": ActiveFLSelector(M),
-    "round robin": RoundRobinSelector(M),
-    "loss-proportional": LossProportionalSelector(M),
-    "FedCS": FedCSSelector(M),
-    "UCB-CS": UcbSelector(M),
-    "clustered by size": ClusteredSelector("size", M),
-    "optimal": OptimalSelector(M),
+SELECTORS = {name: rule(M) for name, rule in RULES.items()} | {
     "optimal, approximate": OptimalSelector(M, approximate=True),
-    "Oort": OortSelector(M),
-    "TiFL": TiflSelector(M),
-    "K-Vib": KVibSelector(M),
+    "FedCor": FedCorSelector(M, warmup=1, interval=1),  # fitted in each round
 }
-GROUPING = {
-    "clustered by updates": ClusteredSelector("updates", M),
-    "DivFL": DivFLSelector(M),
-    "FedCor, fitted in each round": FedCorSelector(M, warmup=1, interval=1),
-    "HiCS-FL": HicsFLSelector(M),
-}
+GROUPING = {"clustered by updates", "DivFL", "FedCor", "HiCS-FL"}
+QUICK = [name for name in SELECTORS if name not in GROUPING]
+PUBLIC = ", public devices"
+BY_SECONDS = [name + PUBLIC for name in ("FedCS", "TiFL", "Oort")]
 
 
-def view_of(n_clients: int, t: int, memory: dict):
+def view_of(n_clients: int, t: int, memory: dict, public: bool):
     """Return round t of clients of all sizes, who have all trained before."""
     rng = np.random.default_rng((n_clients, t))
     losses = rng.lognormal(size=n_clients)
@@ -76,6 +48,7 @@ def view_of(n_clients: int, t: int, memory: dict):
         sizes=rng.integers(1, 500, n_clients),
         reported=losses,
         seconds=seconds,
+        expected_seconds=seconds if public else None,
         norms=losses,
         trial_losses=0.9 * losses,
         sketches=rng.normal(size=(n_clients, SKETCH_SIZE)),
@@ -87,12 +60,13 @@ def view_of(n_clients: int, t: int, memory: dict):
     )
 
 
-def time_selections(selector, n_clients: int) -> list[float]:
+def time_selections(name: str, n_clients: int) -> list[float]:
     """Return the seconds of selections, one round after the other, without the first."""
+    selector, public = SELECTORS[name.removesuffix(PUBLIC)], name.endswith(PUBLIC)
     memory, seconds = {}, []
     admit = admission_of(selector)
     for t in range(50, 51 + N_ROUNDS):
-        view = view_of(n_clients, t, memory)
+        view = view_of(n_clients, t, memory, public)
         start = perf_counter()
         cohort = selector.select(view)
         if admit is not None:
@@ -102,21 +76,21 @@ def time_selections(selector, n_clients: int) -> list[float]:
     return seconds[1:]
 
 
-def time_growth(benchmark, compare, group, name, selector, sizes):
-    contestants = {f"K={n}": partial(time_selections, selector, n) for n in sizes}
+def time_growth(benchmark, compare, group, name, sizes):
+    contestants = {f"K={n}": partial(time_selections, name, n) for n in sizes}
     found = compare(group, contestants, base=f"K={sizes[0]}", n_turns=6)
     benchmark.extra_info |= {"selector": name}
     print(f"\n{name}:", *found.lines(), sep="\n")
     return found.seconds
 
 
-@pytest.mark.parametrize("name", SELECTORS)
+@pytest.mark.parametrize("name", [*QUICK, *BY_SECONDS])
 def test_selection(benchmark, compare, one_core, name):
-    seconds = time_growth(benchmark, compare, "selection", name, SELECTORS[name], (1000, 10_000))
+    seconds = time_growth(benchmark, compare, "selection", name, (1000, 10_000))
     assert seconds["K=10000"] < 0.02
 
 
-@pytest.mark.parametrize("name", GROUPING)
+@pytest.mark.parametrize("name", sorted(GROUPING))
 def test_selection_of_rules_that_cluster_or_fit(benchmark, compare, one_core, name):
-    seconds = time_growth(benchmark, compare, "grouping", name, GROUPING[name], (1000, 4000))
+    seconds = time_growth(benchmark, compare, "grouping", name, (1000, 4000))
     assert seconds["K=1000"] < 1
