@@ -16,7 +16,6 @@ from skfed import (
     ActiveFLSelector,
     FedAlignSelector,
     FederatedClassifier,
-    OptimalSelector,
     PowerOfChoice,
     RandomSelector,
 )
@@ -404,7 +403,6 @@ SELECTORS = [
     FedAlignSelector(eps=1.0, warmup=0, participation=0.5),
     ActiveFLSelector(clients_per_round=2, ignore_priority=True),
     *COMPARED,
-    OptimalSelector(clients_per_round=2, ignore_priority=True),
 ]
 
 

@@ -3,22 +3,17 @@
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from clocked import CLIENTS, X, Y, estimator
 
 from skfed import DivFLSelector, FederatedClassifier
-from skfed.availability import Dropout, IndependentAvailability
-from skfed.callbacks import RoundCallback
-from skfed.devices import ConstantDevices
 from skfed.privacy import GaussianMechanism
 from skfed.selection import _divfl
 from skfed.selection._divfl import distances_between, facility_location
 from skfed.selection._mock_round import mock_round
 
 NAN = np.nan
-SPEEDS = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 40.0, "e": 50.0, "f": 60.0}  # a is late
 
 
 def total(distances, chosen):
@@ -256,34 +251,6 @@ def test_clients_of_one_class(blobs):
     model = make(DivFLSelector(3), n_rounds=1).fit(X[order], y[order], clients=clients)
     (cohort,) = model.history_["cohort"]
     assert sorted(client[0] for client in cohort) == ["0", "1", "2"]
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"availability": Dropout(0.4)},
-        {"availability": IndependentAvailability(0.5)},
-        {"devices": ConstantDevices(SPEEDS, 1e3, 1e3), "deadline": 3.0},
-    ],
-)
-def test_a_fit_resumes_and_spreads_over_jobs_bit_for_bit(blobs, same_model, params, tmp_path):
-    class Stop(RoundCallback):
-        def on_round_end(self, estimator, record):
-            if record["round"] == 2:
-                raise OSError("killed")
-
-    X, y, clients = blobs
-    model = make(DivFLSelector(2), engine="loop", **params)
-    whole = fit(blobs, DivFLSelector(2), engine="loop", **params)
-    assert same_model(fit(blobs, DivFLSelector(2), engine="loop", n_jobs=2, **params), whole)
-    model.set_params(checkpoint=tmp_path)
-    with pytest.raises(OSError, match="killed"), pytest.warns(UserWarning, match="interrupted"):
-        model.set_callbacks(Stop()).fit(X, y, clients=clients)
-    again = make(DivFLSelector(2), engine="loop", checkpoint=tmp_path, **params)
-    again.fit(X, y, clients=clients)
-    assert same_model(again, whole)
-    pd.testing.assert_series_equal(again.history_["cohort"], whole.history_["cohort"])
-    assert whole.history_["n_aggregated"].sum() > 0
 
 
 @pytest.mark.parametrize("name", ["update_privacy", "loss_privacy"])

@@ -1,12 +1,10 @@
 """FedCor: whom it polls and when, what it remembers, and whom it picks."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from skfed import FedCorSelector, FederatedClassifier
 from skfed.availability import Dropout, IndependentAvailability
-from skfed.callbacks import RoundCallback
 from skfed.devices import ConstantDevices
 from skfed.selection._gaussian_process import DIMENSION, NOISE
 
@@ -244,26 +242,6 @@ def test_fits_with_who_is_away_who_drops_out_and_slow_devices(blobs):
     assert first["n_failed"].sum() > 0
     assert model.fit(X, y, clients=clients).history_["cohort"].tolist() == first["cohort"].tolist()
     assert model.score(X, y) > 0.5
-
-
-class Stop(RoundCallback):
-    def on_round_end(self, estimator, record):
-        if record["round"] == 6:
-            raise OSError("killed")
-
-
-def test_it_resumes_and_spreads_over_jobs_bit_for_bit(blobs, same_model, tmp_path):
-    X, y, clients = blobs
-    given = {"availability": Dropout(0.2), "engine": "loop"}
-    whole = make(**given).fit(X, y, clients=clients)
-    spread = make(n_jobs=2, **given).fit(X, y, clients=clients)
-    with pytest.raises(OSError, match="killed"), pytest.warns(UserWarning, match="interrupted"):
-        make(checkpoint=tmp_path, **given).set_callbacks(Stop()).fit(X, y, clients=clients)
-    resumed = make(checkpoint=tmp_path, **given).fit(X, y, clients=clients)
-    for other in (spread, resumed):
-        assert same_model(whole, other)
-        timeless = [c for c in whole.history_ if not c.endswith("_seconds")]
-        pd.testing.assert_frame_equal(whole.history_[timeless], other.history_[timeless])
 
 
 def test_a_fit_that_is_all_warmup_says_so(blobs):

@@ -7,16 +7,11 @@ import pytest
 from scipy.stats import entropy
 
 from skfed import FederatedClassifier, FederatedRegressor, HicsFLSelector
-from skfed.aggregation import Scaffold
-from skfed.availability import Dropout, IndependentAvailability
-from skfed.checkpoint._run import Run
-from skfed.devices import ConstantDevices
 from skfed.privacy import GaussianMechanism
 from skfed.selection._hics import _cut, _drawn, distances_of, entropies_of
 from skfed.selection._mock_round import mock_round
 
 NAN = np.nan
-SPEEDS = dict.fromkeys("abcde", 1e3) | {"f": 0.1}  # rows a second
 TWO, ZERO, NEW = [0.002, 0, 0], [0, 0, 0], [NAN] * 3
 
 
@@ -270,42 +265,6 @@ def test_a_fit_of_one_output(blobs):
         (X, y.astype(np.float32), clients), HicsFLSelector(2), FederatedRegressor
     ).history_
     assert (history["n_aggregated"] == 2).all()
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"availability": Dropout(0.3, IndependentAvailability(0.7))},
-        {"devices": ConstantDevices(SPEEDS, np.inf, np.inf), "deadline": 9.0},
-        {"aggregator": Scaffold()},
-        {"n_jobs": 2},
-    ],
-    ids=lambda params: next(iter(params)),
-)
-def test_fits_repeat(blobs, same_model, params):
-    selector = HicsFLSelector(2)
-    one, other = (fit(blobs, selector, **params) for _ in range(2))
-    assert same_model(one, other)
-    assert one.history_["cohort"].tolist() == other.history_["cohort"].tolist()
-    if "n_jobs" in params:
-        assert same_model(one, fit(blobs, selector))
-
-
-def test_a_fit_resumes_bit_for_bit(blobs, same_model, tmp_path, monkeypatch):
-    keep = Run.keep
-
-    def keep_and_stop(self, server, last):
-        keep(self, server, last)
-        if server.round == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "keep", keep_and_stop)
-        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="interrupted"):
-            fit(blobs, HicsFLSelector(2), checkpoint=tmp_path)
-    resumed, whole = (fit(blobs, HicsFLSelector(2), checkpoint=path) for path in (tmp_path, None))
-    assert same_model(whole, resumed)
-    assert whole.history_["cohort"].tolist() == resumed.history_["cohort"].tolist()
 
 
 def test_it_is_refused_with_privacy_of_updates(blobs):

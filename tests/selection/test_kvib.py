@@ -3,11 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from joblib import parallel_config
 
 from skfed import FederatedClassifier, KVibSelector
 from skfed.availability import Dropout, IndependentAvailability
-from skfed.checkpoint._run import Run
 from skfed.devices import LognormalDevices
 from skfed.privacy import GaussianMechanism
 from skfed.selection._mock_round import mock_round
@@ -309,31 +307,6 @@ def test_a_fit_with_devices_and_who_is_away_repeats(blobs):
     pd.testing.assert_frame_equal(*(m.history_.drop(columns=TIMES) for m in (one, other)))
     assert one.history_["n_failed"].sum() > 0
     assert np.isfinite(one.coef_).all()
-
-
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_jobs_do_not_matter(blobs, same_model, engine):
-    with parallel_config(backend="threading"):
-        assert same_model(fit(blobs, engine=engine), fit(blobs, engine=engine, n_jobs=2))
-
-
-def test_a_fit_that_was_stopped_goes_on_bit_for_bit(blobs, same_model, tmp_path, monkeypatch):
-    real = Run.keep
-
-    def keep(self, server, last):
-        real(self, server, last)
-        if server.round == 4:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "keep", keep)
-        with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="interrupted"):
-            fit(blobs, checkpoint=tmp_path)
-    again, whole = fit(blobs, checkpoint=tmp_path), fit(blobs)
-    assert same_model(again, whole)
-    pd.testing.assert_frame_equal(*(m.history_.drop(columns=TIMES) for m in (again, whole)))
-    for name, values in whole._server.memory.values.items():
-        np.testing.assert_array_equal(again._server.memory.values[name], values)
 
 
 def test_privacy_of_updates_is_refused(blobs):

@@ -1,12 +1,10 @@
 """TiFL: tiers by seconds, their probabilities and credits, and who belongs to none."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from skfed import FederatedClassifier, FederatedRegressor, TiflSelector
 from skfed.availability import Dropout, IndependentAvailability
-from skfed.callbacks import RoundCallback
 from skfed.devices import ConstantDevices
 from skfed.selection._tifl import _tiers
 
@@ -305,33 +303,6 @@ def test_devices_of_one_speed_and_clients_of_one_class(blobs):
     y = np.unique(clients, return_inverse=True)[1] % 3
     model = fit((X, y, clients), TiflSelector(2, interval=2), latency=[1] * 6, public=True)
     assert (model.history_["n_aggregated"] == 2).all()
-
-
-class Stop(RoundCallback):
-    def on_round_end(self, estimator, record):
-        if record["round"] == 4:
-            raise OSError("killed")
-
-
-def same(one, other, same_model):
-    assert same_model(one, other)
-    timeless = [c for c in one.history_ if not c.endswith("_seconds")]
-    pd.testing.assert_frame_equal(one.history_[timeless], other.history_[timeless])
-
-
-@pytest.mark.parametrize("public", [True, False])
-def test_it_resumes_bit_for_bit_and_jobs_do_not_matter(blobs, same_model, tmp_path, public):
-    given = {
-        "selector": TiflSelector(1, n_tiers=3, interval=2),
-        "public": public,
-        "availability": Dropout(0.3),
-        "n_rounds": 12,
-    }
-    whole = fit(blobs, **given)
-    same(fit(blobs, n_jobs=2, **given), whole, same_model)
-    with pytest.raises(OSError, match="killed"), pytest.warns(UserWarning, match="interrupted"):
-        fit(blobs, callbacks=[Stop()], checkpoint=tmp_path, **given)
-    same(fit(blobs, checkpoint=tmp_path, **given), whole, same_model)
 
 
 @pytest.mark.parametrize(

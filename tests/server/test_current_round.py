@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from clocked import CLIENTS, X, Y, estimator
+from clocked import CLIENTS, DEVICES, X, Y, estimator
 from rules import COMPARED, RULES, Admitting, Momentum, Rested, Tried, Updated, deadline_of
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
@@ -20,7 +20,7 @@ from torch import nn
 
 from skfed import FederatedClassifier
 from skfed.aggregation import Scaffold
-from skfed.availability import Dropout
+from skfed.availability import Dropout, IndependentAvailability
 from skfed.callbacks import RoundCallback
 from skfed.engines import Batching, LocalTraining
 from skfed.engines._projection import project
@@ -672,12 +672,19 @@ def same(one, other):
     pd.testing.assert_frame_equal(tables(one), tables(other))
     for name, tensor in one.net_.module_.state_dict().items():
         assert torch.equal(tensor, other.net_.module_.state_dict()[name]), name
+    for name, value in one._server.memory.values.items():
+        np.testing.assert_array_equal(value, other._server.memory.values[name])
 
 
 SETTINGS = {
     "plain": {},
     "dropouts": {"availability": Dropout(0.4)},
     "deadline": {"deadline": 7.0},
+    "public devices": {
+        "devices": clone(DEVICES).set_params(public=True),
+        "availability": IndependentAvailability(0.7),
+    },
+    "stacked": {"engine": "stacked"},
     "scaffold": {},
 }
 
@@ -695,7 +702,7 @@ def test_rules_resume_and_spread_over_jobs_bit_for_bit(rule, name, tmp_path):
     given = SETTINGS[name] | ({"aggregator": Scaffold()} if name == "scaffold" else {})
     if "deadline" in given:
         given = {"deadline": deadline_of(rule, given["deadline"])}
-    model = estimator(selector=rule, n_rounds=5, engine="loop", **given)
+    model = estimator(selector=rule, n_rounds=5, **{"engine": "loop"} | given)
     whole = clone(model).fit(X, Y, clients=CLIENTS)
     same(clone(model).set_params(n_jobs=2).fit(X, Y, clients=CLIENTS), whole)
     model.set_params(checkpoint=tmp_path)
