@@ -1,25 +1,31 @@
 """No check accuses a correct rule, whichever seed it takes.
 
-A sample; SKFED_PROPERTIES=long tries each selector of the package under 20 seeds, for an hour.
+A sample; SKFED_PROPERTIES=long tries each selector of the package under 20 seeds, for hours.
 """
 
 import os
-from itertools import product
+from itertools import count, product
 
 import numpy as np
 import pytest
 
+import skfed
 from skfed import (
     ActiveFLSelector,
     ClusteredSelector,
+    DivFLSelector,
     FedAlignSelector,
+    FedCorSelector,
     FedCSSelector,
+    HicsFLSelector,
     KVibSelector,
     LossProportionalSelector,
+    OortSelector,
     OptimalSelector,
     PowerOfChoice,
     RandomSelector,
     RoundRobinSelector,
+    TiflSelector,
     UcbSelector,
 )
 from skfed.schedules import ExponentialDecay, LinearDecay, StepDecay
@@ -29,7 +35,7 @@ from skfed.utils.selector_checks import check_selector
 
 LONG = os.environ.get("SKFED_PROPERTIES") == "long"
 
-# Of each selector the default and ten others
+# Of each selector the default and others
 OURS = [
     RandomSelector(),
     RandomSelector(1),
@@ -88,21 +94,44 @@ OURS = [
     UcbSelector(),
     UcbSelector(4, gamma=1.0),
     ClusteredSelector(),
-    ClusteredSelector("size", 5),
     ClusteredSelector("updates"),
     ClusteredSelector("updates", 5),
+    ClusteredSelector("size", 5),
     KVibSelector(),
     KVibSelector(1),
+    OortSelector(),
+    OortSelector(4, cutoff=0.5, alpha=1.0, max_selections=1),
+    OortSelector(3, exploration=0.3, step=5.0, window=2, max_selections=2),
+    DivFLSelector(),
+    DivFLSelector(1),
+    DivFLSelector(4),
+    FedCorSelector(),
+    FedCorSelector(4, warmup=2, interval=3, discount=0.5),
+    FedCorSelector(3, warmup=1, interval=2),
+    TiflSelector(),
+    TiflSelector(4, interval=None),
+    TiflSelector(2, n_tiers=3, interval=1, metric="loss"),
+    HicsFLSelector(),
+    HicsFLSelector(4, gamma=0, tau=0.5),
+    HicsFLSelector(n_clusters=3),
 ]
-SAMPLE = list(product(OURS, range(20)))[:: 1 if LONG else 311]
+LAST_OF_EACH = {type(selector): selector for selector in OURS}.values()
+SAMPLE = list(product(OURS, range(20)) if LONG else zip(LAST_OF_EACH, count(), strict=False))
+# The tolerances adapt to fewer draws, by which some false alarms are missed.
+N_DRAWS = _selector_statistics.N_DRAWS if LONG else 16
 
 
 @pytest.mark.parametrize(("selector", "seed"), SAMPLE, ids=str)
 def test_selectors_of_the_package_pass_under_any_seed(selector, seed, monkeypatch):
     monkeypatch.setattr(_selector_rounds, "SEED", 1000 + seed)
-    if not LONG:
-        monkeypatch.setattr(_selector_statistics, "N_DRAWS", 40)
+    monkeypatch.setattr(_selector_statistics, "N_DRAWS", N_DRAWS)
     check_selector(selector)
+
+
+def test_each_selector_of_the_package_is_sampled():
+    public = [value for value in vars(skfed).values() if isinstance(value, type)]
+    selectors = {one for one in public if issubclass(one, BaseSelector)}
+    assert {type(selector) for selector, _ in SAMPLE} == selectors
 
 
 class ByScore(BaseSelector):
@@ -182,6 +211,5 @@ OTHERS = [*(ByScore(score) for score in SCORES), TwoStages(), InTime(), ByImport
 @pytest.mark.parametrize("selector", OTHERS, ids=repr)
 def test_correct_rules_of_others_pass_under_any_seed(selector, seed, monkeypatch):
     monkeypatch.setattr(_selector_rounds, "SEED", 2000 + seed)
-    if not LONG:
-        monkeypatch.setattr(_selector_statistics, "N_DRAWS", 40)
+    monkeypatch.setattr(_selector_statistics, "N_DRAWS", N_DRAWS)
     check_selector(selector)
