@@ -31,6 +31,7 @@ from skfed.utils import _selector_statistics
 from skfed.utils.selector_checks import (
     CHECKS,
     check_it_clones_and_pickles,
+    check_only_the_memory_is_remembered,
     check_selector,
     check_unavailable_clients_are_left_alone,
     parametrize_with_selector_checks,
@@ -376,6 +377,21 @@ class RemembersBesideItsMemory(Momentum):
         return replace(cohort, memory=dict(cohort.memory, n=len(self._rounds)))
 
 
+TURN = {"index": -1, "before": 0, "after": 0}
+
+
+class TakesBackTheLastRoundAlone(Wrong):
+    """Counts rounds in a global, which all copies share; one of the same index is counted once.
+
+    So any copy goes on, and repeats the last round; of a round before, it has a wrong count.
+    """
+
+    def mistake(self, round, chosen):
+        if round.index != TURN["index"]:
+            TURN.update(index=round.index, before=TURN["after"], after=TURN["after"] + 1)
+        return Cohort.mean(chosen[: 1 + TURN["before"] % 3])
+
+
 class RemembersWhereItWas(Momentum):
     """Once it remembers a round, it goes through the list of clients."""
 
@@ -408,6 +424,7 @@ WRONG = [
     (DrawsGlobally(), "check_only_the_rounds_generator_is_drawn_from"),
     (KeepsState(), "check_no_state_is_kept"),
     (RemembersBesideItsMemory(), "check_only_the_memory_is_remembered"),
+    (TakesBackTheLastRoundAlone(), "check_only_the_memory_is_remembered"),
     (TakesWhatItDoesNotName(), "check_what_it_needs_is_named"),
     (RemembersWhereItWas(), "check_a_memory_is_of_clients_by_index"),
     (WeighsByNorms(), "check_vectors_may_be_zero_or_unknown"),
@@ -442,6 +459,11 @@ def test_a_selector_that_keeps_state_is_told_where_to_look_instead():
         AssertionError, match="its attributes changed: .* known of clients from the"
     ):
         check_selector(KeepsState())
+
+
+def test_a_round_that_was_undone_is_to_be_repeated_alike():
+    with pytest.raises(AssertionError, match=r"^round \d+, undone and repeated with the memory of"):
+        check_only_the_memory_is_remembered(TakesBackTheLastRoundAlone())
 
 
 def test_check_selector_runs_the_last_check_too():
