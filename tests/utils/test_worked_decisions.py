@@ -242,6 +242,8 @@ def _with_one_too_few_capped(costs, gamma, m):
     return chances
 
 
+# Most published mistakes are rules of their own, and valid ones: check_selector cannot see them,
+# decisions can.
 MISTAKES = {
     "afl": [afl_epsilon, afl_drops_a_quarter],
     "clustered": [ward_on_rows],
