@@ -78,11 +78,12 @@ class FedCorSelector(BaseSelector):
 
     A round is one in which this rule was asked: one in which nobody was available changes nothing.
 
-    A fit maximises the likelihood of the samples, each to the power gamma^age. If everybody
-    answered each time, the maximum is known in closed form, from a singular value decomposition of
-    the samples (that of probabilistic principal component analysis with a known sigma). A client
-    that did not answer is left out of a sample, which has the marginal distribution of the others
-    then; from the closed form with 0 for what is missing, up to 50 steps of L-BFGS-B descend.
+    A fit maximises the likelihood of the samples, each weighted by ``gamma`` to the power of its
+    age in rounds. If everybody answered each time, the maximum is known in closed form, from a
+    singular value decomposition of the samples (that of probabilistic principal component analysis
+    with a known sigma). A client that did not answer is left out of a sample, which has the
+    marginal distribution of the others then; from the closed form with 0 for what is missing, up to
+    50 steps of L-BFGS-B descend.
 
     - A client that answered in none of the samples kept has the embedding 0: it is independent of
       the others, and comes after those that tell something, by p_k.

@@ -26,8 +26,8 @@ class KVibSelector(BaseSelector):
 
     .. math::
 
-       \pi_k = (1 - \theta) q_k + \theta \frac{m}{n}, \qquad
-       q = \arg\min \sum_k \frac{\omega_k + \gamma}{q_k}
+       \pi_k &= (1 - \theta) q_k + \theta \frac{m}{n}, \\
+       q &= \arg\min \sum_k \frac{\omega_k + \gamma}{q_k}
        \quad \text{over} \quad \sum_k q_k = m, \; 0 < q_k \le 1
 
     among the n clients in reach: q_k is 1 for those of the largest omega, and in proportion to the

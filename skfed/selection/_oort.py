@@ -29,15 +29,14 @@ class OortSelector(BaseSelector):
     .. math::
 
        \left(\bar U_k + \sqrt{\frac{0.1 \log t}{l_k}}\right)
-       \left(\frac{T}{t_k}\right)^{\alpha \mathbf{1}[t_k > T]}, \qquad
-       U_k = D_k \sqrt{\frac{1}{D_k} \sum_{i \in D_k} \text{loss}_i^2}
+       \left(\frac{T}{t_k}\right)^{\alpha \mathbf{1}[t_k > T]}
 
-    where the utility U_k is clipped at a quantile, and scaled to [0, 1] over the explored clients,
-    t is the round and l_k the one in which client k was last chosen, both counted from 1, t_k are
-    the seconds of its last training, and T is the preferred duration of a round. With n places for
-    them, those at or above ``cutoff`` times the n-th highest score are a pool, from which n are
-    drawn without replacement, in proportion to their scores. Updates are averaged with equal
-    weights. Nobody is polled.
+    where the utility U_k, D_k times the root mean square of the losses of its rows, is clipped at a
+    quantile, and scaled to [0, 1] over the explored clients, t is the round and l_k the one in
+    which client k was last chosen, both counted from 1, t_k are the seconds of its last training,
+    and T is the preferred duration of a round. With n places for them, those at or above ``cutoff``
+    times the n-th highest score are a pool, from which n are drawn without replacement, in
+    proportion to their scores. Updates are averaged with equal weights. Nobody is polled.
 
     Parameters
     ----------
