@@ -118,7 +118,7 @@ OURS = [
 LAST_OF_EACH = {type(selector): selector for selector in OURS}.values()
 SAMPLE = list(product(OURS, range(20)) if LONG else zip(LAST_OF_EACH, count(), strict=False))
 # The tolerances adapt to fewer draws, by which some false alarms are missed.
-N_DRAWS = _selector_statistics.N_DRAWS if LONG else 16
+N_DRAWS = _selector_statistics.N_DRAWS if LONG else 8
 
 
 @pytest.mark.parametrize(("selector", "seed"), SAMPLE, ids=str)

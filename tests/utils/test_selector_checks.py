@@ -88,7 +88,7 @@ OURS = [
 @parametrize_with_selector_checks(OURS)
 def test_selectors_of_the_package_pass(selector, check, monkeypatch):
     """With few draws, to which the tolerances adapt."""
-    monkeypatch.setattr(_selector_statistics, "N_DRAWS", 32)
+    monkeypatch.setattr(_selector_statistics, "N_DRAWS", 16)
     check(selector)
 
 
