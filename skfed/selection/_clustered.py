@@ -68,8 +68,8 @@ class ClusteredSelector(BaseSelector):
     for fits with ``update_privacy``.
 
     By size, a selection takes time in proportion to K log K: 1 ms for 10,000 clients. By updates,
-    time and memory grow with the square of K, and time somewhat faster where the angles leave the
-    caches: 0.02 s for 1,000 clients, 0.5 s and 0.3 GB for 4,000, 4 s and 1 GB for 8,000.
+    time and memory grow with the square of K: 0.02 s for 1,000 clients, 0.6 s for 4,000 (``python
+    -m pytest benchmarks -k selection``).
 
     Examples
     --------

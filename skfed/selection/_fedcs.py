@@ -62,8 +62,8 @@ class FedCSSelector(BaseSelector):
     Known against the rule: slow clients never train, and what only they have is not learnt.
 
     Clients are asked for nothing. A selection takes time in proportion to K log K: 1 ms for 10,000
-    clients. With public devices the seconds of all are computed anew in each round: of
-    :class:`~skfed.devices.LognormalDevices`, 0.2 s for 10,000 clients.
+    clients. With public devices the seconds of all are computed anew in each round, by the devices,
+    which takes longer.
 
     Examples
     --------

@@ -48,12 +48,9 @@ class KVibSelector(BaseSelector):
         - w||, and None, which is ours, for its running estimate: G^2 is the largest (p_k ||w_k -
         w||)^2 that has come back so far, and draws do not depend on the unit of the updates. The
         larger G^2 is, the longer draws stay nearly uniform; one huge update, as of a model that
-        diverged, has that effect too, and so have norms that fall in the course of a fit: of 40
-        clients of unequal sizes with scikit-learn's digits, the probabilities of a fit of 100
-        rounds with m = 10 ended between 0.24 and 0.31. The authors' README gives 0.1 in its
-        commands, and no reason: with equal sizes it bounds norms up to 12.6 for N = 40, and up to
-        1,265 for N = 4,000; in that fit the probabilities ended between 0.250 and 0.254. Whatever
-        it is, there is no bias.
+        diverged, has that effect too, and so have norms that fall in the course of a fit. The
+        authors' README gives 0.1 in its commands, and no reason: with equal sizes it bounds norms
+        up to 12.6 for N = 40, and up to 1,265 for N = 4,000. Whatever it is, there is no bias.
     ignore_priority : bool, default=False
         If True, there is no warning that ``priority`` does not affect the choice.
 

@@ -7,17 +7,19 @@ or not, that have been timed or not, some of them unavailable, with and without 
 """
 
 import pickle
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import torch
 from sklearn.base import clone
 
 from skfed.selection import BaseSelector, Cohort
+from skfed.utils._global_generators import (
+    global_generators_restored,
+    global_states,
+    seed_global_generators,
+)
 from skfed.utils._selector_answers import influence, polled, same
 from skfed.utils._selector_decisions import check_worked_decisions
 from skfed.utils._selector_memory import (
@@ -133,9 +135,9 @@ def _assert_earlier_rounds_do_not_matter(
 def _cohorts(selector: BaseSelector, rounds: list[Setting], order: Sequence[int]) -> list[Cohort]:
     """Return the cohorts of some rounds, in that order, with the global generators the same."""
     cohorts = []
-    with _global_generators_restored():
+    with global_generators_restored():
         for t in order:
-            _seed_global_generators(0)
+            seed_global_generators(0)
             cohorts.append(selector.select(make_round(rounds[t], t, **shuffled_losses(t))))
     return cohorts
 
@@ -144,12 +146,12 @@ def check_only_the_rounds_generator_is_drawn_from(selector: BaseSelector) -> Non
     """The global generators of numpy, Python and torch are not used."""
     settings = settings_for(selector)
     outcomes, moved = [], False
-    with _global_generators_restored():
+    with global_generators_restored():
         for seed in (1, 2):
-            _seed_global_generators(seed)
-            start = _global_states()
+            seed_global_generators(seed)
+            start = global_states()
             outcomes.append([selector.select(make_round(setting)) for setting in settings])
-            moved |= _global_states() != start
+            moved |= global_states() != start
     for one, other in zip(*outcomes, strict=True):
         assert same(one, other), "the cohort depends on a global generator"
     assert not moved, "a global generator was drawn from: use round.rng"
@@ -381,25 +383,3 @@ def _attributes(selector: BaseSelector) -> dict[str, tuple[int, str]]:
     for owner in (*classes, selector):
         attributes |= vars(owner)
     return {name: (id(value), repr(value)) for name, value in attributes.items()}
-
-
-@contextmanager
-def _global_generators_restored() -> Iterator[None]:
-    before = np.random.get_state(), random.getstate(), torch.get_rng_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(before[0])  # noqa: NPY002
-        random.setstate(before[1])
-        torch.set_rng_state(before[2])
-
-
-def _seed_global_generators(seed: int) -> None:
-    np.random.seed(seed)  # noqa: NPY002
-    random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def _global_states() -> tuple:
-    numpy_state = repr(np.random.get_state(legacy=False))  # noqa: NPY002
-    return numpy_state, random.getstate(), torch.get_rng_state().tolist()
