@@ -146,8 +146,8 @@ def _draw(clients: np.ndarray, fixed_streams: Streams) -> np.ndarray:
 class _DrawnOnce:
     """The normal numbers of the clients of a fit that were asked before.
 
-    To draw those of 10,000 clients takes 0.1 s or more, and public devices may be asked about all
-    in each round.
+    To draw those of 10,000 clients takes a tenth of a second, and public devices may be asked about
+    all of them in each round.
     """
 
     def __init__(self, n_clients: int):
