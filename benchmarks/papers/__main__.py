@@ -9,8 +9,8 @@ from benchmarks.papers.experiment import Experiment
 from benchmarks.papers.readme import README, refreshed
 from benchmarks.papers.report import draw, report, section, tables_of
 from benchmarks.papers.rows import findings
-from benchmarks.papers.runner import run_missing
-from benchmarks.papers.tables import Tables
+from benchmarks.runs.runner import run_missing
+from benchmarks.runs.tables import Tables
 
 HERE = Path(__file__).resolve().parent
 

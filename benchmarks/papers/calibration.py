@@ -21,10 +21,10 @@ from benchmarks.papers.power_of_choice._images import (
     RAND_10,
     fashion_mnist,
 )
-from benchmarks.papers.runner import run_missing
-from benchmarks.papers.settings import Setting
-from benchmarks.papers.tables import Tables
 from benchmarks.results import table as markdown
+from benchmarks.runs.runner import run_missing
+from benchmarks.runs.settings import Setting
+from benchmarks.runs.tables import Tables
 
 HERE = Path(__file__).parent
 

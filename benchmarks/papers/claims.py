@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-N_LAST = 10  # rounds whose mean is a run's final value
+from benchmarks.runs.settings import N_LAST
+
 N_DECIMALS = 9  # sums of floats differ beyond these with the order, and so with the processor
 POINTS = "{:+.1f} points"  # a difference of accuracies, in percent
 

@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.papers.claims import Claim, final_mean, of_seeds, rounds_to
-from benchmarks.papers.runner import Run
-from benchmarks.papers.settings import Setting
+from benchmarks.runs.runner import Run
+from benchmarks.runs.settings import Setting
 
 
 @dataclass(frozen=True)

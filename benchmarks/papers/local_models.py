@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.papers.claims import N_LAST
-from benchmarks.papers.problems import Problem
-from benchmarks.papers.settings import Setting, logits, measured_history, to_tensors
+from benchmarks.runs.problems import Problem
+from benchmarks.runs.settings import N_LAST, Setting, logits, measured_history, to_tensors
 from skfed.selection import BaseSelector, Cohort
 
 LOCAL = "local models"  # strategy: each free client trains alone

@@ -15,8 +15,8 @@ from benchmarks.papers.power_of_choice._headlines import PAPER as POWER_OF_CHOIC
 from benchmarks.papers.power_of_choice._images import CALIBRATED_LR
 from benchmarks.papers.rows import Findings, Row, Value, findings
 from benchmarks.papers.summary import RULE, calibrated_alone, screen
-from benchmarks.papers.tables import Tables
 from benchmarks.results import table as markdown
+from benchmarks.runs.tables import Tables
 
 TITLE = """# Both papers, claim by claim
 

@@ -21,12 +21,12 @@ from torch import nn
 from benchmarks.papers.catalogue import shortened
 from benchmarks.papers.power_of_choice._time import computing
 from benchmarks.papers.power_of_choice.seconds_a_round import EXPERIMENT, ROWS_PER_SECOND, SPREAD
-from benchmarks.papers.problems import dirichlet
 from benchmarks.papers.report import section, tables_of
 from benchmarks.papers.rows import findings
-from benchmarks.papers.runner import run_missing
-from benchmarks.papers.tables import Tables
 from benchmarks.results import table as markdown
+from benchmarks.runs.problems import dirichlet
+from benchmarks.runs.runner import run_missing
+from benchmarks.runs.tables import Tables
 from skfed import FederatedClassifier, RandomSelector
 from skfed.metrics import client_exchanges
 from skfed.modules import SoftmaxRegression

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from benchmarks.papers import runner
+from benchmarks.runs import runner
 
 
 class OneThread(ThreadPoolExecutor):

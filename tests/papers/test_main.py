@@ -8,12 +8,13 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from benchmarks.papers import calibration, catalogue, runner
+from benchmarks.papers import calibration, catalogue
 from benchmarks.papers.__main__ import HERE, main
 from benchmarks.papers.catalogue import experiments, shortened
 from benchmarks.papers.report import draw, report, tables_of
-from benchmarks.papers.settings import Setting
-from benchmarks.papers.tables import Tables
+from benchmarks.runs import runner
+from benchmarks.runs.settings import Setting
+from benchmarks.runs.tables import Tables
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of short runs
 

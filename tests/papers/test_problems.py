@@ -11,7 +11,7 @@ from benchmarks.papers.local_models import LOCAL, WithLocalModels, held_labels
 from benchmarks.papers.power_of_choice._quadratic import FEW
 from benchmarks.papers.power_of_choice.fig3 import EXPERIMENT as SKEWS
 from benchmarks.papers.power_of_choice.fig4 import softmax_regression as without_bias
-from benchmarks.papers.problems import (
+from benchmarks.runs.problems import (
     Problem,
     dirichlet,
     noisy_synthetic,
@@ -20,7 +20,7 @@ from benchmarks.papers.problems import (
     shards,
     synthetic,
 )
-from benchmarks.papers.settings import evaluate, to_tensors
+from benchmarks.runs.settings import evaluate, to_tensors
 
 
 def test_fedalign_on_fashion_mnist(data_home):

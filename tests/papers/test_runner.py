@@ -13,10 +13,10 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from benchmarks.papers.problems import Problem, noisy_synthetic
-from benchmarks.papers.runner import run_missing
-from benchmarks.papers.settings import Setting
-from benchmarks.papers.tables import Tables
+from benchmarks.runs.problems import Problem, noisy_synthetic
+from benchmarks.runs.runner import run_missing
+from benchmarks.runs.settings import Setting
+from benchmarks.runs.tables import Tables
 from skfed import RandomSelector
 from skfed.modules import SoftmaxRegression
 

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.papers.catalogue import experiments
 from benchmarks.papers.fedalign._images import OfAll
-from benchmarks.papers.problems import noisy_synthetic
+from benchmarks.runs.problems import noisy_synthetic
 from skfed import FederatedClassifier
 
 # Rounds, learning rate, b, tau or E, weight decay, m of random selection.

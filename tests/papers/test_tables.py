@@ -9,7 +9,7 @@ import pytest
 
 import benchmarks.papers
 from benchmarks.papers.catalogue import experiments
-from benchmarks.papers.tables import Tables
+from benchmarks.runs.tables import Tables
 
 COMMITTED = Path(benchmarks.papers.__file__).parent / "tables"
 SETTING = experiments()["power-of-choice-fig5"].panels[0].setting

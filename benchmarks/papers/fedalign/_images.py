@@ -9,8 +9,8 @@ import numpy as np
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from benchmarks.papers.problems import shards
-from benchmarks.papers.settings import Setting
+from benchmarks.runs.problems import shards
+from benchmarks.runs.settings import Setting
 from skfed import FedAlignSelector, RandomSelector
 from skfed.modules import MLP, ConvNet, SoftmaxRegression
 from skfed.schedules import ExponentialDecay, LinearDecay, StepDecay

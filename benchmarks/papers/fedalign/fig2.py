@@ -17,8 +17,8 @@ from benchmarks.papers.fedalign._images import (
     strategies,
 )
 from benchmarks.papers.pictures import curves
-from benchmarks.papers.problems import noisy_synthetic
-from benchmarks.papers.settings import Setting
+from benchmarks.runs.problems import noisy_synthetic
+from benchmarks.runs.settings import Setting
 
 SKEWS = {"low": 0.5, "medium": 1.5, "high": 5.0}
 NAMED = {"low": BY_LOSS, "medium": BY_LOSS, "high": BY_LOSS_04}  # with the eps the paper names

@@ -18,7 +18,7 @@ from benchmarks.papers.fedalign._images import (
 )
 from benchmarks.papers.local_models import LOCAL, WithLocalModels
 from benchmarks.papers.pictures import curves
-from benchmarks.papers.problems import shards
+from benchmarks.runs.problems import shards
 
 SETTINGS = {
     "Fashion-MNIST": (softmax_regression, {"name": "fashion-mnist"}),

@@ -1,7 +1,7 @@
 """Figure 3 on CIFAR-10, where it is on disk: local models of free clients with 50 samples."""
 
 from benchmarks.papers.fedalign.fig3 import comparison
-from benchmarks.papers.problems import has_cifar10
+from benchmarks.runs.problems import has_cifar10
 
 EXPERIMENT = comparison(
     "FedALIGN, Figure 3 on CIFAR-10",

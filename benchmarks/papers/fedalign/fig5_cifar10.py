@@ -4,7 +4,7 @@ from benchmarks.papers.experiment import Panel
 from benchmarks.papers.fedalign._claims import PARTICIPATION, advantage
 from benchmarks.papers.fedalign._figure import figure
 from benchmarks.papers.fedalign._images import MAIN, cifar10
-from benchmarks.papers.problems import has_cifar10
+from benchmarks.runs.problems import has_cifar10
 
 EXPERIMENT = figure(
     "Figure 5 on CIFAR-10",

@@ -7,7 +7,7 @@ from benchmarks.papers.claims import Claim
 from benchmarks.papers.experiment import ACCURACY, LOSS, MODELS, TO_60, Experiment, Panel
 from benchmarks.papers.pictures import curves
 from benchmarks.papers.power_of_choice._images import CALIBRATED_LR, CALIBRATION
-from benchmarks.papers.settings import Setting
+from benchmarks.runs.settings import Setting
 
 ONE_PARTITION = "All seeds share one partition, as in the paper's code."
 REPRODUCTION = (

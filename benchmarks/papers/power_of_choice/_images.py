@@ -16,8 +16,8 @@ from benchmarks.papers.claims import (
     gain_over,
     ratio_to,
 )
-from benchmarks.papers.problems import dirichlet, redrawn_dirichlet
-from benchmarks.papers.settings import Setting
+from benchmarks.runs.problems import dirichlet, redrawn_dirichlet
+from benchmarks.runs.settings import Setting
 from skfed import ActiveFLSelector, PowerOfChoice, RandomSelector
 from skfed.availability import AlternatingHalves
 from skfed.modules import MLP

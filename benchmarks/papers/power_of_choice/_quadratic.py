@@ -7,9 +7,8 @@ import numpy as np
 from sklearn.utils import Bunch
 from skorch import NeuralNetClassifier
 
-from benchmarks.papers.claims import N_LAST
-from benchmarks.papers.problems import quadratic, quadratic_data
-from benchmarks.papers.settings import Setting
+from benchmarks.runs.problems import quadratic, quadratic_data
+from benchmarks.runs.settings import N_LAST, Setting
 from skfed import PowerOfChoice, RandomSelector
 from skfed.modules import MeanOutput, Quadratic
 from skfed.schedules import StepDecay

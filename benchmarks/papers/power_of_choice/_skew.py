@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.papers.power_of_choice._quadratic import QuadraticSetting
-from benchmarks.papers.problems import quadratic_data
+from benchmarks.runs.problems import quadratic_data
 from skfed.diagnostics import skew_range
 
 N_POINTS, N_DRAWS = 50, 10_000  # the paper draws as many cohorts; it does not state its grid

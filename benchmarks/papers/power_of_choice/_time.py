@@ -10,7 +10,7 @@ import pandas as pd
 from benchmarks.papers.claims import Equal, of_seeds
 from benchmarks.papers.experiment import Column
 from benchmarks.papers.power_of_choice._images import CALIBRATED_LR, fashion_mnist
-from benchmarks.papers.settings import Setting
+from benchmarks.runs.settings import Setting
 from skfed.devices import BaseDevices, LognormalDevices
 
 _INSTANT = 1e12  # bytes a second

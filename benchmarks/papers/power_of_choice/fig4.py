@@ -19,8 +19,8 @@ from benchmarks.papers.claims import (
 )
 from benchmarks.papers.experiment import LOSS, TO_LOSS, Experiment, Panel
 from benchmarks.papers.pictures import curves
-from benchmarks.papers.problems import synthetic
-from benchmarks.papers.settings import Setting
+from benchmarks.runs.problems import synthetic
+from benchmarks.runs.settings import Setting
 from skfed import PowerOfChoice, RandomSelector
 from skfed.schedules import StepDecay
 

@@ -6,7 +6,7 @@ from benchmarks.papers.claims import Direction, Figure
 from benchmarks.papers.experiment import Column, Experiment, Panel
 from benchmarks.papers.pictures import profile, selected
 from benchmarks.papers.power_of_choice._quadratic import FEW, RAND, powd
-from benchmarks.papers.problems import quadratic_data
+from benchmarks.runs.problems import quadratic_data
 
 PLACE = "Figure 7"
 

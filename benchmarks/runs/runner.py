@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from benchmarks.papers.settings import Setting
-from benchmarks.papers.tables import Tables
+from benchmarks.runs.settings import Setting
+from benchmarks.runs.tables import Tables
 
 _n_finished: Any = None  # rounds of all workers; shared memory
 

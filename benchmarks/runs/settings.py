@@ -11,10 +11,10 @@ import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 
-from benchmarks.papers.claims import N_LAST
-from benchmarks.papers.problems import Problem
+from benchmarks.runs.problems import Problem
 from skfed import FederatedClassifier
 
+N_LAST = 10  # rounds in which F(w) is always measured; their mean is a run's final value
 KEPT = ["n_polled", "n_trained", "models_down", "models_up"]  # of history_, in a table of results
 MEASURED = ("test_", "global_", "local_")  # prefixes of the columns that a Measure adds
 _ROWS_AT_ONCE = 2000  # of images, so that a convolution's output stays small

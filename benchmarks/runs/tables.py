@@ -11,7 +11,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from pandas.api.types import is_float_dtype
 
-from benchmarks.papers.settings import Setting
+from benchmarks.runs.settings import Setting
 
 DECIMALS = 5  # of an accuracy: a test row in 50,000
 DIGITS = 5  # significant ones, of other values
