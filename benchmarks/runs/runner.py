@@ -12,13 +12,13 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from benchmarks.runs.settings import Setting
+from benchmarks.runs.settings import Runs
 from benchmarks.runs.tables import Tables
 
 _n_finished: Any = None  # rounds of all workers; shared memory
 
 
-Run = tuple[Setting, str, int]
+Run = tuple[Runs, str, int]
 
 
 def run_missing(
@@ -80,7 +80,7 @@ def _init_worker(counter: Any) -> None:
     torch.set_num_threads(1)
 
 
-def _run(setting: Setting, strategy: str, seed: int, device: str) -> pd.DataFrame:
+def _run(setting: Runs, strategy: str, seed: int, device: str) -> pd.DataFrame:
     return setting.run(strategy, seed, device, _count_round)
 
 

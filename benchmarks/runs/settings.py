@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from skfed import FederatedClassifier
 
 N_LAST = 10  # rounds in which F(w) is always measured; their mean is a run's final value
 KEPT = ["n_polled", "n_trained", "models_down", "models_up"]  # of history_, in a table of results
-MEASURED = ("test_", "global_", "local_")  # prefixes of the columns that a Measure adds
+MEASURED = ("test_", "val_", "global_", "local_")  # prefixes of the columns that a Measure adds
 _ROWS_AT_ONCE = 2000  # of images, so that a convolution's output stays small
 _OF_THE_NET = {"module", "criterion", "optimizer", "lr", "batch_size"}
 
@@ -32,6 +32,25 @@ class Measurements(Callback):
     def on_epoch_end(self, net, **kwargs):
         for name, value in self.measure(net).items():
             net.history.record(name, value)
+
+
+class Runs(Protocol):
+    """What can be run and kept in a table: a setting, or what else has these."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def n_rounds(self) -> int: ...
+
+    @property
+    def strategies(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    def run(
+        self, strategy: str, seed: int, device: str = "cpu", tick: Callable[[], None] = int
+    ) -> pd.DataFrame: ...
+
+    def describe(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True)

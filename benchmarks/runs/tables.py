@@ -11,7 +11,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from pandas.api.types import is_float_dtype
 
-from benchmarks.runs.settings import Setting
+from benchmarks.runs.settings import Runs
 
 DECIMALS = 5  # of an accuracy: a test row in 50,000
 DIGITS = 5  # significant ones, of other values
@@ -30,7 +30,7 @@ class Tables:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def read(self, setting: Setting) -> pd.DataFrame:
+    def read(self, setting: Runs) -> pd.DataFrame:
         """Return the runs of a setting.
 
         Raises
@@ -45,7 +45,7 @@ class Tables:
         self._check(setting)
         return pd.concat(found, ignore_index=True)
 
-    def append(self, setting: Setting, run: pd.DataFrame) -> None:
+    def append(self, setting: Runs, run: pd.DataFrame) -> None:
         """Add a finished run."""
         path = self.path(setting, run["strategy"].iloc[0])
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,12 +78,12 @@ class Tables:
                 "another --out."
             ) from None
 
-    def path(self, setting: Setting, strategy: str) -> Path:
+    def path(self, setting: Runs, strategy: str) -> Path:
         """Return the file of a strategy's runs."""
         plain = re.sub(r"[^\w.]+", "-", strategy)
         return self.folder / setting.name / f"{plain}.csv.xz"
 
-    def _check(self, setting: Setting) -> None:
+    def _check(self, setting: Runs) -> None:
         configuration = self._configuration(setting)
         if not configuration.exists():
             raise ValueError(
@@ -104,7 +104,7 @@ class Tables:
                     f"{before}, and is {now}. Move the folder away, or give another --out."
                 )
 
-    def _configuration(self, setting: Setting) -> Path:
+    def _configuration(self, setting: Runs) -> Path:
         return self.folder / setting.name / "configuration.json"
 
 
