@@ -12,7 +12,10 @@ from pathlib import Path
 from zlib import crc32
 
 # Tracked files that are not in the sdist: how the repository is run, and megabytes of results.
-LEFT_OUT = re.compile(r"\.|benchmarks/papers/(pictures|tables)/|tests/project/test_repository\.py$")
+LEFT_OUT = re.compile(
+    r"\.|benchmarks/(papers|selection)/(pictures/|tables/|.*\.xz$)"
+    r"|tests/project/test_repository\.py$"
+)
 IN_SDIST = {"PKG-INFO", "setup.cfg"}  # what setuptools adds
 IN_WHEEL = {"METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "top_level.txt"}
 

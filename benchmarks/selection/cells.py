@@ -203,7 +203,12 @@ SMALL = [Cell(d, "linear", c) for d, c in product(SMALL_DATA, ["always", "device
 FULL = [
     *SMALL,
     *(Cell(d, "linear", "always") for d in DATA if d not in SMALL_DATA),
-    *(Cell(d, "linear", c) for d in SMALL_DATA for c in CONDITIONS if c not in ("always", "devices")),
+    *(
+        Cell(d, "linear", c)
+        for d in SMALL_DATA
+        for c in CONDITIONS
+        if c not in ("always", "devices")
+    ),
     *(Cell(d, "mlp", c) for d, c in product(SMALL_DATA, ["always", "devices"])),
     Cell("mnist-one-digit-100", "mlp", "always"),
 ]
@@ -216,7 +221,9 @@ def named_cells(names: Iterable[str]) -> list[Cell]:
     for name in names:
         parts = name.split("/")
         known = (DATA, MODELS, CONDITIONS)
-        if len(parts) != 3 or any(p != "*" and p not in k for p, k in zip(parts, known, strict=True)):
+        if len(parts) != 3 or any(
+            p != "*" and p not in k for p, k in zip(parts, known, strict=True)
+        ):
             raise ValueError(f"there is no cell {name}: --list shows them, data/model/condition.")
         options = [list(k) if p == "*" else [p] for p, k in zip(parts, known, strict=True)]
         found += [Cell(*one) for one in product(*options)]

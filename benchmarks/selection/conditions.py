@@ -40,9 +40,16 @@ class Condition:
     has_devices: bool = False
     has_priority: bool = False
 
+    @property
+    def counts(self) -> str:
+        """The accuracy by which rules are tuned and compared: of all clients, or of priority."""
+        return "priority_accuracy" if self.has_priority else "mean_accuracy"
+
     def apply(self, split: Split, seed: int) -> Split:
         """Return the split under this condition."""
-        return split if self.change is None else self.change(split, np.random.default_rng((seed, 1)))
+        return (
+            split if self.change is None else self.change(split, np.random.default_rng((seed, 1)))
+        )
 
 
 def deadline(data: Data) -> float:
@@ -93,9 +100,7 @@ CONDITIONS = {
         "two halves of the clients in turn, a tenth of each away",
         lambda data: {"availability": AlternatingHalves()},
     ),
-    "devices": Condition(
-        "lognormal devices", lambda data: {"devices": DEVICES}, has_devices=True
-    ),
+    "devices": Condition("lognormal devices", lambda data: {"devices": DEVICES}, has_devices=True),
     "deadline": Condition(
         "lognormal devices, a quarter of which trains too slowly for the deadline",
         lambda data: {"devices": DEVICES, "deadline": deadline(data)},

@@ -51,7 +51,7 @@ class Data:
     title: str
     draw: Callable[[int], Table]
     n_clients: int
-    n_rounds: int = 60
+    n_rounds: int = 120
     local_steps: int = 20
     batch_size: int = 32
     natural: bool = False
@@ -176,6 +176,12 @@ def _fashion(alpha: float) -> Data:
     return Data(f"Fashion-MNIST, Dirichlet {alpha:g}", draw, 100)
 
 
+def _synthetic(alpha: float, beta: float) -> Data:
+    draw = partial(synthetic, alpha=alpha, beta=beta)
+    title = f"Synthetic({alpha:g}, {beta:g})"
+    return Data(title, draw, 30, n_rounds=200, natural=True, redrawn=True)
+
+
 DATA = {
     "fashion-mnist-0.1": _fashion(0.1),
     "fashion-mnist-0.3": _fashion(0.3),
@@ -185,14 +191,10 @@ DATA = {
     ),
     "mnist-one-digit-100": Data("MNIST, one digit", partial(one_digit, n_clients=100), 100),
     "mnist-one-digit-500": Data("MNIST, one digit", partial(one_digit, n_clients=500), 500),
-    "wisdm": Data("WISDM by user", wisdm, 36, natural=True),
+    "wisdm": Data("WISDM by user", wisdm, 36, n_rounds=200, natural=True),
     "adult": Data("Adult by occupation", adult, 15, natural=True),
-    "synthetic-0-0": Data(
-        "Synthetic(0, 0)", partial(synthetic, alpha=0, beta=0), 30, natural=True, redrawn=True
-    ),
-    "synthetic-1-1": Data(
-        "Synthetic(1, 1)", partial(synthetic, alpha=1, beta=1), 30, natural=True, redrawn=True
-    ),
+    "synthetic-0-0": _synthetic(0, 0),
+    "synthetic-1-1": _synthetic(1, 1),
     "digits": Data("digits, Dirichlet 0.3", digits, 20, batch_size=16),
     "flights-carrier": Data(
         "flights by carrier",

@@ -1,0 +1,148 @@
+"""Whether rules are better than tuned random selection, by how much, and how they rank."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from benchmarks.selection.rules import CONTROLS, RANDOM
+from benchmarks.selection.table import CELL
+
+LEVEL = 0.95  # of intervals
+FEW = 6  # cells, of which draws with replacement are too much alike
+N_DRAWS = 10_000  # of a bootstrap
+SEED = 0  # of its draws
+
+
+class Difference(NamedTuple):
+    """A mean difference to random selection in points, its interval, and of how many cells."""
+
+    mean: float
+    low: float
+    high: float
+    n_cells: int
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the interval is above zero."""
+        return self.low > 0
+
+
+class Ranks(NamedTuple):
+    """Mean ranks over cells, Friedman's p, and Nemenyi's p of each pair of rules."""
+
+    means: pd.Series
+    friedman: float
+    nemenyi: pd.DataFrame
+    n_cells: int
+
+
+def paired(reached: pd.DataFrame, figure: str = "counts") -> pd.DataFrame:
+    """Return the difference of each run to random selection's of the same cell and seed.
+
+    Parameters
+    ----------
+    reached : DataFrame
+        As ``budgets.reached`` returns it.
+    figure : str, default="counts"
+        The accuracy that is compared.
+    """
+    keys = [*CELL, "seed", "budget"]
+    ours = reached.loc[reached["rule"] == RANDOM, [*keys, figure]]
+    both = reached.merge(ours.rename(columns={figure: "random"}), on=keys)
+    return both.assign(points=100 * (both[figure] - both["random"]))[[*keys, "rule", "points"]]
+
+
+def over_cells(differences: pd.DataFrame, level: float = LEVEL) -> Difference:
+    """Return the mean over cells of a rule's differences, with a bootstrap of cells and seeds.
+
+    Of few cells the interval is Student's, of their means, and of one cell over its seeds.
+    """
+    by_cell = [own.to_numpy() for _, own in differences.groupby(CELL)["points"]]
+    cells = [own[~np.isnan(own)] for own in by_cell]
+    cells = [own for own in cells if len(own)]
+    if not cells:
+        return Difference(np.nan, np.nan, np.nan, 0)
+    means = np.array([own.mean() for own in cells])
+    if len(cells) < FEW:
+        low, high = _student(cells[0] if len(cells) == 1 else means, level)
+    else:
+        low, high = _bootstrap(cells, level)
+    return Difference(float(means.mean()), low, high, len(cells))
+
+
+def _student(values: np.ndarray, level: float) -> tuple[float, float]:
+    """Return the interval of a mean; NaN of one value."""
+    if len(values) < 2:
+        return np.nan, np.nan
+    error = stats.sem(values)
+    if error == 0:
+        return float(values.mean()), float(values.mean())
+    low, high = stats.t.interval(level, len(values) - 1, values.mean(), error)
+    return float(low), float(high)
+
+
+def _bootstrap(cells: Sequence[np.ndarray], level: float) -> tuple[float, float]:
+    """Return the interval of the mean of cells' means, of cells drawn, and of seeds in each."""
+    rng = np.random.default_rng(SEED)
+    n = len(cells)
+    means = np.stack(
+        [own[rng.integers(len(own), size=(N_DRAWS, len(own)))].mean(axis=1) for own in cells]
+    )
+    drawn, which = rng.integers(n, size=(N_DRAWS, n)), rng.integers(N_DRAWS, size=(N_DRAWS, n))
+    tail = (1 - level) / 2
+    low, high = np.quantile(means[drawn, which].mean(axis=1), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def by_rule(differences: pd.DataFrame, level: float = LEVEL) -> dict[str, Difference]:
+    """Return the difference of each rule but random selection, over all cells that are given."""
+    groups = differences[differences["rule"] != RANDOM].groupby("rule", sort=False)
+    return {str(rule): over_cells(own, level) for rule, own in groups}
+
+
+def best_rule(found: dict[str, Difference]) -> tuple[str, Difference] | None:
+    """Return the rule of the largest mean difference, controls apart, or None without any."""
+    known = {r: d for r, d in found.items() if r not in CONTROLS and d.n_cells}
+    return max(known.items(), key=lambda item: item[1].mean) if known else None
+
+
+def winners(reached: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the rules that are better than random selection over their cells, by budget.
+
+    Intervals are wider by Bonferroni's correction: that any of the rules has one above zero by
+    chance is as unlikely as for one rule alone.
+    """
+    differences = paired(reached)
+    n_rules = differences["rule"].nunique() - 1
+    level = 1 - (1 - LEVEL) / max(1, n_rules)
+    found = {}
+    for budget, own in differences.groupby("budget", sort=False):
+        rules = by_rule(own, level)
+        found[str(budget)] = [r for r, d in rules.items() if d.is_better and r not in CONTROLS]
+    return found
+
+
+def ranks(reached: pd.DataFrame, budget: str, figure: str = "counts") -> Ranks | None:
+    """Return the ranks of the rules that take part in all cells; None of less than two cells.
+
+    A cell is a block, with the mean over its seeds. A rule that has no value within the budget
+    comes last.
+    """
+    own = reached[reached["budget"] == budget]
+    matrix = own.pivot_table(
+        index=CELL, columns="rule", values=figure, aggfunc="mean", dropna=False
+    )
+    taken = own.pivot_table(index=CELL, columns="rule", values="seed", aggfunc="count")
+    matrix = matrix.reindex(index=taken.index, columns=taken.columns)
+    matrix = matrix.loc[:, taken.notna().all()].fillna(-1)
+    if len(matrix) < 2 or matrix.shape[1] < 3:
+        return None
+    from scikit_posthocs import posthoc_nemenyi_friedman
+
+    means = matrix.rank(axis=1, ascending=False).mean().sort_values()
+    p = float(stats.friedmanchisquare(*matrix.to_numpy().T).pvalue)
+    pairs = posthoc_nemenyi_friedman(matrix.reset_index(drop=True))
+    return Ranks(means, p, pairs, len(matrix))

@@ -1,0 +1,302 @@
+"""The page: the answer first, then a decision table, and the rows that its numbers are from."""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.results import table as markdown
+from benchmarks.selection.answer import (
+    FEW,
+    LEVEL,
+    Difference,
+    Ranks,
+    best_rule,
+    by_rule,
+    over_cells,
+    paired,
+    ranks,
+    winners,
+)
+from benchmarks.selection.budgets import BUDGETS, TARGET, costs, reached
+from benchmarks.selection.cells import TIERS
+from benchmarks.selection.conditions import CONDITIONS
+from benchmarks.selection.data import DATA
+from benchmarks.selection.models import GRIDS
+from benchmarks.selection.rules import LOWEST, RANDOM, TWIN
+from benchmarks.selection.table import CELL
+from benchmarks.selection.tuning import N_TRIALS, SEED
+
+#: What may count, by its heading: the figure and the budget.
+COUNTS = {
+    "accuracy, same rounds": ("counts", "rounds"),
+    "same bytes": ("counts", "bytes"),
+    "same seconds": ("counts", "seconds"),
+    "worst tenth, same rounds": ("worst_accuracy", "rounds"),
+}
+READING = f"""## How to read it
+
+Accuracies are means over clients, which count alike, of each one's own test rows; those without
+count nowhere. The worst tenth is the mean of the tenth of the clients with the lowest. Where there
+are priority clients, accuracy is the mean over these. Differences are in points, to the run of
+tuned random selection of the same seed, that is with the same clients and the same first model.
+Their intervals, of {LEVEL:.0%}, are a bootstrap of cells and of seeds in each; of less than {FEW}
+cells they are Student's over the cells' means, and of one over its seeds. In the first line alone
+they are wider, by Bonferroni's correction for the number of rules.
+
+*Same rounds* is all rounds, R. *Same bytes* and *same seconds* are what random selection has spent
+at R / 2; everything is charged: polls, trial rounds, sketches and the statistics before round 0. A
+rule's value is that of its last measured round within. Seconds are those of simulated devices. The
+cost to a target is that until {TARGET:.0%} of random selection's last accuracy is measured.
+
+Three fifths of the rows are for training, one for validation, one for test, drawn once for a data
+set: by those for validation rules are tuned, those for test no choice has seen. Clients, where they
+are not the data's own, and the first model are drawn anew for each seed. Clients with wrong labels
+have them in training and validation; their test rows keep the right ones, and count.
+"""
+
+
+def page(results: pd.DataFrame, trials: pd.DataFrame) -> str:
+    """Return the text of the page."""
+    found = reached(results)
+    lines = [
+        "# Which rule of selection helps?",
+        "",
+        verdict(found),
+        "",
+        origin(results),
+        "",
+        *_decisions(found),
+        *_overall(found),
+        *_controls(found),
+        *READING.splitlines(),
+        "",
+        *_conditions(found),
+        *_cells(results, found),
+        *_tuning(trials),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def verdict(found: pd.DataFrame) -> str:
+    """Return the first line: which rules are better than tuned random selection, if any is."""
+    better = {budget: rules for budget, rules in winners(found).items() if rules}
+    if not better:
+        return "**No rule is better than tuned random selection over the cells of this page.**"
+    named = "; ".join(f"within the same {b}: {', '.join(rules)}" for b, rules in better.items())
+    return f"**Better than tuned random selection, over the cells of this page: {named}.**"
+
+
+def origin(results: pd.DataFrame) -> str:
+    """Return which tier the results are of, and which cells are in."""
+    names = cell_names(results)
+    fits = [tier for tier, (cells, _) in TIERS.items() if set(names) <= {c.name for c in cells}]
+    wanted = [cell.name for cell in TIERS[fits[0]][0]] if fits else names
+    missing = [f"`{name}`" for name in wanted if name not in names]
+    lacking = f" Not in yet: {', '.join(missing)}." if missing else ""
+    return (
+        f"Made by `python -m benchmarks.selection --report` from `results.csv.xz` and "
+        f"`trials.csv.xz`, of {f'the {fits[0]} tier' if fits else 'no tier'}: {len(names)} of "
+        f"{len(wanted)} cells (data/model/condition), {results['seed'].nunique()} seeds.{lacking}"
+    )
+
+
+def cell_names(results: pd.DataFrame) -> list[str]:
+    """Return the names of the cells."""
+    cells = results[CELL].drop_duplicates()
+    return ["/".join(one) for one in cells.itertuples(index=False)]
+
+
+def anchor(*words: str) -> str:
+    """Return the name of a row of a table, to be linked to."""
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(words).lower()).strip("-")
+
+
+def points(found: Difference) -> str:
+    """Return a difference with its interval."""
+    if not found.n_cells:
+        return "-"
+    if np.isnan(found.low):
+        return f"{found.mean:+.1f}"
+    return f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+
+
+def _decisions(found: pd.DataFrame) -> Iterator[str]:
+    yield "## Which rule for my federation"
+    yield ""
+    yield (
+        "The best rule by condition and by what counts, where its interval is above zero; else "
+        "random selection, with the rule that came closest. Each links to its row."
+    )
+    yield ""
+    rows = []
+    for condition in _in_order(found):
+        own = found[found["condition"] == condition]
+        cells = [_decision(condition, own, *counted) for counted in COUNTS.values()]
+        rows.append([CONDITIONS[condition].title, *cells])
+    yield from markdown(["", *COUNTS], rows)
+
+
+def _decision(condition: str, own: pd.DataFrame, figure: str, budget: str) -> str:
+    best = best_rule(by_rule(paired(own[own["budget"] == budget], figure)))
+    if best is None:
+        return "-"
+    rule, difference = best
+    linked = f"[{rule}](#{anchor(condition, rule)}) {points(difference)}"
+    return linked if difference.is_better else f"random; closest: {linked}"
+
+
+def _in_order(found: pd.DataFrame) -> list[str]:
+    return [name for name in CONDITIONS if (found["condition"] == name).any()]
+
+
+def _overall(found: pd.DataFrame) -> Iterator[str]:
+    yield "## Over all cells"
+    yield ""
+    yield "Differences in points, and in brackets intervals; a rule's cells are those it suits."
+    yield ""
+    yield from _differences(found, "all")
+    for budget in BUDGETS:
+        order = ranks(found, budget)
+        if order is not None:
+            yield from _ranking(budget, order)
+
+
+def _ranking(budget: str, order: Ranks) -> Iterator[str]:
+    said = "differ" if order.friedman < 1 - LEVEL else "do not differ more than by chance"
+    yield (
+        f"Within the same {budget}, the ranks of the {len(order.means)} rules that are in all "
+        f"{order.n_cells} cells {said} (Friedman, p = {order.friedman:.2g}). Bars join rules that "
+        "Nemenyi's test does not tell apart."
+    )
+    yield ""
+    yield f"![Mean ranks, same {budget}](pictures/ranks-{budget}.png)"
+    yield ""
+
+
+def _differences(found: pd.DataFrame, place: str) -> Iterator[str]:
+    """Yield a table of a row a rule, each with a name to link to."""
+    tables = {
+        heading: by_rule(paired(found[found["budget"] == budget], figure))
+        for heading, (figure, budget) in COUNTS.items()
+    }
+    rules = [rule for rule in dict.fromkeys(found["rule"]) if rule != RANDOM]
+    empty = Difference(np.nan, np.nan, np.nan, 0)
+    rows = [
+        [
+            f'<a id="{anchor(place, rule)}"></a>{rule}',
+            *(points(one.get(rule, empty)) for one in tables.values()),
+            max(one.get(rule, empty).n_cells for one in tables.values()),
+        ]
+        for rule in rules
+    ]
+    yield from markdown(["rule", *tables, "cells"], rows)
+
+
+def _controls(found: pd.DataFrame) -> Iterator[str]:
+    yield "## Controls"
+    yield ""
+    for rule, wanted in ((TWIN, "no different from"), (LOWEST, "below")):
+        own = paired(found[found["budget"] == "rounds"])
+        own = own[own["rule"] == rule]
+        if own.empty:
+            continue
+        cells = [over_cells(cell) for _, cell in own.groupby(CELL)]
+        n_same = sum(not (c.low > 0 or c.high < 0) for c in cells)
+        n_below = sum(c.high < 0 for c in cells)
+        yield (
+            f"- *{rule}* should be {wanted} random selection: {points(over_cells(own))} points "
+            f"over all; in {n_same} of {len(cells)} cells the interval of its difference has zero "
+            f"in it, in {n_below} it is below."
+        )
+    yield ""
+
+
+def _conditions(found: pd.DataFrame) -> Iterator[str]:
+    yield "## By condition"
+    yield ""
+    for condition in _in_order(found):
+        yield f"### {condition}: {CONDITIONS[condition].title}"
+        yield ""
+        yield from _differences(found[found["condition"] == condition], condition)
+
+
+def _cells(results: pd.DataFrame, found: pd.DataFrame) -> Iterator[str]:
+    yield "## By cell"
+    yield ""
+    yield (
+        "Accuracies in %, means over seeds; the cost to the target is the median over the seeds "
+        "that reached it."
+    )
+    yield ""
+    spent = costs(results)
+    for names, own in found.groupby(CELL, sort=False):
+        name, data = "/".join(names), DATA[names[0]]
+        yield f"### {name}"
+        yield ""
+        redrawn = ", a data set for each seed" * data.redrawn
+        R = int(results.loc[(results[CELL] == list(names)).all(axis=1), "round"].max())
+        yield (
+            f"{data.title}{redrawn}, K = {data.n_clients}, m = {data.clients_per_round}, "
+            f"{data.local_steps} steps of {data.batch_size} rows, R = {R}."
+        )
+        yield ""
+        yield from _cell(own, spent[(spent[CELL] == list(names)).all(axis=1)])
+
+
+def _cell(own: pd.DataFrame, spent: pd.DataFrame) -> Iterator[str]:
+    """Yield the table of a cell."""
+    columns = {
+        **{f"accuracy, same {budget}": ("counts", budget) for budget in BUDGETS},
+        "worst tenth": ("worst_accuracy", "rounds"),
+        "all clients": ("mean_accuracy", "rounds"),
+        "all rows": ("pooled_accuracy", "rounds"),
+    }
+    means = own.groupby(["budget", "rule"]).mean(numeric_only=True)
+    rows = []
+    for rule in dict.fromkeys(own["rule"]):
+        figures = [_percent(means, b, rule, figure) for figure, b in columns.values()]
+        rows.append([rule, *figures, *_cost(spent[spent["rule"] == rule])])
+    yield from markdown(["rule", *columns, "rounds to target", "MB", "seconds", "reached"], rows)
+
+
+def _percent(means: pd.DataFrame, budget: str, rule: str, figure: str) -> str:
+    value = means[figure].get((budget, rule), np.nan)
+    return "-" if np.isnan(value) else f"{100 * value:.1f}"
+
+
+def _cost(spent: pd.DataFrame) -> list[str]:
+    """Return a rule's costs to the target as text, and how many seeds reached it."""
+    n_reached = int(spent["round"].notna().sum())
+    if not n_reached:
+        return ["-", "-", "-", f"0 of {len(spent)}"]
+    middle = spent[["round", "bytes", "seconds"]].median()
+    clock = "-" if np.isnan(middle["seconds"]) else f"{middle['seconds']:.0f}"
+    rounds, size = f"{middle['round']:.0f}", f"{middle['bytes'] / 1e6:.3g}"
+    return [rounds, size, clock, f"{n_reached} of {len(spent)}"]
+
+
+def _tuning(trials: pd.DataFrame) -> Iterator[str]:
+    yield "## Tuning"
+    yield ""
+    grids = "; ".join(f"{model}: {', '.join(map(str, grid))}" for model, grid in GRIDS.items())
+    yield (
+        f"Every rule has {N_TRIALS} trials in every cell, random selection too, on the clients and "
+        f"the first model of seed {SEED}, by the accuracy of validation rows at the end: the rates "
+        f"of the grid ({grids}), then two at the best one, of its own parameter or, without one, "
+        "rates halfway to the neighbours. What was chosen:"
+    )
+    yield ""
+    rules = list(dict.fromkeys(trials["rule"]))
+    rows = []
+    for cell, own in trials[trials["chosen"]].groupby(CELL, sort=False):
+        choices = {one.rule: _choice(one) for one in own.itertuples()}
+        rows.append(["/".join(cell), *(choices.get(rule, "-") for rule in rules)])
+    yield from markdown(["cell", *rules], rows)
+
+
+def _choice(one) -> str:
+    """Return a trial as text."""
+    own = f", {one.parameter} {one.value}" if one.value else ""
+    return f"{one.lr:g}{own}"
