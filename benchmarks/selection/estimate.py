@@ -2,22 +2,24 @@
 
 import os
 
-from benchmarks.runs.runner import run_missing
+from benchmarks.runs.runner import Run, run_missing
 from benchmarks.runs.tables import Tables
 from benchmarks.selection.campaign import n_runs
 from benchmarks.selection.cells import Cell
 from benchmarks.selection.rules import RANDOM
 from benchmarks.selection.tuning import SEED, first_trials
 
-OTHERS = 0.5  # on the four data sets of the small tier
+OTHERS = 1.5  # how much longer runs of all rules take than random selection's, about
+N_FIRST = 2  # runs of random selection in a cell without any; a process is slow in its first
 
 
 def announce(tables: Tables, cells: list[Cell], n_seeds: int, jobs: int | None) -> str:
     """Return how many runs the tables lack and about how long they take, in words.
 
-    A cell without any run is given its first one.
+    A cell without any run is given its first ones.
     """
-    run_missing(tables, [_first(cell) for cell in cells if not n_finished(tables, cell)], jobs=jobs)
+    new = [cell for cell in cells if not n_finished(tables, cell)]
+    run_missing(tables, [run for cell in new for run in _first(cell)], jobs=jobs)
     n_left = seconds = 0.0
     for cell in cells:
         left = max(0, n_runs(cell, n_seeds) - n_finished(tables, cell))
@@ -27,8 +29,8 @@ def announce(tables: Tables, cells: list[Cell], n_seeds: int, jobs: int | None) 
     return f"{n_left:.0f} runs to make: about {seconds / jobs / 60:.1f} minutes, {jobs} at a time"
 
 
-def _first(cell: Cell):
-    return cell, first_trials(RANDOM, cell.model)[0].name, SEED
+def _first(cell: Cell) -> list[Run]:
+    return [(cell, one.name, SEED) for one in first_trials(RANDOM, cell.model)[:N_FIRST]]
 
 
 def n_finished(tables: Tables, cell: Cell) -> int:
@@ -37,15 +39,6 @@ def n_finished(tables: Tables, cell: Cell) -> int:
 
 
 def seconds_a_run(tables: Tables, cell: Cell) -> float:
-    """Return the seconds of a run of a cell, by those that are in the tables.
-
-    Of random selection alone, whose first run is slow, it is those of its later rounds, and as much
-    again times OTHERS for what other rules ask of clients, and for the start of a run.
-    """
-    table = tables.read(cell)
-    last = table.groupby(["strategy", "seed"]).last()
-    if len(last) > 1:
-        return float(last["wall_run"].mean())
-    clock = table.set_index("round")["wall_rounds"]
-    later = (clock.iloc[-1] - clock.iloc[0]) / max(1, clock.index[-1] - clock.index[0])
-    return float((1 + OTHERS) * later * cell.n_rounds)
+    """Return the seconds of a run of a cell, by those that are in the tables."""
+    clock = tables.read(cell).groupby(["strategy", "seed"])["wall_run"].last()
+    return float(clock.mean() if len(clock) > N_FIRST else OTHERS * clock.min())

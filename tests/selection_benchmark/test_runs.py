@@ -11,6 +11,7 @@ from benchmarks.selection import __main__ as command
 from benchmarks.selection import table
 from benchmarks.selection.campaign import n_runs, run_cells
 from benchmarks.selection.cells import Cell, scores
+from benchmarks.selection.estimate import OTHERS, announce, seconds_a_run
 from benchmarks.selection.page import page
 from benchmarks.selection.rules import LOWEST, RULES, TWIN, LowestLosses, Twin, outside_rule
 from benchmarks.selection.tuning import N_TRIALS, SEED
@@ -219,3 +220,33 @@ def test_a_cell_of_other_rounds_has_other_runs(cell, finished):
     longer = Cell(cell.data, cell.model, cell.condition, cell.rules, rounds=5)
     with pytest.raises(ValueError, match=r"another configuration: n_rounds was 4, and is 5"):
         finished.read(longer)
+
+
+HERE = command.HERE
+NO_TABLES = pytest.mark.skipif(
+    not (HERE / table.RESULTS).exists(), reason="needs the committed tables of results"
+)
+
+
+@NO_TABLES
+def test_the_committed_page_is_what_the_committed_tables_say():
+    assert (HERE / "RESULTS.md").read_text(encoding="utf-8") == page(*table.read(HERE))
+
+
+@NO_TABLES
+def test_committed_tables_are_small_and_tune_every_rule_alike():
+    paths = [HERE / name for name in (table.RESULTS, table.TRIALS)]
+    assert sum(path.stat().st_size for path in paths) < 3_000_000
+    _, trials = table.read(HERE)
+    assert set(trials.groupby([*table.CELL, "rule"]).size()) == {N_TRIALS}
+
+
+def test_the_time_left_is_told_from_first_runs_and_then_from_all(cell, tmp_path, in_this_process):
+    tables = Tables(tmp_path)
+    assert announce(tables, [cell], 2, 1).startswith("22 runs to make: about ")
+    clock = tables.read(cell).groupby("strategy")["wall_run"].last()
+    assert seconds_a_run(tables, cell) == OTHERS * clock.min()
+    run_cells(tables, [cell], SEEDS, 1)
+    assert announce(tables, [cell], 2, 1).startswith("0 runs to make: about 0.0 minutes")
+    clock = tables.read(cell).groupby(["strategy", "seed"])["wall_run"].last()
+    assert seconds_a_run(tables, cell) == clock.mean()
