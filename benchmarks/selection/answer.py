@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from benchmarks.selection.conditions import CONDITIONS
 from benchmarks.selection.rules import CONTROLS, RANDOM
 from benchmarks.selection.table import CELL
 
@@ -126,12 +127,15 @@ def winners(reached: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def ranks(reached: pd.DataFrame, budget: str, figure: str = "counts") -> Ranks | None:
-    """Return the ranks of the rules that take part in all cells; None of less than two cells.
+    """Return the ranks of the rules that are in all cells; None of less than two cells.
+
+    Cells with priority clients are left out: few rules are in them.
 
     A cell is a block, with the mean over its seeds. A rule that has no value within the budget
     comes last.
     """
-    own = reached[reached["budget"] == budget]
+    without = [name for name, one in CONDITIONS.items() if not one.has_priority]
+    own = reached[(reached["budget"] == budget) & reached["condition"].isin(without)]
     matrix = own.pivot_table(
         index=CELL, columns="rule", values=figure, aggfunc="mean", dropna=False
     )

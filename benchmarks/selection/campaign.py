@@ -19,11 +19,21 @@ from benchmarks.selection.tuning import (
 
 
 def run_cells(tables: Tables, cells: list[Cell], seeds: range, jobs: int | None) -> None:
-    """Make all runs that the tables lack, in three stages, each of which needs the one before."""
+    """Make all runs that the tables lack, in three stages, each of which needs the one before.
+
+    When a run fails, the others are still made; then the first exception is raised.
+    """
     stages = {"rates": _first, "further trials": _further}
+    failures = []
     for title, stage in {**stages, "reported runs": partial(_reported, seeds=seeds)}.items():
         print(f"{title}:", flush=True)
-        run_missing(tables, [run for cell in cells for run in stage(tables, cell)], jobs=jobs)
+        runs = [run for cell in cells for run in stage(tables, cell)]
+        try:
+            run_missing(tables, runs, jobs=jobs)
+        except Exception as error:  # a rule fails in a cell, and the others go on
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def _first(tables: Tables, cell: Cell) -> Iterator[Run]:
@@ -34,14 +44,16 @@ def _first(tables: Tables, cell: Cell) -> Iterator[Run]:
 def _further(tables: Tables, cell: Cell) -> Iterator[Run]:
     found = scores(tables.read(cell), cell)
     for rule in cell.suitable:
-        yield from ((cell, one.name, SEED) for one in trials(cell, rule, found))
+        yield from ((cell, one.name, SEED) for one in trials(cell, rule, found) or ())
 
 
 def _reported(tables: Tables, cell: Cell, seeds: Iterable[int]) -> Iterator[Run]:
     found = scores(tables.read(cell), cell)
     for seed in seeds:  # outermost, so that runs of the same rows follow each other
         for rule in cell.suitable:
-            yield cell, best(trials(cell, rule, found), found).name, seed
+            one = chosen(cell, rule, found)
+            if one is not None:
+                yield cell, one.name, seed
 
 
 def scores(table: pd.DataFrame, cell: Cell) -> dict[str, float]:
@@ -51,17 +63,21 @@ def scores(table: pd.DataFrame, cell: Cell) -> dict[str, float]:
     return {} if tried.empty else tried.groupby("strategy")[column].last().to_dict()
 
 
-def trials(cell: Cell, rule: str, found: dict[str, float]) -> list[Candidate]:
-    """Return all trials of a rule, which those of its grid have decided about.
-
-    Raises
-    ------
-    KeyError
-        If one of the grid is not finished.
-    """
+def trials(cell: Cell, rule: str, found: dict[str, float]) -> list[Candidate] | None:
+    """Return all trials of a rule, or None while those of its grid are not finished."""
     first = first_trials(rule, cell.model)
+    if any(one.name not in found for one in first):
+        return None
     lr = best(first, found).lr
     return [*first, *further_trials(rule, cell.rules[rule], cell.model, lr)]
+
+
+def chosen(cell: Cell, rule: str, found: dict[str, float]) -> Candidate | None:
+    """Return the best trial of a rule, or None while not all are finished."""
+    tried = trials(cell, rule, found)
+    if tried is None or any(one.name not in found for one in tried):
+        return None
+    return best(tried, found)
 
 
 def n_runs(cell: Cell, n_seeds: int) -> int:

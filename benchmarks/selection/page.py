@@ -25,7 +25,7 @@ from benchmarks.selection.conditions import CONDITIONS
 from benchmarks.selection.data import DATA
 from benchmarks.selection.models import GRIDS
 from benchmarks.selection.rules import LOWEST, RANDOM, TWIN
-from benchmarks.selection.table import CELL
+from benchmarks.selection.table import CELL, FIGURES
 from benchmarks.selection.tuning import N_TRIALS, SEED
 
 #: What may count, by its heading: the figure and the budget.
@@ -157,6 +157,8 @@ def _overall(found: pd.DataFrame) -> Iterator[str]:
     yield "Differences in points, and in brackets intervals; a rule's cells are those it suits."
     yield ""
     yield from _differences(found, "all")
+    yield "![Differences in points by condition, same rounds](pictures/differences.png)"
+    yield ""
     for budget in BUDGETS:
         order = ranks(found, budget)
         if order is not None:
@@ -167,8 +169,8 @@ def _ranking(budget: str, order: Ranks) -> Iterator[str]:
     said = "differ" if order.friedman < 1 - LEVEL else "do not differ more than by chance"
     yield (
         f"Within the same {budget}, the ranks of the {len(order.means)} rules that are in all "
-        f"{order.n_cells} cells {said} (Friedman, p = {order.friedman:.2g}). Bars join rules that "
-        "Nemenyi's test does not tell apart."
+        f"{order.n_cells} cells without priority clients {said} (Friedman, "
+        f"p = {order.friedman:.2g}). Bars join rules that Nemenyi's test does not tell apart."
     )
     yield ""
     yield f"![Mean ranks, same {budget}](pictures/ranks-{budget}.png)"
@@ -226,8 +228,8 @@ def _cells(results: pd.DataFrame, found: pd.DataFrame) -> Iterator[str]:
     yield "## By cell"
     yield ""
     yield (
-        "Accuracies in %, means over seeds; the cost to the target is the median over the seeds "
-        "that reached it."
+        "Accuracies in %, means over seeds ± standard errors; the cost to the target is the "
+        "median over the seeds that reached it."
     )
     yield ""
     spent = costs(results)
@@ -253,17 +255,20 @@ def _cell(own: pd.DataFrame, spent: pd.DataFrame) -> Iterator[str]:
         "all clients": ("mean_accuracy", "rounds"),
         "all rows": ("pooled_accuracy", "rounds"),
     }
-    means = own.groupby(["budget", "rule"]).mean(numeric_only=True)
+    runs = own.groupby(["budget", "rule"])[[*FIGURES, "counts"]]
+    means, errors = runs.mean(), runs.sem()
     rows = []
     for rule in dict.fromkeys(own["rule"]):
-        figures = [_percent(means, b, rule, figure) for figure, b in columns.values()]
+        figures = [_percent(means, errors, (b, rule), figure) for figure, b in columns.values()]
         rows.append([rule, *figures, *_cost(spent[spent["rule"] == rule])])
     yield from markdown(["rule", *columns, "rounds to target", "MB", "seconds", "reached"], rows)
 
 
-def _percent(means: pd.DataFrame, budget: str, rule: str, figure: str) -> str:
-    value = means[figure].get((budget, rule), np.nan)
-    return "-" if np.isnan(value) else f"{100 * value:.1f}"
+def _percent(means: pd.DataFrame, errors: pd.DataFrame, key: tuple, figure: str) -> str:
+    value, error = means[figure].get(key, np.nan), errors[figure].get(key, np.nan)
+    if np.isnan(value):
+        return "-"
+    return f"{100 * value:.1f}" + ("" if np.isnan(error) else f" ± {100 * error:.1f}")
 
 
 def _cost(spent: pd.DataFrame) -> list[str]:

@@ -51,8 +51,8 @@ class Rule:
         Two values to try beside the selector's own; "2m" is twice m.
     for_devices, for_priority : bool, default=False
         Whether it is for conditions with devices, or with priority clients, alone.
-    ignores_priority : bool, default=True
-        Whether it is left out where there are priority clients, which it would not heed.
+    with_priority : bool, default=False
+        Whether it takes part where there are priority clients too. Most rules do not heed them.
     """
 
     make: Callable[[int], BaseSelector]
@@ -60,12 +60,12 @@ class Rule:
     values: tuple[Any, ...] = ()
     for_devices: bool = False
     for_priority: bool = False
-    ignores_priority: bool = True
+    with_priority: bool = False
 
     def suits(self, condition: Condition) -> bool:
         """Return whether it takes part in a condition."""
         if condition.has_priority:
-            return self.for_priority or not self.ignores_priority
+            return self.for_priority or self.with_priority
         return not self.for_priority and (condition.has_devices or not self.for_devices)
 
     def selector(self, m: int, value: Any = None) -> BaseSelector:
@@ -111,7 +111,7 @@ def _for(selector: BaseSelector, m: int) -> BaseSelector:
 
 
 RULES: dict[str, Rule] = {
-    RANDOM: Rule(partial(RandomSelector, ignore_priority=True), ignores_priority=False),
+    RANDOM: Rule(partial(RandomSelector, ignore_priority=True), with_priority=True),
     TWIN: Rule(Twin),
     LOWEST: Rule(partial(_of_twice_as_many, LowestLosses), "d", ("3m", "4m")),
     "round robin": Rule(RoundRobinSelector),
@@ -146,4 +146,5 @@ def outside_rule(text: str) -> tuple[str, Rule]:
     if not isinstance(selector, BaseSelector):
         raise TypeError(f"--rule {text}: {selector!r} is no BaseSelector.")
     check_selector(selector)
-    return type(selector).__name__, Rule(partial(_for, selector))
+    rule = Rule(partial(_for, selector), with_priority=selector.uses_priority)
+    return type(selector).__name__, rule

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.runs.tables import Tables
-from benchmarks.selection.campaign import scores, trials
+from benchmarks.selection.campaign import chosen, scores, trials
 from benchmarks.selection.cells import Cell
-from benchmarks.selection.tuning import SEED, best
+from benchmarks.selection.tuning import SEED
 
 RESULTS, TRIALS = "results.csv.xz", "trials.csv.xz"
 CELL = ["data", "model", "condition"]
@@ -28,13 +28,11 @@ def collect(tables: Tables, cells: list[Cell]) -> tuple[pd.DataFrame, pd.DataFra
         found = tables.read(cell)
         known = scores(found, cell)
         for rule in cell.suitable:
-            try:
-                candidates = trials(cell, rule, known)
-                chosen = best(candidates, known)
-            except KeyError:  # a trial is missing
+            one = chosen(cell, rule, known)
+            if one is None:
                 continue
             tried.append(_trials(cell, rule, found, known))
-            runs = found[(found["strategy"] == chosen.name) & (found["seed"] != SEED)]
+            runs = found[(found["strategy"] == one.name) & (found["seed"] != SEED)]
             results.append(_results(cell, rule, runs))
     return _joined(results, RESULT_COLUMNS), _joined(tried, TRIAL_COLUMNS)
 
@@ -59,8 +57,8 @@ def _results(cell: Cell, rule: str, runs: pd.DataFrame) -> pd.DataFrame:
 
 def _trials(cell: Cell, rule: str, found: pd.DataFrame, known: dict) -> pd.DataFrame:
     """Return a row for each trial of a rule, in the order in which they were made."""
-    candidates = trials(cell, rule, known)
-    chosen = best(candidates, known)
+    candidates = trials(cell, rule, known) or []
+    winner = chosen(cell, rule, known)
     last = found[found["seed"] == SEED].groupby("strategy").last()
     rows = [
         {
@@ -69,7 +67,7 @@ def _trials(cell: Cell, rule: str, found: pd.DataFrame, known: dict) -> pd.DataF
             "parameter": cell.rules[rule].parameter if one.value is not None else "",
             "value": "" if one.value is None else str(one.value),
             "score": known[one.name],
-            "chosen": one == chosen,
+            "chosen": one == winner,
             "wall_run": last["wall_run"][one.name],
         }
         for i, one in enumerate(candidates, 1)

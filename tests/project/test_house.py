@@ -232,8 +232,11 @@ def test_files_that_contributing_names_exist():
 
 
 # Folders of tests/ that mirror no package: they test what the estimators do across packages, the
-# benchmarks of the papers, and the repository.
-OTHER_FOLDERS = {"clusters", "estimators", "papers", "project", "properties"}
+# benchmarks of the papers and of selection, and the repository.
+OTHER_FOLDERS = {
+    *("clusters", "estimators", "papers", "project", "properties"),
+    "selection_benchmark",
+}
 
 
 def files_of(folder):
