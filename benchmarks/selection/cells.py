@@ -121,6 +121,8 @@ class Cell:
         data = self.of_data
         return {
             "n_rounds": self.n_rounds,
+            "data": data.title,
+            "condition": self.of_condition.title,
             "batch_size": data.batch_size,
             "clients_per_round": data.clients_per_round,
             "training": str(self.training),

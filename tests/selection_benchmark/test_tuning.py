@@ -1,6 +1,7 @@
 """Random selection is tuned as every other rule is."""
 
 import math
+import pickle
 
 import pytest
 
@@ -87,6 +88,13 @@ def test_rules_for_devices_and_for_priority_are_in_these_conditions_alone():
     assert set(Cell("digits", "linear", "deadline").suitable) - everywhere == {"FedCS", "TiFL"}
     prior = set(Cell("digits", "linear", "priority-kind").suitable)
     assert prior == {RANDOM, "FedALIGN", "FedAvg on priority"}
+
+
+@pytest.mark.parametrize("cell", FULL, ids=lambda cell: cell.name)
+def test_cells_can_be_sent_to_other_processes(cell):
+    again = pickle.loads(pickle.dumps(cell))
+    assert again.describe() == cell.describe()
+    assert again.suitable.keys() == cell.suitable.keys()
 
 
 def test_cells_are_named_by_three_words_and_all_of_a_kind_by_a_star():
