@@ -104,6 +104,12 @@ def by_rule(differences: pd.DataFrame, level: float = LEVEL) -> dict[str, Differ
     return {str(rule): over_cells(own, level) for rule, own in groups}
 
 
+def apart(differences: pd.DataFrame) -> tuple[int, int]:
+    """Return in how many cells the interval of a rule's difference is above zero, and below."""
+    cells = [over_cells(own) for _, own in differences.groupby(CELL)]
+    return sum(one.low > 0 for one in cells), sum(one.high < 0 for one in cells)
+
+
 def best_rule(found: dict[str, Difference]) -> tuple[str, Difference] | None:
     """Return the rule of the largest mean difference, controls apart, or None without any."""
     known = {r: d for r, d in found.items() if r not in CONTROLS and d.n_cells}

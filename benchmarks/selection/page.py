@@ -12,6 +12,7 @@ from benchmarks.selection.answer import (
     LEVEL,
     Difference,
     Ranks,
+    apart,
     best_rule,
     by_rule,
     over_cells,
@@ -154,7 +155,11 @@ def _in_order(found: pd.DataFrame) -> list[str]:
 def _overall(found: pd.DataFrame) -> Iterator[str]:
     yield "## Over all cells"
     yield ""
-    yield "Differences in points, and in brackets intervals; a rule's cells are those it suits."
+    yield (
+        "Differences in points, and in brackets intervals. The last columns say in how many cells "
+        "the interval of a rule's difference, same rounds, is above zero, and below, of those that "
+        "it suits."
+    )
     yield ""
     yield from _differences(found, "all")
     yield "![Differences in points by condition, same rounds](pictures/differences.png)"
@@ -184,16 +189,18 @@ def _differences(found: pd.DataFrame, place: str) -> Iterator[str]:
         for heading, (figure, budget) in COUNTS.items()
     }
     rules = [rule for rule in dict.fromkeys(found["rule"]) if rule != RANDOM]
+    first = paired(found[found["budget"] == "rounds"])
     empty = Difference(np.nan, np.nan, np.nan, 0)
     rows = [
         [
             f'<a id="{anchor(place, rule)}"></a>{rule}',
             *(points(one.get(rule, empty)) for one in tables.values()),
+            *apart(first[first["rule"] == rule]),
             max(one.get(rule, empty).n_cells for one in tables.values()),
         ]
         for rule in rules
     ]
-    yield from markdown(["rule", *tables, "cells"], rows)
+    yield from markdown(["rule", *tables, "cells above", "below", "of"], rows)
 
 
 def _controls(found: pd.DataFrame) -> Iterator[str]:
@@ -204,13 +211,12 @@ def _controls(found: pd.DataFrame) -> Iterator[str]:
         own = own[own["rule"] == rule]
         if own.empty:
             continue
-        cells = [over_cells(cell) for _, cell in own.groupby(CELL)]
-        n_same = sum(not (c.low > 0 or c.high < 0) for c in cells)
-        n_below = sum(c.high < 0 for c in cells)
+        n_above, n_below = apart(own)
+        n_cells = len(own[CELL].drop_duplicates())
         yield (
             f"- *{rule}* should be {wanted} random selection: {points(over_cells(own))} points "
-            f"over all; in {n_same} of {len(cells)} cells the interval of its difference has zero "
-            f"in it, in {n_below} it is below."
+            f"over all. In {n_cells - n_above - n_below} of {n_cells} cells the interval of its "
+            f"difference has zero in it, in {n_below} it is below."
         )
     yield ""
 
@@ -255,13 +261,26 @@ def _cell(own: pd.DataFrame, spent: pd.DataFrame) -> Iterator[str]:
         "all clients": ("mean_accuracy", "rounds"),
         "all rows": ("pooled_accuracy", "rounds"),
     }
+    gains = by_rule(paired(own[own["budget"] == "rounds"]))
     runs = own.groupby(["budget", "rule"])[[*FIGURES, "counts"]]
     means, errors = runs.mean(), runs.sem()
     rows = []
     for rule in dict.fromkeys(own["rule"]):
         figures = [_percent(means, errors, (b, rule), figure) for figure, b in columns.values()]
-        rows.append([rule, *figures, *_cost(spent[spent["rule"] == rule])])
-    yield from markdown(["rule", *columns, "rounds to target", "MB", "seconds", "reached"], rows)
+        gain = points(gains[rule]) if rule in gains else "-"
+        rows.append([rule, *figures, gain, *_cost(spent[spent["rule"] == rule])])
+    yield from markdown(
+        [
+            "rule",
+            *columns,
+            "to random, same rounds",
+            "rounds to target",
+            "MB",
+            "seconds",
+            "reached",
+        ],
+        rows,
+    )
 
 
 def _percent(means: pd.DataFrame, errors: pd.DataFrame, key: tuple, figure: str) -> str:

@@ -4,7 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.selection.answer import Difference, best_rule, by_rule, over_cells, paired, ranks
+from benchmarks.selection.answer import (
+    Difference,
+    apart,
+    best_rule,
+    by_rule,
+    over_cells,
+    paired,
+    ranks,
+)
 from benchmarks.selection.page import anchor, points, verdict
 
 
@@ -66,6 +74,13 @@ def test_a_value_that_is_missing_is_left_out_and_a_rule_without_any_has_none():
     none = by_rule(paired(frame.assign(counts=frame["counts"].mask(good))))["good"]
     assert none.n_cells == 0 and points(none) == "-"
     assert best_rule({"good": none}) is None
+
+
+def test_cells_are_counted_whose_interval_is_on_one_side_of_zero():
+    """Of 1, 2 and 3 the interval has zero in it; of 11, 12 and 13 it has not."""
+    gains = {0: 0.0, 1: 0.1, 2: -0.14}  # points 1 to 3, 11 to 13, -13 to -11
+    found = paired(table(3, 3, rule=lambda cell, seed: gains[cell] + 0.01 * (seed + 1)))
+    assert apart(found.query("rule == 'rule'")) == (1, 1)
 
 
 def test_controls_are_never_the_best_rule():
