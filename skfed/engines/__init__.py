@@ -19,6 +19,7 @@ from skfed.engines._replies import (
 )
 from skfed.engines._requests import (
     CURRENT_MODEL,
+    CombinationsRequest,
     EvaluateRequest,
     LocalTraining,
     SketchRequest,
@@ -33,6 +34,7 @@ __all__ = [
     "CURRENT_MODEL",
     "Batching",
     "ClientData",
+    "CombinationsRequest",
     "Dataset",
     "Engine",
     "EvaluateRequest",

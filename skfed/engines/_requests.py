@@ -76,6 +76,17 @@ class EvaluateRequest(NamedTuple):
     model: str = CURRENT_MODEL  # under which a client keeps the state in this round
 
 
+class CombinationsRequest(NamedTuple):
+    """A request to evaluate linear combinations of models on the data of some clients."""
+
+    round: int
+    state: State  # w; what ``models`` lacks is that of w in all combinations
+    models: State  # some tensors of models, along a leading axis
+    coefficients: np.ndarray  # of shape (n_combinations, n_models)
+    clients: np.ndarray
+    metric: str = "loss"  # a key of POLL_METRICS
+
+
 class SketchRequest(NamedTuple):
     """A request for projections of the gradients of some clients."""
 
