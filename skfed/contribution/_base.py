@@ -82,6 +82,10 @@ class BaseContribution(BaseEstimator, metaclass=ABCMeta):
         check_params(self)
         return self._values(_remembered(gains), n_players, rng)
 
+    def is_due(self, t: int) -> bool:
+        """Tell whether round t is valued."""
+        return (t + 1) % self.every == 0
+
     @abstractmethod
     def _values(self, gains: Gains, n_players: int, rng: np.random.Generator) -> Values:
         """Return the values; ``gains`` takes any subsets, and asks for new ones alone."""

@@ -81,11 +81,14 @@ class Updates:
         updates were merged.
     changed : frozenset of str
         Names of the tensors that some of those that are finite have changed.
+    models : list of (ndarray of int, dict of str to Tensor)
+        The tensors that those that are finite have changed, where the request keeps their models.
     """
 
     reports: list[Report]
     parts: list[tuple[np.ndarray, Any]]
     changed: frozenset[str]
+    models: list[tuple[np.ndarray, State]] = field(default_factory=list)
 
     @classmethod
     def of_failed(cls, members: np.ndarray, error: Exception) -> "Updates":
@@ -100,7 +103,8 @@ def merge(aggregator: BaseAggregator, updates: Updates, more: Updates) -> Update
     parts: list[tuple[np.ndarray, Any]] = []
     for members, part in (*updates.parts, *more.parts):
         aggregator.accumulate(parts, members, part)
-    return Updates([*updates.reports, *more.reports], parts, updates.changed | more.changed)
+    changed, models = updates.changed | more.changed, [*updates.models, *more.models]
+    return Updates([*updates.reports, *more.reports], parts, changed, models)
 
 
 class Evaluation(NamedTuple):
@@ -193,7 +197,13 @@ def collect(
         part = {name: moved(tensor, "cpu") for name, tensor in kept.items()}
     parts = [(members[finite], part)] if finite.any() else []
     report = Report(members, losses, n_samples, finite, variates, extras=extras)
-    return Updates([report], parts, changed)
+    models = []
+    if request.keeps_models and finite.any():
+        # Copies, since the next chunk uses the memory again.
+        rows = torch.from_numpy(np.flatnonzero(finite))
+        own = {name: moved(stack[name][rows.to(stack[name].device)], "cpu") for name in changed}
+        models = [(members[finite], own)]
+    return Updates([report], parts, changed, models)
 
 
 def _changes(request: TrainRequest, stack: State, i: int) -> list[torch.Tensor]:

@@ -71,6 +71,24 @@ def reported_losses(row: Mapping[str, Any]) -> dict[Any, float]:
     return dict(zip(ids.tolist(), losses.tolist(), strict=True))
 
 
+def pack_contributions(
+    federation: Federation, clients: np.ndarray, values: np.ndarray, errors: np.ndarray
+) -> Packed:
+    """Return what clients have contributed in a round, for its row."""
+    packed = {"value": _pack(values), "error": _pack(errors)}
+    return {"client": _pack_ids(federation, clients)} | packed
+
+
+def contributions_of(row: Mapping[str, Any]) -> dict[Any, tuple[float, float]]:
+    """Return the value and its error of each client that was valued in a round."""
+    if "contributions" not in row:
+        return {}
+    packed = row["contributions"]
+    ids = _unpack_ids(packed["client"])
+    columns = [np.broadcast_to(_unpack(packed[n]), len(ids)).tolist() for n in ("value", "error")]
+    return dict(zip(ids.tolist(), zip(*columns, strict=True), strict=True))
+
+
 def exchange_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return a table with a row for each client of each exchange that some rounds have kept."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}

@@ -87,8 +87,8 @@ def client_exchanges(model: Any, round: int | None = None) -> pd.DataFrame:
     DataFrame
         One row a client and exchange; of a client drawn twice, two. ``round``; ``exchange``, its
         number in the round; ``kind``: "statistics" (before round 0, counted to it), "poll",
-        "sketch", "trial", "training", or "report" and "upload", which are the training of a rule
-        with two phases; ``client``; ``outcome``: "answered", "silent" (above the bound of the
+        "sketch", "trial", "training", "valuation" (of contributions), or "report" and "upload",
+        which are the training of a rule with two phases; ``client``; ``outcome``: "answered", "silent" (above the bound of the
         poll), "failed", "late" or "no answer"; ``start``: when the exchange began, as ``elapsed``;
         ``seconds``: from then to the client's reply, which one that is late would have sent
         thereafter, NaN of one without; ``duration``: from then to the end of the exchange;
