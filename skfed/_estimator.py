@@ -29,8 +29,9 @@ from skfed.checkpoint import (
     warn_of_lost_state,
     write_fitted,
 )
-from skfed.contribution import BaseContribution, sum_contributions
+from skfed.contribution import BaseContribution
 from skfed.devices import BaseDevices
+from skfed.exchanges import sum_contributions
 from skfed.history import to_frame
 from skfed.nets import LINEAR_ATTRIBUTES, Samples, cast_samples, standardize_layers
 from skfed.schedules import BaseSchedule

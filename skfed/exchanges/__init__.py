@@ -34,6 +34,7 @@ from skfed.exchanges._log import (
     pack_exchanges,
     pack_losses,
     reported_losses,
+    sum_contributions,
 )
 from skfed.exchanges._messages import Message, Messages, bytes_of
 from skfed.exchanges._noise import LossPrivatizer
@@ -79,4 +80,5 @@ __all__ = [
     "pack_losses",
     "plan_exchange",
     "reported_losses",
+    "sum_contributions",
 ]

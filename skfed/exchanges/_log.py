@@ -1,10 +1,11 @@
-"""The exchanges of finished rounds, kept in little memory, and the table of them.
+"""What finished rounds keep of clients in little memory, and tables of it.
 
 A round of thousands may poll hundreds of clients, and before round 0 a million may send numbers.
 Each exchange is kept as bytes of the narrowest integers, and equal values once; what is kept is
 written to files as it is.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import pandas as pd
 
 from skfed._federation import Federation, array_of_ids
 from skfed.exchanges._exchange import Exchange, Outcome
+from skfed.utils._ids import client_index
 
 OUTCOMES = {
     Outcome.OK: "answered",
@@ -87,6 +89,22 @@ def contributions_of(row: Mapping[str, Any]) -> dict[Any, tuple[float, float]]:
     ids = _unpack_ids(packed["client"])
     columns = [np.broadcast_to(_unpack(packed[n]), len(ids)).tolist() for n in ("value", "error")]
     return dict(zip(ids.tolist(), zip(*columns, strict=True), strict=True))
+
+
+def sum_contributions(rows: Iterable[Mapping[str, Any]], ids: np.ndarray) -> pd.DataFrame:
+    """Return the value of each client, summed over rounds, and its standard error.
+
+    Errors of rounds are independent, so that their squares are summed. A client that was in no
+    cohort that was valued has 0.
+    """
+    values, squares = defaultdict[Any, float](float), defaultdict[Any, float](float)
+    for row in rows:
+        for client, (value, error) in contributions_of(row).items():
+            values[client] += value
+            squares[client] += error**2
+    keys = ids.tolist()
+    columns = {"value": [values[k] for k in keys], "error": [squares[k] ** 0.5 for k in keys]}
+    return pd.DataFrame(columns, index=client_index(ids))
 
 
 def exchange_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
