@@ -5,9 +5,9 @@ buffers, a scalar 8 bytes. There are two exchanges in most rounds: the poll (the
 scalar up) and the training (the model up; it is not sent down again to who was just polled). A
 client drawn twice gets one model and returns two. The training loss is sent with the update and is
 not charged. A rule may have others: trials, sketches, and reports before the upload; see the user
-guide. So may a ``contribution``: valuations, in which priority clients evaluate models. Trials
-count in what is sent, evaluated and trained, and in seconds; not in ``objective``, nor in
-``train_loss``, ``cohort`` and ``n_aggregated``.
+guide. With ``contribution`` there are valuations, in which priority clients evaluate models. Trials
+count in what is sent, evaluated and trained, and in seconds; not in the loss columns,
+nor in cohort and n_aggregated.
 
 The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
 "X_val" means with validation data in fit, "owners" with ``clients_val`` too; "FedALIGN" and

@@ -88,9 +88,10 @@ class SubsetModels:
         )
 
     def _coefficients(self, mask: np.ndarray) -> np.ndarray:
-        of_model, *own = self.request.aggregator.coefficients(self.cohort.keep(mask))
+        own = self.request.aggregator.coefficients(self.cohort.keep(mask))
+        assert own is not None
         coefficients = np.zeros(1 + len(mask))
-        coefficients[0], coefficients[1:][mask] = of_model, own
+        coefficients[[True, *mask.tolist()]] = own
         return coefficients
 
     def _model(self, mask: np.ndarray) -> State:
