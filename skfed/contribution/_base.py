@@ -2,14 +2,13 @@
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from skfed.utils._checks import check_params
-from skfed.utils._sklearn import Interval, StrOptions
+from skfed.utils._checks import Count, check_params
+from skfed.utils._sklearn import StrOptions
 
 #: v: takes subsets of the players, a mask of shape (n_subsets, n_players), and returns their gains.
 Gains = Callable[[np.ndarray], np.ndarray]
@@ -41,13 +40,26 @@ class BaseContribution(BaseEstimator, metaclass=ABCMeta):
         Where models are evaluated: by the priority clients in reach, which is charged, or by the
         server on ``X_val``.
     every : int, default=1
-        A round is valued after so many.
+        Rounds from one that is valued to the next: of rounds 0, 1, 2..., those t are valued for
+        which t + 1 is a multiple of it.
+
+    Notes
+    -----
+    The players of a round are the clients whose updates were aggregated. v(S) is the gain of the
+    model that the aggregator makes of the updates of S alone: how much lower its loss is, or higher
+    its accuracy, than that of the model before the round. v of nobody is 0. A value below 0 means
+    harm.
+
+    Known against values of any method: a sum over rounds depends on who was drawn in which, so that
+    two clients with the same rows may end with different sums (Fan et al., arXiv 2109.09046, of the
+    federated Shapley value of Wang et al., arXiv 2009.06192); and a client that knows how it is
+    valued may inflate its own value (Zheng et al., arXiv 2502.00494).
     """
 
     _parameter_constraints: dict = {
         "metric": [StrOptions({"loss", "accuracy"})],
         "evaluate_on": [StrOptions({"priority", "validation"})],
-        "every": [Interval(Integral, 1, None, closed="left")],
+        "every": [Count()],
     }
 
     def __init__(self, *, metric="loss", evaluate_on="priority", every=1):
@@ -78,9 +90,15 @@ class BaseContribution(BaseEstimator, metaclass=ABCMeta):
         ------
         ValueError
             If a parameter is out of range, or there are too many players for the method.
+
+        Notes
+        -----
+        A gain that is not finite makes values that are computed from it infinite or NaN, without a
+        warning.
         """
         check_params(self)
-        return self._values(_remembered(gains), n_players, rng)
+        with np.errstate(invalid="ignore"):  # inf - inf
+            return self._values(_remembered(gains), n_players, rng)
 
     def is_due(self, t: int) -> bool:
         """Tell whether round t is valued."""
@@ -96,6 +114,7 @@ def _remembered(gains: Gains) -> Gains:
     known: dict[bytes, float] = {}
 
     def remembered(subsets: np.ndarray) -> np.ndarray:
+        subsets = np.asarray(subsets, dtype=bool)  # a mask of integers would be read as positions
         keys = [subset.tobytes() for subset in subsets]
         known.update({key: 0.0 for key, s in zip(keys, subsets, strict=True) if not s.any()})
         new = {key: i for i, key in enumerate(keys) if key not in known}
