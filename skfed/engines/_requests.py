@@ -51,6 +51,7 @@ class TrainRequest:
     needs: frozenset[str] = frozenset()  # "updates", "last_layer", "norms" or "spread" of each
     seed: int = 0  # of the projection of updates
     last_layer: str = ""  # the name of the tensor that stands for it, if it is needed
+    keeps_models: bool = False  # whether each member's model is needed, beside what is aggregated
 
     def subset(self, members: np.ndarray) -> "TrainRequest":
         """Return the request to some members alone."""

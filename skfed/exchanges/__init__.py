@@ -22,6 +22,7 @@ from skfed.exchanges._kinds import (
     TRAINING,
     TRIAL,
     UPLOAD,
+    VALUATION,
     Kind,
 )
 from skfed.exchanges._limits import Limits
@@ -49,6 +50,7 @@ __all__ = [
     "TRAINING",
     "TRIAL",
     "UPLOAD",
+    "VALUATION",
     "Answers",
     "Clock",
     "Exchange",

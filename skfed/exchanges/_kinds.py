@@ -28,5 +28,8 @@ SKETCH = Kind("sketch", "sent a sketch")
 #: The two phases of a rule with ``admit``: a training without its update, and the update.
 REPORT = Kind("report", "trained", trains=True, has_goal=True, noise=Purpose.LOSS_NOISE)
 UPLOAD = Kind("upload", "uploaded")
+#: Of the models that some of the round's updates make, after the round.
+VALUATION = Kind("valuation", "evaluated subsets", rows_as_one=3)
 
-KINDS = {kind.name: kind for kind in (STATISTICS, POLL, SKETCH, TRIAL, TRAINING, REPORT, UPLOAD)}
+_ALL = STATISTICS, POLL, SKETCH, TRIAL, TRAINING, REPORT, UPLOAD, VALUATION
+KINDS = {kind.name: kind for kind in _ALL}
