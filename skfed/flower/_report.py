@@ -1,7 +1,6 @@
 """The table of who took part in a run, which the server may send to the sites."""
 
 import logging
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from skfed.flower._messages import (
     to_text,
 )
 from skfed.flower._nodes import Nodes
+from skfed.utils._warnings import warn
 
 OnReport = Callable[[pd.DataFrame, Context], Any]
 
@@ -57,7 +57,7 @@ def send_reports(nodes: Nodes, model: BaseEstimator, rows: str) -> None:
         len(contents),
     )
     if failures:
-        warnings.warn(_told(failures), stacklevel=2)
+        warn(_told(failures))
 
 
 def to_content(client: str, report: pd.DataFrame) -> RecordDict:
