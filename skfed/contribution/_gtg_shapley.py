@@ -81,10 +81,10 @@ class GTGShapley(BaseContribution):
 
     Abstract and code were read for this, not the paper's text. The authors' ``SV_algs/GTG.py`` in
     liuzelei13/GTG-Shapley (740d32a) has 0.001 within and 0.01 between rounds, 0.05, ten
-    permutations, and goes on while there are at most 30; FedML's copy has the same. The later code
-    of one of the authors, ``gtg_shapley_value.py`` in cyyever/torch_algorithm (662375d), has 0.001
-    between rounds too, which is the default here, since it leaves out less. That code ends after
-    0.8 times 2^m permutations, the first one never; 200 is a limit of our own. Both let a round at
+    permutations, and goes on while there are at most 30; FedML's copy has the same. The later
+    ``gtg_shapley_value.py`` in cyyever/torch_algorithm (662375d), whose owner lists the paper among
+    its works, has 0.001 between rounds too: the default here, since it leaves out less. It ends
+    after 0.8 times 2^m permutations, the first one never; 200 is our own limit. Both let a round at
     its threshold exactly count for nothing, so that 0 would not turn it off. The first one
     remembers the gain at which it cut a permutation short as that of the subset that it did not
     evaluate, which other permutations then read; here gains that were evaluated are remembered. The

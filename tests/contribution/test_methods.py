@@ -95,8 +95,8 @@ def test_banzhaf_by_reuse_of_four_subsets_by_hand():
     subsets = np.array([[1, 0, 0], [0, 1, 1], [1, 0, 1], [0, 0, 0]], dtype=bool)
     found = reuse_estimate(subsets, np.array([0.4, 0.6, 0.6, 0.0]))
     assert found.values == pytest.approx([0.2, 0.8 / 3, 0.4])
-    # A: samples (.4, .6) and (.6, 0), of variances .02 and .18, over 2 each. B: (.6), whose variance
-    # is taken to be that of (.4, .6, 0), .28 / 3, over 1 and over 3. C: (.6, .6) and (.4, 0).
+    # A: samples (.4, .6) and (.6, 0), of variances .02 and .18, over 2 each. B: (.6), which takes
+    # the variance of (.4, .6, 0), .28 / 3; over 1 and over 3. C: (.6, .6) and (.4, 0).
     by_hand = [0.2 / 2, 0.28 / 3 * (1 + 1 / 3), 0.08 / 2]
     assert found.errors**2 == pytest.approx(by_hand)
 
@@ -312,6 +312,17 @@ def test_estimates_converge_to_exact_values_and_their_errors_are_honest(method, 
     assert 0.9 < min(ratios) <= max(ratios) < 1.1
     growth = 4 if isinstance(method, DataBanzhaf) else 16
     assert distances[0] / distances[1] == pytest.approx(np.sqrt(growth), rel=0.15)
+
+
+@pytest.mark.parametrize(("n_subsets", "too_small"), [(3, 0.23), (8, 0.11), (64, 0.01)])
+def test_errors_of_few_subsets_are_too_small_by_at_most_what_is_documented(n_subsets, too_small):
+    """In an additive game the gains of a subset and its complement have the correlation -1."""
+    table = (np.arange(256)[:, None] >> np.arange(8) & 1) @ np.arange(1, 9)
+    found = [values(DataBanzhaf(n_subsets), table, seed) for seed in range(400)]
+    differences = np.array([one.values for one in found]) - np.arange(1, 9)
+    errors = np.array([one.errors for one in found])
+    ratio = np.sqrt((errors**2).mean() / (differences**2).mean())
+    assert 1 - ratio == pytest.approx(too_small, abs=0.03)
 
 
 def test_gtg_within_a_round_adds_nothing_once_the_gain_is_reached():

@@ -12,6 +12,7 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 OUTPUT = {"sphx-glr-script-out", "output_html"}  # classes
@@ -216,6 +217,27 @@ def conclude_adult(rows):
     assert federated[1] < pooled[1] / 10
 
 
+def conclude_contributions_converge(rows):
+    """Read Banzhaf and Shapley values, then models, distances, and these by the errors."""
+    values = np.array([rows[f"client {k}"] for k in "ABCDEFGH"])
+    assert values[6:].max() < 0 < values[:6].min()  # the last two have random labels
+    assert rows["sum"][1] == pytest.approx(rows["gain of the round:"][0], abs=0.001)
+    assert abs(rows["sum"][0] - rows["sum"][1]) > 0.1
+    banzhaf, shapley = (
+        np.array([cells for row, cells in rows.items() if row.startswith(name)])
+        for name in ("DataBanzhaf", "GTGShapley")
+    )
+    for models, distances, by_errors in (banzhaf.T, shapley.T):
+        assert (np.diff(distances) < 0).all()
+        assert by_errors == pytest.approx(distances, rel=0.1, abs=0.01)
+        assert (np.diff(models) > 0).all()
+    near = np.interp(shapley[:2, 0], banzhaf[:, 0], banzhaf[:, 1])
+    assert (shapley[:2, 1] < near).all()
+    assert shapley[0, 0] == pytest.approx(255 / 3, rel=0.1)
+    assert shapley[-1, 0] > 0.95 * 255
+    assert rows["DataBanzhaf, 64 subsets"][1] == pytest.approx(0.4, abs=0.03)
+
+
 def conclude_eps_and_d(rows):
     align, power = (
         {name: cells[0] for name, cells in rows.items() if name.startswith(f"{parameter}=")}
@@ -285,6 +307,7 @@ def conclude_wisdm_pipeline(rows):
 CONCLUSIONS = {
     "plot_accuracy_per_byte": conclude_accuracy_per_byte,
     "plot_adult": conclude_adult,
+    "plot_contributions_converge": conclude_contributions_converge,
     "plot_eps_and_d": conclude_eps_and_d,
     "plot_fairness": conclude_fairness,
     "plot_hostile": conclude_hostile,
