@@ -271,6 +271,29 @@ def conclude_paying_and_free(rows):
     assert trial[1] == pytest.approx(trial[2], abs=0.02)
 
 
+def conclude_should_this_hospital_join(rows):
+    """Read worth, its error and extremes, and gains; then losses of federations."""
+    names = "Basel", "Graz", "Nice", "Turin", "Varna"
+    six = np.array([rows[f"{name}, all six"] for name in (*names, "Zagreb")])
+    worth, error, _, _, gain = np.array([rows[f"{name}, five"] for name in names]).T
+    assert six[5, 3] < 0  # the most that Zagreb is worth
+    assert six[:, 4].argmax() == 5  # its gain
+    assert worth[3:].min() > worth[:3].sum()
+    assert worth[3] - worth[4] < np.hypot(*error[3:])
+    assert gain[:3].min() > 0 >= gain[3:].max()
+    three, turin, varna, both, everybody, align = (
+        rows[name][0]
+        for name in (
+            *("the three", "with Turin", "with Varna", "with Turin and Varna"),
+            *("all six", "FedALIGN"),
+        )
+    )
+    assert max(turin, varna) < three
+    assert min(turin, align) + 0.01 > both > turin - 0.002
+    assert everybody > 1.9 * both
+    assert rows["rounds of Zagreb:"] == [0]
+
+
 def conclude_skorch_net(rows):
     assert rows["accuracy:"][0] > 0.8  # more than four in five
 
@@ -314,6 +337,7 @@ CONCLUSIONS = {
     "plot_intermittent": conclude_intermittent,
     "plot_own_selector": conclude_own_selector,
     "plot_paying_and_free": conclude_paying_and_free,
+    "plot_should_this_hospital_join": conclude_should_this_hospital_join,
     "plot_skorch_net": conclude_skorch_net,
     "plot_time_to_accuracy": conclude_time_to_accuracy,
     "plot_whose_statistics": conclude_whose_statistics,
