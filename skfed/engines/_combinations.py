@@ -28,7 +28,7 @@ from skfed.selection._poll_metrics import Batches
 from skfed.utils._products import PRODUCTS
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
-_VALUES_A_SUM = 2**22  # of all models, that are in float64 at once
+_VALUES_A_SUM = 2**22  # of models and combinations, that are in float64 at once
 _DTYPES = torch.float32, torch.float64  # in which outputs may be combined instead of weights
 
 
@@ -50,7 +50,7 @@ def combine(stack: torch.Tensor, coefficients: np.ndarray) -> torch.Tensor:
     flat, dtype = by_member(stack), torch.promote_types(stack.dtype, torch.float64)
     factors = moved(torch.from_numpy(coefficients), stack.device).to(dtype)
     combined = flat.new_empty(len(coefficients), flat.shape[1])
-    n_columns = max(1, _VALUES_A_SUM // len(flat))
+    n_columns = max(1, _VALUES_A_SUM // sum(coefficients.shape))
     for a in range(0, flat.shape[1], n_columns):
         columns = slice(a, a + n_columns)
         combined[:, columns] = _weighted_sums(factors, flat[:, columns].to(dtype))
@@ -168,12 +168,15 @@ class CombinedLayers:
             return self.models[weight][..., 0].nbytes
         return self.state[weight][:, 0].nbytes
 
-    @property
-    def combination_bytes(self) -> int:
-        """Bytes of a row's activations in one combination: the largest layer, thrice."""
-        linear = [self.first, *(layer for layer in self.others if isinstance(layer, Linear))]
-        weights = [self._one(f"module.{layer.weight}") for layer in linear]
-        return 3 * max(weight[:, 0].nbytes for weight in weights)
+    def combination_bytes(self, n_rows: int) -> int:
+        """Return the bytes of a combination's later weights, and of activations of rows.
+
+        The activations are those of the widest layer, thrice.
+        """
+        later = [layer for layer in self.others if isinstance(layer, Linear)]
+        weights = [self._one(f"module.{layer.weight}") for layer in (self.first, *later)]
+        widest = max(weight[:, 0].nbytes for weight in weights)
+        return 3 * widest * n_rows + sum(weight.nbytes for weight in weights[1:])
 
     def _one(self, name: str) -> torch.Tensor:
         return self.models[name][0] if name in self.models else self.state[name]
@@ -214,7 +217,7 @@ class CombinedLayers:
         for rows in X:
             h = self.shared.output(self.state, rows, most_rows)
             columns = slice(start, start + len(rows))
-            products[:, columns] = PRODUCTS.linear(h, weight, None, most_rows).T
+            PRODUCTS.by_output(h, weight, most_rows, products[:, columns])
             start = columns.stop
         return products
 

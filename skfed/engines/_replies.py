@@ -115,7 +115,8 @@ def merge(aggregator: BaseAggregator, updates: Updates, more: Updates) -> Update
 class Evaluation(NamedTuple):
     """The replies to a poll, in the order of the request's clients."""
 
-    values: np.ndarray  # of the metric; NaN from a client that raised or did not reply
+    # Of the metric; NaN from a client that raised or did not reply. One a client, or a row of them.
+    values: np.ndarray
     n_samples: np.ndarray  # rows that each client evaluated
     raised: dict[int, Exception] = {}  # by position; Late if it has not replied in time
     silent: np.ndarray | np.bool = np.False_  # mask of the clients that did not reply

@@ -163,7 +163,8 @@ class StackedEngine:
         if batch_sums is None or layers is None or not n_samples.size:
             return evaluate_each(request, self.evaluate, n_samples)
         row_bytes = self.plan.row_bytes
-        stored = row_bytes + 2 * layers.first_bytes  # the products, and their transpose
+        # Half of the budget is for rows and their products, half for outputs of combinations.
+        stored = 2 * (row_bytes + 2 * layers.first_bytes)
         limit = self._limit(row_bytes, stored)
         # A sum over rows is the same however they are cut.
         is_sum = self.plan.rowwise or self.plan.evaluation_batch > 0
@@ -173,8 +174,8 @@ class StackedEngine:
         polled = self.batching.polled(t, clients, None)
         batches = list(cut_into_batches(polled, limit if is_sum else -1))
         n_rows = min(int(n_samples.sum()), max(largest, limit))  # of a work, or more
-        activations = n_rows * layers.combination_bytes
-        n_together = self._limit(activations, activations)
+        combination_bytes = layers.combination_bytes(n_rows)
+        n_together = self._limit(combination_bytes, 2 * combination_bytes)
         works = [
             CombinationsEvaluation(layers=layers, n_together=n_together, **common)
             for common in self._grouped(batch_sums, clients, batches, limit)

@@ -113,7 +113,7 @@ def test_unit_vectors_give_a_models_own_tensors():
 
 
 def test_large_tensors_are_combined_in_parts(monkeypatch):
-    monkeypatch.setattr("skfed.engines._combinations._VALUES_A_SUM", 12)
+    monkeypatch.setattr("skfed.engines._combinations._VALUES_A_SUM", 18)
     stack = torch.randn(5, 3, 7)
     rows = np.random.default_rng(0).normal(size=(4, 5))
     expected = torch.einsum("ji,iab->jab", torch.from_numpy(rows), stack.double())
