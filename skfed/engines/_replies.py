@@ -13,7 +13,12 @@ import torch
 from skfed.aggregation import BaseAggregator
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.engines._projection import project
-from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
+from skfed.engines._requests import (
+    CombinationsRequest,
+    EvaluateRequest,
+    SketchRequest,
+    TrainRequest,
+)
 from skfed.nets import RowSquares, State, by_member, moved
 
 
@@ -110,7 +115,8 @@ def merge(aggregator: BaseAggregator, updates: Updates, more: Updates) -> Update
 class Evaluation(NamedTuple):
     """The replies to a poll, in the order of the request's clients."""
 
-    values: np.ndarray  # of the metric; NaN from a client that raised or did not reply
+    # Of the metric; NaN from a client that raised or did not reply. One a client, or a row of them.
+    values: np.ndarray
     n_samples: np.ndarray  # rows that each client evaluated
     raised: dict[int, Exception] = {}  # by position; Late if it has not replied in time
     silent: np.ndarray | np.bool = np.False_  # mask of the clients that did not reply
@@ -131,6 +137,15 @@ class Evaluator(Protocol):
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
+
+    def evaluate_combinations(self, request: CombinationsRequest) -> Evaluation:
+        """Evaluate each combination of models on all rows of each client.
+
+        The values are of shape (n_clients, n_combinations). Combination j has, of each tensor in
+        ``models``, the sum over i of ``coefficients[j, i]`` times that of model i, added in float64
+        and cast; a row that is a unit vector has the tensor itself. Models with coefficient 0 have
+        no part in it. A client that raises for one combination has no value of any.
+        """
 
     def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
         """Return clients' replies, and projections of their gradients, (n_clients, 64)."""
