@@ -62,6 +62,12 @@ class Federation:
         """Return the rows of X that client ``k`` holds."""
         return self.order[self.offsets[k] : self.offsets[k + 1]]
 
+    @classmethod
+    def without_rows(cls, ids: np.ndarray) -> "Federation":
+        """Return the federation of some clients, of which no more than the ids is known."""
+        nothing, none = np.zeros(len(ids)), np.zeros(0, dtype=np.intp)
+        return cls(ids, nothing, none, np.zeros(len(ids) + 1, dtype=np.intp))
+
     def without(self, left_out: np.ndarray) -> "Federation":
         """Return the federation of the other clients, given a mask of those that are left out."""
         kept = np.flatnonzero(~left_out)

@@ -1,22 +1,24 @@
 """What the server remembers of each client, from settled exchanges alone.
 
-A new fact is a field of ``_NEW``, a line in ``_add_training``, and a property of
-:class:`skfed.selection.Past`.
+A new fact for rules is a field of ``_FACTS``, a line in ``_add_training``, and a property of
+:class:`skfed.selection.Past`. A new total, which no rule sees, is a field of ``TOTALS`` and a line
+in ``_add_cost``; :func:`skfed.inspection.participation_report` shows it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from skfed._federation import Federation
 from skfed.exchanges._exchange import Exchange, Outcome
-from skfed.exchanges._kinds import POLL, REPORT, TRAINING, UPLOAD
+from skfed.exchanges._kinds import POLL, REPORT, SKETCH, TRAINING, UPLOAD
+from skfed.selection._cohort import Cohort
 from skfed.selection._past import SKETCH_SIZE, Past
 from skfed.utils._arrays import read_only
 
 #: The facts, and what they are of a client that is new.
-_NEW: dict[str, Any] = {
+_FACTS: dict[str, Any] = {
     "reported": np.inf,  # the last training loss; NaN after its training failed
     "waited": np.nan,  # seconds of the last training, or for which a late client was waited
     "n_polled": np.int32(0),
@@ -29,9 +31,37 @@ _NEW: dict[str, Any] = {
     "updates": np.nan,
     "last_layer": np.nan,
 }
+#: Sums over all rounds, beside the facts.
+TOTALS: dict[str, Any] = {
+    "rounds_chosen": np.int32(0),
+    "rounds_aggregated": np.int32(0),
+    "weights": np.float64(0),  # in the aggregates
+    "rows_trained": np.int64(0),
+    "polls_answered": np.int32(0),
+    "polls_silent": np.int32(0),
+    "rounds_bounded": np.int32(0),  # in which it heard a bound, and stayed silent or answered
+    "rounds_matched": np.int32(0),  # those of them in which it was then chosen
+    "times_failed": np.int32(0),
+    "times_late": np.int32(0),
+    "bytes_down": np.int64(0),
+    "bytes_up": np.int64(0),
+    "seconds_spent": np.float64(0),
+}
+_NEW = _FACTS | TOTALS
 _ROWS = "updates", "last_layer"  # of which a client has several numbers
+_BYTES = "bytes_down", "bytes_up"
+# Totals of how exchanges have ended, of polls alone or of all.
+_COUNTED = (
+    ("polls_answered", True, (Outcome.OK,)),
+    ("polls_silent", True, (Outcome.SILENT,)),
+    ("times_failed", False, (Outcome.FAILED,)),
+    ("times_late", False, (Outcome.LATE, Outcome.AWAY)),
+)
+_N_COUNTED = "n_counted"
 
-Columns = Mapping[str, Any]  # facts by name, and the digests of their clients under "clients"
+#: Facts by name, the digests of their clients under "clients", and under "n_counted" the number of
+#: rounds that are in the totals; files that were written before there were totals have none.
+Columns = Mapping[str, Any]
 
 
 class PastRecords:
@@ -48,7 +78,8 @@ class PastRecords:
         n_outputs: int = 0,
     ):
         self._n_outputs = n_outputs  # of the net's last layer
-        self._saved = {"clients": ()} if columns is None else columns
+        self._saved: Columns = {"clients": ()} if columns is None else columns
+        self.n_counted: int = self._saved.get(_N_COUNTED, 0)
         self._federation = federation
         n_clients = 0 if federation is None else len(federation)
         self._slot = np.full(n_clients, -1, dtype=np.int32)  # of each client; -1: no facts
@@ -57,6 +88,7 @@ class PastRecords:
         self._arrays: dict[str, np.ndarray] = {}  # over all clients, of facts that were asked for
         # Of the last round: names, clients and old values.
         self._round, self._before = -1, list[tuple[str, np.ndarray, np.ndarray]]()
+        self._n_counted_before = self.n_counted
         if federation is not None:
             self._load(federation)
 
@@ -98,7 +130,7 @@ class PastRecords:
 
     def add(self, t: int, chosen: np.ndarray, exchanges: Iterable[Exchange]) -> None:
         """Add what round t has told; ``chosen`` are the clients of the selector's cohort."""
-        self._round, self._before = t, []
+        self._round, self._before, self._n_counted_before = t, [], self.n_counted
         self._count("n_chosen", chosen)
         self._set("last_chosen", chosen, np.full(len(chosen), t))
         for exchange in exchanges:
@@ -109,12 +141,40 @@ class PastRecords:
             elif exchange.kind is UPLOAD:
                 self._add_extras(exchange)
 
+    def add_costs(
+        self,
+        exchanges: Sequence[Exchange],
+        model_bytes: int,
+        chosen: Cohort,
+        aggregated: Cohort,
+    ) -> None:
+        """Add what the round of the last ``add`` has cost each client.
+
+        The cohorts are that of the selector, and the one whose updates are in the new model.
+        """
+        self.n_counted += 1
+        distinct, _, _ = _distinct(chosen.clients)
+        self._add("rounds_chosen", distinct, np.ones(len(distinct), dtype=int))
+        self._add_bounded(exchanges, distinct)
+        distinct, _, entries = _distinct(aggregated.clients)
+        self._add("rounds_aggregated", distinct, np.ones(len(distinct), dtype=int))
+        self._add("weights", distinct, _sums(aggregated.weights, entries, len(distinct)))
+        for exchange in exchanges:
+            self._add_cost(exchange, model_bytes)
+
     def undo(self, n_rounds: int) -> None:
         """Undo the last round if it is not one of the first ``n_rounds``."""
         if self._round >= n_rounds:
             for name, clients, values in reversed(self._before):
                 self._write(name, clients, values)
-            self._before = []
+            self._before, self.n_counted = [], self._n_counted_before
+
+    def totals(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the totals of the clients of the last fit by name, given all of their ids."""
+        past = self
+        if self._federation is None or self._federation.ids is not ids:  # read from a file
+            past = PastRecords(self.to_columns(), Federation.without_rows(ids))
+        return {name: past.column(name) for name in TOTALS}
 
     def _add_training(self, training: Exchange) -> None:
         clients, losses = training.clients, training.answers
@@ -133,8 +193,47 @@ class PastRecords:
 
     def _add_extras(self, exchange: Exchange) -> None:
         finite = np.isfinite(exchange.answers)
-        for name in sorted(exchange.extras.keys() & _NEW.keys()):
+        for name in sorted(exchange.extras.keys() & _FACTS.keys()):
             self._set(name, exchange.clients[finite], exchange.extras[name][finite])
+
+    def _add_cost(self, exchange: Exchange, model_bytes: int) -> None:
+        """Add what an exchange has cost each client, and how it ended."""
+        clients, first, entries = _distinct(exchange.clients)
+        outcomes = exchange.outcomes[first]
+        for name, values in zip(_BYTES, exchange.n_bytes(model_bytes), strict=True):
+            self._add(name, clients, _sums(values, entries, len(clients)))
+        if exchange.kind.trains or exchange.kind is SKETCH:
+            self._add("rows_trained", clients, _sums(exchange.rows, entries, len(clients)))
+        for name, of_polls, which in _COUNTED:
+            if exchange.kind is POLL or not of_polls:
+                counted = clients[np.isin(outcomes, which)]
+                self._add(name, counted, np.ones(len(counted), dtype=int))
+        if exchange.seconds is not None and exchange.duration is not None:
+            seconds = exchange.seconds[first]  # equal for copies of a client
+            # Of one that is late, what it was waited for if no more is known.
+            unknown = (outcomes == Outcome.LATE) & np.isnan(seconds)
+            seconds = np.where(unknown, exchange.duration, seconds)
+            self._add("seconds_spent", clients, np.nan_to_num(seconds))
+
+    def _add_bounded(self, exchanges: Iterable[Exchange], chosen: np.ndarray) -> None:
+        """Count the clients that have heard a bound of w_t, and those who were then chosen."""
+        replied = [
+            exchange.clients[np.isin(exchange.outcomes, (Outcome.OK, Outcome.SILENT))]
+            for exchange in exchanges
+            if exchange.metric is not None and "bound" in exchange.messages.down.scalars
+        ]
+        if replied:
+            asked, _, _ = _distinct(np.concatenate(replied))
+            self._add("rounds_bounded", asked, np.ones(len(asked), dtype=int))
+            self._add("rounds_matched", asked, np.isin(asked, chosen).astype(int))
+
+    def _add(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
+        """Add values to a total of distinct clients."""
+        told = values != 0
+        if not told.all():
+            clients, values = clients[told], values[told]
+        if len(clients):
+            self._before.append((name, clients, self._write(name, clients, values, add=True)))
 
     def _count(self, name: str, clients: np.ndarray) -> None:
         distinct, n = np.unique(clients, return_counts=True)
@@ -154,10 +253,12 @@ class PastRecords:
             values[known] = facts[slots[known]]
         return values
 
-    def _write(self, name: str, clients: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def _write(
+        self, name: str, clients: np.ndarray, values: np.ndarray, add: bool = False
+    ) -> np.ndarray:
         """Set a fact of some clients, in the array over all of them too if there is one.
 
-        Return what it was.
+        Return what it was. With ``add``, the values are added to it.
         """
         slots = self._slot[clients]
         if slots.min(initial=0) < 0:
@@ -172,6 +273,8 @@ class PastRecords:
             room[: len(facts)] = facts
             self._facts[name] = facts = room
         before = facts[slots]
+        if add:
+            values = before + values
         facts[slots] = values
         if name in self._arrays:
             self._arrays[name][clients] = values
@@ -194,7 +297,8 @@ class PastRecords:
         told = {name: ~_is_new(name, values) for name, values in columns.items()}
         known = np.logical_or.reduce([np.zeros(len(clients), dtype=bool), *told.values()])
         digests = tuple(map(self._federation.digest, clients[known].tolist()))
-        return {"clients": digests} | {n: v[known] for n, v in columns.items() if told[n].any()}
+        told_of = {name: v[known] for name, v in columns.items() if told[name].any()}
+        return {"clients": digests} | told_of | {_N_COUNTED: self.n_counted}
 
 
 def _is_new(name: str, values: np.ndarray) -> np.ndarray:
@@ -203,14 +307,35 @@ def _is_new(name: str, values: np.ndarray) -> np.ndarray:
     return same.reshape(len(values), -1).all(axis=1)
 
 
+def _distinct(clients: np.ndarray) -> tuple[np.ndarray, Any, np.ndarray | None]:
+    """Return distinct clients, the first entry of each, and the client of each entry.
+
+    The last is None where no client has two entries, and all stay in their places.
+    """
+    if (clients[1:] > clients[:-1]).all():  # nothing to sort, as there may be very many clients
+        return clients, slice(None), None
+    return np.unique(clients, return_index=True, return_inverse=True)
+
+
+def _sums(values: np.ndarray, entries: np.ndarray | None, n_clients: int) -> np.ndarray:
+    """Return the sum of the entries of each client."""
+    if entries is None:
+        return values
+    sums = np.zeros(n_clients, dtype=values.dtype)
+    np.add.at(sums, entries, values)
+    return sums
+
+
 def checked_columns(columns: Any) -> Columns:
     """Return the facts that a file has; raise if they are not valid."""
     clients = columns["clients"]
     for name, values in columns.items():
         if name == "clients":
             is_valid = all(isinstance(key, bytes) for key in clients)
+        elif name == _N_COUNTED:
+            is_valid = isinstance(values, int) and values >= 0
         else:
-            kind = "iu" if isinstance(_NEW[name], np.int32) else "f"
+            kind = "iu" if isinstance(_NEW[name], np.integer) else "f"
             is_valid = values.dtype.kind in kind and values.ndim == 1 + (name in _ROWS)
             is_valid = is_valid and len(values) == len(clients)
         if not is_valid:

@@ -337,6 +337,7 @@ class Rounds:
             self.federation, request.cohort.clients[finite], training.losses[finite]
         )
         self._note_best(row, request.state)
+        server.past.add_costs(settled, n_bytes, pending.chosen, cohort)
         server.rows.append(row)
         self._elapsed = row.get("elapsed", self._elapsed)
         return row
