@@ -37,7 +37,7 @@ def checked_report(report: Any) -> str:
 
 def report_of(model: BaseEstimator) -> pd.DataFrame:
     """Return the table of a fitted model, a row a client."""
-    return inspection.participation_report(model)  # type: ignore[attr-defined]
+    return inspection.participation_report(model)
 
 
 def send_reports(nodes: Nodes, model: BaseEstimator, rows: str) -> None:
