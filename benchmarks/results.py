@@ -188,8 +188,9 @@ def report(runs: list[dict]) -> Iterator[str]:
         ),
         "selection": (
             "Selections",
-            "Seconds of a selection of m=100 clients that have all trained before, without polls, "
-            "training and what devices draw.",
+            "Seconds of a selection of m=100 of K clients on one core, without polls and training. "
+            "All clients have trained before. With public devices, those of a fit after its first "
+            "round, in which the devices of all are drawn; few clients have trained before.",
             ("selector",),
         ),
         "grouping": (

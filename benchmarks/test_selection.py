@@ -1,6 +1,7 @@
 """Times selections, without polls and training, as the number of clients grows.
 
-The rules are those of ``benchmarks/rules.py``; ``GROUPING`` names those that cluster or fit.
+The rules are those of ``benchmarks/rules.py``; ``GROUPING`` names those that cluster or fit. With
+public devices, rules that look at seconds are timed in a fit, in which devices draw what they tell.
 ``python -m pytest benchmarks -k selection``.
 """
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from benchmarks.rules import RULES
-from skfed import FedCorSelector, OptimalSelector
+from skfed import FedCorSelector, FederatedClassifier, OptimalSelector
+from skfed.devices import LognormalDevices
 from skfed.selection._base import admission_of
 from skfed.selection._mock_round import mock_round
 from skfed.selection._past import SKETCH_SIZE
@@ -27,7 +29,7 @@ PUBLIC = ", public devices"
 BY_SECONDS = [name + PUBLIC for name in ("FedCS", "TiFL", "Oort")]
 
 
-def view_of(n_clients: int, t: int, memory: dict, public: bool):
+def view_of(n_clients: int, t: int, memory: dict):
     """Return round t of clients of all sizes, who have all trained before."""
     rng = np.random.default_rng((n_clients, t))
     losses = rng.lognormal(size=n_clients)
@@ -48,7 +50,6 @@ def view_of(n_clients: int, t: int, memory: dict, public: bool):
         sizes=rng.integers(1, 500, n_clients),
         reported=losses,
         seconds=seconds,
-        expected_seconds=seconds if public else None,
         norms=losses,
         trial_losses=0.9 * losses,
         sketches=rng.normal(size=(n_clients, SKETCH_SIZE)),
@@ -62,11 +63,10 @@ def view_of(n_clients: int, t: int, memory: dict, public: bool):
 
 def time_selections(name: str, n_clients: int) -> list[float]:
     """Return the seconds of selections, one round after the other, without the first."""
-    selector, public = SELECTORS[name.removesuffix(PUBLIC)], name.endswith(PUBLIC)
-    memory, seconds = {}, []
+    selector, memory, seconds = SELECTORS[name], {}, []
     admit = admission_of(selector)
     for t in range(50, 51 + N_ROUNDS):
-        view = view_of(n_clients, t, memory, public)
+        view = view_of(n_clients, t, memory)
         start = perf_counter()
         cohort = selector.select(view)
         if admit is not None:
@@ -76,8 +76,23 @@ def time_selections(name: str, n_clients: int) -> list[float]:
     return seconds[1:]
 
 
+def time_selections_of_a_fit(name: str, n_clients: int) -> list[float]:
+    """Return the seconds of selections, without the first and last: these poll, or draw devices."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2 * n_clients, 8)).astype("float32")
+    y, clients = rng.integers(0, 3, len(X)), np.arange(len(X)) % n_clients
+    model = FederatedClassifier(
+        selector=SELECTORS[name.removesuffix(PUBLIC)],
+        devices=LognormalDevices(public=True),
+        n_rounds=N_ROUNDS + 2,
+        random_state=0,
+    )
+    return model.fit(X, y, clients=clients).history_["select_seconds"][1:-1].tolist()
+
+
 def time_growth(benchmark, compare, group, name, sizes):
-    contestants = {f"K={n}": partial(time_selections, name, n) for n in sizes}
+    time = time_selections_of_a_fit if name.endswith(PUBLIC) else time_selections
+    contestants = {f"K={n}": partial(time, name, n) for n in sizes}
     found = compare(group, contestants, base=f"K={sizes[0]}", n_turns=6)
     benchmark.extra_info |= {"selector": name}
     print(f"\n{name}:", *found.lines(), sep="\n")

@@ -42,6 +42,9 @@ class Speeds(NamedTuple):
 class BaseDevices(BaseEstimator, metaclass=ABCMeta):
     """Base class of devices; a subclass implements ``_speeds`` and keeps no state.
 
+    What a fit is to keep, such as numbers that are drawn once, is kept by a copy that ``_bound``
+    returns, which no other fit uses.
+
     Devices whose attribute ``public`` is True tell selectors the seconds to expect
     (:meth:`skfed.selection.Round.expected_seconds`).
     """

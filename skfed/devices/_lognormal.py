@@ -1,11 +1,21 @@
 """Devices of speeds that are drawn."""
 
+from copy import copy
 from numbers import Real
 
 import numpy as np
 
-from skfed.devices._base import NON_NEGATIVE, POSITIVE, POSITIVE_OR_INF, BaseDevices, Speeds
+from skfed.devices._base import (
+    NON_NEGATIVE,
+    POSITIVE,
+    POSITIVE_OR_INF,
+    BaseDevices,
+    Speeds,
+    Streams,
+)
 from skfed.utils._sklearn import Interval
+
+N_NORMAL = 5  # numbers that are drawn for a client: one shared by its speeds, and one for each
 
 
 class LognormalDevices(BaseDevices):
@@ -69,6 +79,7 @@ class LognormalDevices(BaseDevices):
         "jitter": [NON_NEGATIVE],
         "public": ["boolean"],
     }
+    _drawn: "_DrawnOnce | None" = None  # of a copy for a fit, whose fixed streams have one seed
 
     def __init__(
         self,
@@ -106,8 +117,8 @@ class LognormalDevices(BaseDevices):
         return Speeds._make([*(rate / slower for rate in rates), latency * slower])
 
     def _expected(self, federation, clients, round, fixed_streams):
-        # All five are drawn whatever the parameters, so that no speed depends on those of others.
-        normal = np.array([rng.standard_normal(5) for rng in fixed_streams(clients)]).reshape(-1, 5)
+        draw = _draw if self._drawn is None else self._drawn.of
+        normal = draw(clients, fixed_streams)
         shared, own = np.sqrt(self.correlation), np.sqrt(1 - self.correlation)
         mixed = shared * normal[:, :1] + own * normal[:, 1:]
         medians = [getattr(self, field) for field in Speeds._fields]
@@ -120,4 +131,39 @@ class LognormalDevices(BaseDevices):
                 f"deadline={deadline} is below latency={self.latency}, the median over the "
                 "clients: raise deadline, or lower latency."
             )
-        return self
+        bound = copy(self)
+        bound._drawn = _DrawnOnce(len(federation))
+        return bound
+
+
+def _draw(clients: np.ndarray, fixed_streams: Streams) -> np.ndarray:
+    """Draw the normal numbers of clients, a row for each."""
+    # All are drawn whatever the parameters, so that no speed depends on those of others.
+    drawn = [rng.standard_normal(N_NORMAL) for rng in fixed_streams(clients)]
+    return np.array(drawn).reshape(-1, N_NORMAL)
+
+
+class _DrawnOnce:
+    """The normal numbers of the clients of a fit that were asked before.
+
+    To draw those of 10,000 clients takes a tenth of a second, and public devices may be asked about
+    all of them in each round.
+    """
+
+    def __init__(self, n_clients: int):
+        self._slot = np.full(n_clients, -1, dtype=np.int32)  # of each client; -1: not asked before
+        self._n_drawn = 0
+        self._rows = np.empty((0, N_NORMAL))  # of each slot, and room for more
+
+    def of(self, clients: np.ndarray, fixed_streams: Streams) -> np.ndarray:
+        """Return the rows of clients; those of new ones are drawn."""
+        new = clients[self._slot[clients] < 0]
+        if len(new):
+            rows = _draw(new, fixed_streams)
+            start, stop = self._n_drawn, self._n_drawn + len(new)
+            if stop > len(self._rows):  # with room for as many again
+                self._rows = np.concatenate([self._rows[:start], np.empty((stop, N_NORMAL))])
+            self._rows[start:stop] = rows
+            self._slot[new] = np.arange(start, stop)
+            self._n_drawn = stop
+        return self._rows[self._slot[clients]]

@@ -63,7 +63,11 @@ class TraceDevices(BaseDevices):
         check_deadline(deadline, least, names)
         if rounds is None:
             rounds = np.zeros(len(values))
-        return _BoundTrace(values, rounds, of_clients, self.public)
+        distinct, ranks = np.unique(rounds, return_inverse=True)
+        n_rows = [len(own) for own in of_clients]
+        keys = np.repeat(np.arange(len(names)), n_rows) * (len(distinct) + 1) + ranks[used] + 1
+        first = np.cumsum([0, *n_rows[:-1]])
+        return _BoundTrace(values[used], distinct, keys, first, self.public)
 
     def _columns(self) -> dict[str, np.ndarray]:
         """Return the columns that are used."""
@@ -122,19 +126,34 @@ def _rows_of_clients(names: list, column: np.ndarray, rounds: np.ndarray | None)
 
 
 class _BoundTrace(BaseDevices):
-    """The speeds of a trace: ``values`` and ``rounds`` of each row, and ``rows`` of each client."""
+    """The speeds of a trace, whose rows are in the order of clients and their rounds.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_rows, 4)
+        The speeds.
+    rounds : ndarray
+        The distinct rounds in ascending order, those of clients outside the fit too.
+    keys : ndarray of shape (n_rows,)
+        Ascending: the client of each row times (len(rounds) + 1), plus how many of the rounds have
+        begun when it holds.
+    first : ndarray of shape (n_clients,)
+        The first row of each client.
+    public : bool
+        Whether selectors are told the seconds to expect.
+    """
 
     _parameter_constraints = {"public": ["boolean"]}
 
-    def __init__(self, values, rounds, rows, public):
+    def __init__(self, values, rounds, keys, first, public):
         self.values = values
         self.rounds = rounds
-        self.rows = rows
+        self.keys = keys
+        self.first = first
         self.public = public
 
     def _speeds(self, federation, clients, round, streams, fixed_streams):
-        t = round % (self.rounds.max() + 1)
-        own = [self.rows[k] for k in clients.tolist()]
-        # The last row whose round is not after t, and the first row before.
-        now = [rows[max(np.searchsorted(self.rounds[rows], t, "right") - 1, 0)] for rows in own]
-        return Speeds(*self.values[now].reshape(-1, 4).T)
+        n_begun = np.searchsorted(self.rounds, round % (self.rounds[-1] + 1), "right")
+        # The last row whose round has begun, and the first row before.
+        last = np.searchsorted(self.keys, clients * (len(self.rounds) + 1) + n_begun, "right") - 1
+        return Speeds(*self.values[np.maximum(last, self.first[clients])].T)

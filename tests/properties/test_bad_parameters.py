@@ -6,6 +6,7 @@ import pytest
 import torch
 from generated import generated
 from hypothesis import strategies as st
+from rules import COMPARED
 from sklearn.base import clone
 from strategies import (
     CLIENTS,
@@ -23,21 +24,10 @@ from strategies import (
 
 from skfed import (
     ActiveFLSelector,
-    ClusteredSelector,
-    DivFLSelector,
     FedAlignSelector,
-    FedCorSelector,
     FedCSSelector,
-    HicsFLSelector,
-    KVibSelector,
-    LossProportionalSelector,
-    OortSelector,
-    OptimalSelector,
     PowerOfChoice,
     RandomSelector,
-    RoundRobinSelector,
-    TiflSelector,
-    UcbSelector,
     aggregation,
     availability,
     devices,
@@ -53,18 +43,8 @@ SELECTORS = [
     PowerOfChoice(d=3),
     FedAlignSelector(warmup=0),
     ActiveFLSelector(),
-    RoundRobinSelector(),
-    LossProportionalSelector(),
     FedCSSelector(round_seconds=5.0),
-    UcbSelector(),
-    ClusteredSelector(),
-    DivFLSelector(),
-    FedCorSelector(warmup=1),
-    HicsFLSelector(),
-    OortSelector(),
-    OptimalSelector(),
-    TiflSelector(),
-    KVibSelector(),
+    *COMPARED,
 ]
 SCHEDULES = [
     schedules.Constant(0.5),
