@@ -50,13 +50,14 @@ TOTALS: dict[str, Any] = {
 _NEW = _FACTS | TOTALS
 _ROWS = "updates", "last_layer"  # of which a client has several numbers
 _BYTES = "bytes_down", "bytes_up"
-# Totals of how exchanges have ended, of polls alone or of all.
-_COUNTED = (
-    ("polls_answered", True, (Outcome.OK,)),
-    ("polls_silent", True, (Outcome.SILENT,)),
-    ("times_failed", False, (Outcome.FAILED,)),
-    ("times_late", False, (Outcome.LATE, Outcome.AWAY)),
-)
+# Totals of how exchanges have ended; answers are counted of polls alone.
+_COUNTED = {
+    Outcome.OK: "polls_answered",
+    Outcome.SILENT: "polls_silent",
+    Outcome.FAILED: "times_failed",
+    Outcome.LATE: "times_late",
+    Outcome.AWAY: "times_late",
+}
 _N_COUNTED = "n_counted"
 
 #: Facts by name, the digests of their clients under "clients", and under "n_counted" the number of
@@ -204,9 +205,9 @@ class PastRecords:
             self._add(name, clients, _sums(values, entries, len(clients)))
         if exchange.kind.trains or exchange.kind is SKETCH:
             self._add("rows_trained", clients, _sums(exchange.rows, entries, len(clients)))
-        for name, of_polls, which in _COUNTED:
-            if exchange.kind is POLL or not of_polls:
-                counted = clients[np.isin(outcomes, which)]
+        for outcome, name in _COUNTED.items():
+            counted = clients[outcomes == outcome]
+            if len(counted) and (exchange.kind is POLL or outcome != Outcome.OK):
                 self._add(name, counted, np.ones(len(counted), dtype=int))
         if exchange.seconds is not None and exchange.duration is not None:
             seconds = exchange.seconds[first]  # equal for copies of a client
