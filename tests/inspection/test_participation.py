@@ -174,6 +174,14 @@ class TestGave:
         by_client = exchanges.groupby("client")["seconds"].sum()
         np.testing.assert_allclose(report["seconds"], by_client)
 
+    def test_seconds_of_a_client_that_is_drawn_twice(self):
+        """Client b has one model down, two up and two times 16 rows in one request, 7 s."""
+        cohort = Cohort.mean(np.array([0, 1, 1]))
+        report = participation_report(
+            fit(selector=Given(lambda _: cohort), devices=ConstantDevices(8, 32, 32))
+        )
+        assert report["seconds"].tolist() == pytest.approx([3 * 3, 3 * 7, 0, 0])
+
 
 class TestStatus:
     def aligned(self, eps=0.1, **params):
