@@ -98,7 +98,7 @@ class PastRecords:
         place = {key: i for i, key in enumerate(self._saved["clients"])}
         if not place:
             return
-        digests = map(federation.digest, range(len(federation)))
+        digests = federation.digests(np.arange(len(federation)))
         known = {k: place[key] for k, key in enumerate(digests) if key in place}
         clients, rows = np.array(list(known), dtype=int), list(known.values())
         for name in _NEW.keys() & self._saved.keys():
@@ -270,7 +270,8 @@ class PastRecords:
             if name in self._arrays and self._arrays[name].shape[1:] != values.shape[1:]:
                 del self._arrays[name]
         if len(facts) < len(self._clients):  # with room for as many again
-            room = np.full((2 * len(self._clients), *facts.shape[1:]), _NEW[name])
+            n_slots = min(2 * len(self._clients), len(self._slot))
+            room = np.full((n_slots, *facts.shape[1:]), _NEW[name])
             room[: len(facts)] = facts
             self._facts[name] = facts = room
         before = facts[slots]
@@ -297,7 +298,7 @@ class PastRecords:
         columns = {name: self._read(name, clients, one.shape[1:]) for name, one in facts.items()}
         told = {name: ~_is_new(name, values) for name, values in columns.items()}
         known = np.logical_or.reduce([np.zeros(len(clients), dtype=bool), *told.values()])
-        digests = tuple(map(self._federation.digest, clients[known].tolist()))
+        digests = tuple(self._federation.digests(clients[known]))
         told_of = {name: v[known] for name, v in columns.items() if told[name].any()}
         return {"clients": digests} | told_of | {_N_COUNTED: self.n_counted}
 
