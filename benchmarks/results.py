@@ -200,8 +200,9 @@ def report(runs: list[dict]) -> Iterator[str]:
         ),
         "contributions": (
             "Subsets of a cohort",
-            "Seconds of the round of 10 clients of 600 images, E=1, b=32, on one core; of the losses "
-            "of the model and of the averages of 64 subsets of them, on 1,200 rows of two clients.",
+            "Seconds of the round of 10 clients of 600 images, E=1, b=32, on one core; of the "
+            "losses of the model and of the averages of 64 subsets of them, on 1,200 rows of two "
+            "clients.",
             ("net",),
         ),
         "contributions, m": (

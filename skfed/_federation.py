@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skfed.utils._ids import canonical, digest, in_order, leaves, native
+from skfed.utils._ids import canonical, digest, in_order, leaves, native, plain_digests
 from skfed.utils._warnings import warn
 
 # Ids that are all of one of these types are kept in an array of this dtype, others as objects.
@@ -84,6 +84,12 @@ class Federation:
         # A round needs a client's digest several times. The cache has room for a cohort.
         ids = self.ids  # a reference to self in the cache would be a cycle
         return lru_cache(maxsize=2**12)(lambda k: digest(native(ids[k])))
+
+    def digests(self, clients: np.ndarray) -> list[bytes]:
+        """Return the keys of many clients; ``digest`` returns them one by one."""
+        if self.ids.dtype == object:
+            return list(map(self.digest, clients.tolist()))
+        return plain_digests(self.ids[clients].tolist())
 
     def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
         """Return ids as plain Python objects, the same ones in each call, given indices."""

@@ -50,13 +50,14 @@ TOTALS: dict[str, Any] = {
 _NEW = _FACTS | TOTALS
 _ROWS = "updates", "last_layer"  # of which a client has several numbers
 _BYTES = "bytes_down", "bytes_up"
-# Totals of how exchanges have ended, of polls alone or of all.
-_COUNTED = (
-    ("polls_answered", True, (Outcome.OK,)),
-    ("polls_silent", True, (Outcome.SILENT,)),
-    ("times_failed", False, (Outcome.FAILED,)),
-    ("times_late", False, (Outcome.LATE, Outcome.AWAY)),
-)
+# Totals of how exchanges have ended; answers are counted of polls alone.
+_COUNTED = {
+    Outcome.OK: "polls_answered",
+    Outcome.SILENT: "polls_silent",
+    Outcome.FAILED: "times_failed",
+    Outcome.LATE: "times_late",
+    Outcome.AWAY: "times_late",
+}
 _N_COUNTED = "n_counted"
 
 #: Facts by name, the digests of their clients under "clients", and under "n_counted" the number of
@@ -97,7 +98,7 @@ class PastRecords:
         place = {key: i for i, key in enumerate(self._saved["clients"])}
         if not place:
             return
-        digests = map(federation.digest, range(len(federation)))
+        digests = federation.digests(np.arange(len(federation)))
         known = {k: place[key] for k, key in enumerate(digests) if key in place}
         clients, rows = np.array(list(known), dtype=int), list(known.values())
         for name in _NEW.keys() & self._saved.keys():
@@ -204,9 +205,9 @@ class PastRecords:
             self._add(name, clients, _sums(values, entries, len(clients)))
         if exchange.kind.trains or exchange.kind is SKETCH:
             self._add("rows_trained", clients, _sums(exchange.rows, entries, len(clients)))
-        for name, of_polls, which in _COUNTED:
-            if exchange.kind is POLL or not of_polls:
-                counted = clients[np.isin(outcomes, which)]
+        for outcome, name in _COUNTED.items():
+            counted = clients[outcomes == outcome]
+            if len(counted) and (exchange.kind is POLL or outcome != Outcome.OK):
                 self._add(name, counted, np.ones(len(counted), dtype=int))
         if exchange.seconds is not None and exchange.duration is not None:
             seconds = exchange.seconds[first]  # equal for copies of a client
@@ -269,7 +270,8 @@ class PastRecords:
             if name in self._arrays and self._arrays[name].shape[1:] != values.shape[1:]:
                 del self._arrays[name]
         if len(facts) < len(self._clients):  # with room for as many again
-            room = np.full((2 * len(self._clients), *facts.shape[1:]), _NEW[name])
+            n_slots = min(2 * len(self._clients), len(self._slot))
+            room = np.full((n_slots, *facts.shape[1:]), _NEW[name])
             room[: len(facts)] = facts
             self._facts[name] = facts = room
         before = facts[slots]
@@ -296,7 +298,7 @@ class PastRecords:
         columns = {name: self._read(name, clients, one.shape[1:]) for name, one in facts.items()}
         told = {name: ~_is_new(name, values) for name, values in columns.items()}
         known = np.logical_or.reduce([np.zeros(len(clients), dtype=bool), *told.values()])
-        digests = tuple(map(self._federation.digest, clients[known].tolist()))
+        digests = tuple(self._federation.digests(clients[known]))
         told_of = {name: v[known] for name, v in columns.items() if told[name].any()}
         return {"clients": digests} | told_of | {_N_COUNTED: self.n_counted}
 

@@ -7,21 +7,20 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from skfed.inspection._axes import are_named, get_axes, legend, place_names
-from skfed.inspection._report import participation_report
+from skfed.inspection._report import bytes_text, participation_report
 from skfed.inspection._style import COLOURS, FREE, PRIORITY, tidy
 from skfed.utils._checks import check_columns
 
 _SILENT = COLOURS[7]
 _HEIGHTS = {
     "worth": "worth: what its updates added to the objective",
-    "weight_share": "share of the weight in the model",
+    "weight_share": "share of the weight; dashed: equal shares",
 }
 _MEASURES = {"accuracy": "accuracy", "r2": "R²"}
 _LARGEST, _SMALLEST = 420.0, 12.0  # areas of markers in points², of many clients less
 # What the corners of the picture mean, at the left and the right.
 _ABOVE = "gives, does not gain", "gives and gains"
 _BELOW = "neither gives nor gains", "gains, does not give"
-_BYTES = {1: "bytes", 1e3: "kB", 1e6: "MB", 1e9: "GB", 1e12: "TB"}
 
 
 class ParticipationDisplay:
@@ -270,13 +269,8 @@ in one
 
 
 def _round_bytes(most: float) -> list[tuple[float, str]]:
-    """Return two round numbers of bytes, a large one and a quarter or so of it, as texts."""
+    """Return two round numbers of bytes, a large one and a fifth of it, as texts."""
     step = 10.0 ** np.floor(np.log10(most))
     large = max(n * step for n in (1, 2, 5) if n * step <= most)
     amounts = sorted({large, max(large / 5, 1.0)})
-    return [(amount, _bytes_text(amount)) for amount in amounts]
-
-
-def _bytes_text(amount: float) -> str:
-    unit = max(one for one in _BYTES if one <= max(amount, 1))
-    return f"{amount / unit:g} {_BYTES[unit]} sent"
+    return [(amount, f"{bytes_text(amount)} sent") for amount in amounts]

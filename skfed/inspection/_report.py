@@ -15,6 +15,7 @@ from skfed.utils._ids import client_index
 from skfed.utils._warnings import warn
 
 _TRAINING = ("X", "y", "clients")
+_UNITS = {1.0: "bytes", 1e3: "kB", 1e6: "MB", 1e9: "GB", 1e12: "TB"}
 _TEST = ("X_test", "y_test", "clients_test")
 
 
@@ -132,7 +133,7 @@ def participation_report(
     b                      10           500      0.333333
     c                      10           500      0.333333
     >>> report.attrs["summary"]
-    '3 of 3 clients gave updates, and 0.01 MB were sent.'
+    '3 of 3 clients gave updates, and 5.88 kB were sent.'
     """
     step = federated_step(model)
     data = _given(dict(zip(_TRAINING, (X, y, clients), strict=True)))
@@ -254,10 +255,8 @@ def _summary(report: pd.DataFrame) -> str:
     parts = []
     if "bytes_down" in report:
         n_gave = int((report["rounds_aggregated"] > 0).sum())
-        n_bytes = (report["bytes_down"].sum() + report["bytes_up"].sum()) / 1e6
-        parts.append(
-            f"{n_gave} of {len(report)} clients gave updates, and {n_bytes:.3g} MB were sent"
-        )
+        sent = bytes_text(float(report["bytes_down"].sum() + report["bytes_up"].sum()))
+        parts.append(f"{n_gave} of {len(report)} clients gave updates, and {sent} were sent")
     if "worth" in report:
         n_harmed = int((report["worth"] < 0).sum())
         parts.append(f"{n_harmed} of {len(report)} clients were worth less than nothing")
@@ -267,3 +266,9 @@ def _summary(report: pd.DataFrame) -> str:
     if not parts:
         parts.append(f"{int(report['priority'].sum())} of {len(report)} clients have priority")
     return f"{'; '.join(parts)}."
+
+
+def bytes_text(amount: float) -> str:
+    """Return an amount of bytes with three digits and a unit."""
+    unit = max(one for one in _UNITS if one <= max(amount, 1.0))
+    return f"{amount / unit:.3g} {_UNITS[unit]}"

@@ -28,9 +28,7 @@ def fit(seed, **params):
     clients = rng.permutation(np.arange(len(X)) % (N_PRIORITY + N_FREE))
     wrong = clients >= N_PRIORITY + N_FREE - N_WRONG
     y = np.where(wrong, rng.permutation(Y), Y)
-    model = FederatedClassifier(
-        priority=range(N_PRIORITY), n_rounds=4, random_state=seed, **params
-    )
+    model = FederatedClassifier(priority=range(N_PRIORITY), n_rounds=4, random_state=seed, **params)
     return model.fit(X, y, clients=clients)
 
 

@@ -12,7 +12,10 @@ from skfed.contribution import DataBanzhaf, GTGShapley
     [
         (FedAlignSelector(eps=0.1, warmup=1), DataBanzhaf(every=2)),
         (RandomSelector(3, ignore_priority=True), DataBanzhaf(metric="accuracy")),
-        (RandomSelector(3, ignore_priority=True), GTGShapley(min_permutations=6, max_permutations=6)),
+        (
+            RandomSelector(3, ignore_priority=True),
+            GTGShapley(min_permutations=6, max_permutations=6),
+        ),
     ],
 )
 def test_a_run_has_the_contributions_of_the_simulation(

@@ -96,9 +96,8 @@ class TestGave:
         assert report["bytes_down"].tolist() == report["bytes_up"].tolist() == [96] * 4
         assert report["weight_share"].tolist() == pytest.approx([0.2, 0.4, 0.3, 0.1])
         assert report["priority"].all() and not report[["times_failed", "times_late"]].any().any()
-        assert report.attrs == {
-            "summary": "4 of 4 clients gave updates, and 0.000768 MB were sent."
-        }
+        summary = "4 of 4 clients gave updates, and 768 bytes were sent."
+        assert report.attrs == {"summary": summary}
 
     def test_a_client_that_is_drawn_twice(self):
         """It gets one model and sends two, is chosen in one round, and has both weights."""
@@ -175,6 +174,14 @@ class TestGave:
         by_client = exchanges.groupby("client")["seconds"].sum()
         np.testing.assert_allclose(report["seconds"], by_client)
 
+    def test_seconds_of_a_client_that_is_drawn_twice(self):
+        """Client b has one model down, two up and two times 16 rows in one request, 7 s."""
+        cohort = Cohort.mean(np.array([0, 1, 1]))
+        report = participation_report(
+            fit(selector=Given(lambda _: cohort), devices=ConstantDevices(8, 32, 32))
+        )
+        assert report["seconds"].tolist() == pytest.approx([3 * 3, 3 * 7, 0, 0])
+
 
 class TestStatus:
     def aligned(self, eps=0.1, **params):
@@ -203,7 +210,8 @@ class TestStatus:
         assert none["matched"].tolist()[1:] == [0.0] * 3
 
     def test_without_a_bound_there_are_no_such_columns(self):
-        report = participation_report(self.aligned(selector=PowerOfChoice(1, 1, ignore_priority=True)))
+        rule = PowerOfChoice(1, 1, ignore_priority=True)
+        report = participation_report(self.aligned(selector=rule))
         assert not {"matched", "polls_silent"} & set(report.columns)
 
     def test_priority_by_weight(self):
@@ -451,7 +459,7 @@ class TestDisplay:
     def test_what_is_drawn(self):
         report = drawn(8)
         display = ParticipationDisplay.from_report(report)
-        markers = [c for c in display.ax_.collections if len(getattr(c, "get_offsets")())]
+        markers = [c for c in display.ax_.collections if len(c.get_offsets())]
         markers = [c for c in markers if len(getattr(c, "get_sizes", list)())]
         points = np.concatenate([c.get_offsets() for c in markers])
         gain = report["global_accuracy"] - report["local_accuracy"]
@@ -468,7 +476,7 @@ class TestDisplay:
 
     def test_without_worth_the_share_of_weight_is_drawn(self):
         display = ParticipationDisplay.from_report(drawn(worth=False, status=False))
-        assert display.ax_.get_ylabel() == "share of the weight in the model"
+        assert display.ax_.get_ylabel() == "share of the weight; dashed: equal shares"
         assert legend_of(display)[:2] == ["priority", "free"]
 
     def test_without_own_models_the_score_is_drawn(self):
