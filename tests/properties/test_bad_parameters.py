@@ -78,6 +78,7 @@ PARTS = {
         devices.LognormalDevices(1.0, 1.0, 1.0, jitter=1.0),
         devices.TraceDevices(TRACE),
     ],
+    "contribution": CONTRIBUTIONS,
     "update_privacy": [GaussianMechanism()],
     "loss_privacy": [GaussianMechanism()],
 }
