@@ -65,7 +65,7 @@ def rows_of(members, seed, of_training):
 
 
 def federate(members, seed, contribution=None, eps=np.inf, warmup=0):
-    """Return a model of some hospitals, whose objective is that of the three."""
+    """Return a model of some hospitals, for the three."""
     model = FederatedClassifier(
         selector=FedAlignSelector(eps=eps, warmup=warmup),
         priority=THE_THREE,
