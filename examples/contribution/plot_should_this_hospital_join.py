@@ -88,33 +88,31 @@ def federate(members, seed, contribution=None, eps=np.inf, warmup=0):
 six = [federate(ALL_SIX, seed, DataBanzhaf()) for seed in SEEDS]
 
 
-def report_of(fits, members):
+def mean_of(reports):
     """Return the mean of the seeds' reports, with errors over the seeds."""
-    reports = []
-    for seed, model in zip(SEEDS, fits, strict=True):
-        test = rows_of(members, seed, of_training=False)
-        named = dict(
-            zip(["X_test", "y_test", "clients_test"], test, strict=True)
-        )
-        rows = rows_of(members, seed, of_training=True)
-        reports.append(participation_report(model, *rows, **named))
     by_hospital = pd.concat(reports).astype(float).groupby(level=0)
-    mean, worth = by_hospital.mean(), by_hospital["worth"]
-    mean["gain"] = mean["global_accuracy"] - mean["local_accuracy"]
-    return mean.assign(
+    worth = by_hospital["worth"]
+    return by_hospital.mean().assign(
         worth_error=worth.sem(), least=worth.min(), most=worth.max()
     )
 
 
 def tabulate(report, members):
     """Print the worth, its extremes over the seeds, and the gain."""
-    columns = ["worth", "worth_error", "least", "most", "gain"]
-    table = report[columns].rename_axis(None)
+    gain = report["global_accuracy"] - report["local_accuracy"]
+    columns = ["worth", "worth_error", "least", "most"]
+    table = report[columns].assign(gain=gain).rename_axis(None)
     table = table.rename(lambda name: f"{name}, {members}")
     print(table.to_string(float_format="{:.3f}".format))
 
 
-of_six = report_of(six, ALL_SIX)
+reports = []
+for seed, model in zip(SEEDS, six, strict=True):
+    X_test, y_test, clients_test = rows_of(ALL_SIX, seed, of_training=False)
+    test = {"X_test": X_test, "y_test": y_test, "clients_test": clients_test}
+    rows = rows_of(ALL_SIX, seed, of_training=True)
+    reports.append(participation_report(model, *rows, **test))
+of_six = mean_of(reports)
 tabulate(of_six, "all six")
 
 # %%
@@ -133,7 +131,12 @@ display.ax_.set_title("Zagreb gains most, and does harm")
 # valued again.
 FIVE = [name for name in ALL_SIX if name != "Zagreb"]
 five = [federate(FIVE, seed, DataBanzhaf()) for seed in SEEDS]
-of_five = report_of(five, FIVE)
+reports = [
+    participation_report(model, *rows_of(FIVE, seed, of_training=False))
+    for seed, model in zip(SEEDS, five, strict=True)
+]
+own = of_six["local_accuracy"]  # what hospitals train alone is the same
+of_five = mean_of(reports).assign(local_accuracy=own)
 tabulate(of_five, "five")
 
 # %%
@@ -159,14 +162,16 @@ fits = {
 }
 
 
-def test(model, seed):
+def score(model, seed):
     """Return the loss and the accuracy for the three."""
     X, y, _ = rows_of(THE_THREE, seed, of_training=False)
     return log_loss(y, model.predict_proba(X)), model.score(X, y)
 
 
 rows = {
-    name: np.mean([test(*pair) for pair in zip(models, SEEDS, strict=True)], 0)
+    name: np.mean(
+        [score(*pair) for pair in zip(models, SEEDS, strict=True)], 0
+    )
     for name, models in fits.items()
 }
 table = pd.DataFrame(rows, index=["loss", "accuracy"]).T
