@@ -218,9 +218,9 @@ class Valuation:
         optimizer, players = current.config.server_optimizer, np.unique(cohort.clients)
         states = _changed_states(training)
         models = SubsetModels(training.request, cohort, states, optimizer, optimizer_state)
-        game = Game(models, *self._evaluated_on(current, view), players)
         rng = current.server.stream(Purpose.CONTRIBUTION)
         try:
+            game = Game(models, *self._evaluated_on(current, view), players)
             return players, self.contribution.values(game.gains, len(players), rng)
         except NotValued as error:
             logger.warning("round %d has no contributions: %s.", current.server.round, error)
@@ -232,6 +232,8 @@ class Valuation:
         if self.contribution.evaluate_on == "validation":
             return partial(self._validate, current, metric), np.ones(1)
         clients = np.flatnonzero(view.priority & view.available)
+        if not len(clients):
+            raise NotValued("no priority client is in reach")
         weights = (view.priority_weights * view.sizes)[clients]
         return partial(current.evaluate_combinations, clients, metric), weights
 

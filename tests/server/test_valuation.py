@@ -348,8 +348,26 @@ def test_where_nobody_tells_losses_the_round_has_no_values(caplog):
     model = estimator(priority=PRIORITY, contribution=AllGains(), **given)
     model.fit(spoilt, Y, clients=CLIENTS)
     assert "round 0 has no contributions" in caplog.text
-    with pytest.raises(AttributeError, match="no round of this FederatedClassifier was valued"):
+    with pytest.raises(AttributeError, match="the log says why rounds have no"):
         _ = model.contributions_
+
+
+class Away(BaseAvailability):
+    """Priority clients cannot be reached in the first round."""
+
+    def _reachable(self, federation, t, rng, fixed):
+        return np.full(len(federation.ids), t > 0) | ~np.isin(federation.ids, PRIORITY)
+
+
+def test_a_round_without_a_priority_client_in_reach_has_no_values(caplog):
+    given = {"priority": PRIORITY, "n_rounds": 2, "availability": Away()}
+    given |= {"devices": LognormalDevices()}
+    model = estimator(contribution=AllGains(), **given)
+    (gains,) = gains_of(model)
+    assert len(gains) == 8
+    assert round_contributions(model).index.tolist() == [1]
+    assert "round 0 has no contributions: no priority client is in reach." in caplog.text
+    assert "valuation" not in set(client_exchanges(model).query("round == 0")["kind"])
 
 
 def test_nothing_is_valued_where_nothing_is_aggregated():
