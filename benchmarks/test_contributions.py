@@ -57,7 +57,9 @@ class Workplace:
             aggregator=WeightedMean(),
         )
 
-    def valuation(self, n_clients: int, n_subsets: int) -> CombinationsRequest:
+    def valuation(
+        self, n_clients: int, n_subsets: int, metric: str = "loss"
+    ) -> CombinationsRequest:
         """Return the evaluation of the model and of the averages of subsets of a cohort."""
         torch.manual_seed(0)
         models = {
@@ -69,15 +71,15 @@ class Workplace:
         means = subsets / subsets.sum(1, keepdims=True)
         coefficients = np.zeros((n_subsets + 1, n_clients + 1))
         coefficients[0, 0], coefficients[1:, 1:] = 1, means
-        return CombinationsRequest(0, self.state, models, coefficients, PRIORITY)
+        return CombinationsRequest(0, self.state, models, coefficients, PRIORITY, metric)
 
     def time_round(self, n_clients: int) -> list[float]:
         """Return the seconds of rounds."""
         return timed(partial(self.engine.train, self.training(n_clients)))
 
-    def time_valuation(self, n_clients: int, n_subsets: int) -> list[float]:
+    def time_valuation(self, n_clients: int, n_subsets: int, metric: str = "loss") -> list[float]:
         """Return the seconds of evaluations of combinations."""
-        request = self.valuation(n_clients, n_subsets)
+        request = self.valuation(n_clients, n_subsets, metric)
         return timed(partial(self.engine.evaluate_combinations, request))
 
     def time_written(self, n_clients: int, n_subsets: int) -> list[float]:
@@ -123,6 +125,7 @@ def test_subsets_against_the_round_that_they_value(benchmark, compare, one_core,
         contestants = {
             "round": partial(place.time_round, 10),
             "combinations": partial(place.time_valuation, 10, 64),
+            "combinations, errors": partial(place.time_valuation, 10, 64, "error"),
             "each model written": partial(place.time_written, 10, 64),
         }
         found = compare("contributions", contestants, base="round", n_turns=6)
@@ -130,6 +133,7 @@ def test_subsets_against_the_round_that_they_value(benchmark, compare, one_core,
     print(f"\n{net_name}:", *found.lines(), sep="\n")
     if net_name == "linear":
         assert found.seconds["combinations"] < found.seconds["round"]
+        assert found.seconds["combinations, errors"] < found.seconds["round"]
 
 
 @pytest.mark.parametrize("net_name", NETS)

@@ -105,8 +105,9 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         In rounds without, ``val_loss`` and the scores are NaN.
     contribution : BaseContribution, default=None
         How it is measured what each client's updates were worth, from ``skfed.contribution``, such
-        as ``DataBanzhaf()``; the model stays the same. It needs each client's update, so that
-        ``update_privacy`` and rules with two phases are errors. None: it is not measured.
+        as ``DataBanzhaf()``; the model stays the same, and who fails at it does not end the fit. It
+        needs each client's update, so that ``update_privacy`` and rules with two phases are errors.
+        None: it is not measured.
     engine : {"auto", "stacked", "loop"}, default="auto"
         "loop" trains client by client with skorch. "stacked" trains many clients as one batch, with
         the same minibatches and, up to rounding, the same result. "auto" is "stacked" if that gives

@@ -359,7 +359,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         if not any("contributions" in row for row in rows):
             raise AttributeError(
                 f"no round of this {type(self).__name__} was valued: fit it with contribution, "
-                "such as skfed.contribution.DataBanzhaf(), and n_rounds of its every or more."
+                "such as skfed.contribution.DataBanzhaf(), and n_rounds of its every or more. "
+                "If it was, the log says why rounds have no contributions."
             )
         return sum_contributions(rows, self.clients_)
 

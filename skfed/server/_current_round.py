@@ -1,5 +1,7 @@
 """What the server does in a round for the rule that selects, and for the training."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -175,7 +177,8 @@ class CurrentRound:
 
         def send(asked: np.ndarray) -> Answers:
             reply, sketches = self.engine.sketch(request._replace(clients=clients[asked]))
-            return _answers(reply, "sketch", sketches, "its gradient")
+            cause = f"its gradient {NOT_FINITE}: lower the learning rate."
+            return _answers(reply, "sketch", sketches, lambda _: ValueError(cause))
 
         exchange = self.exchanges.ask(
             SKETCH,
@@ -209,9 +212,11 @@ class CurrentRound:
         def send(asked: np.ndarray) -> Answers:
             reply = self.engine.evaluate_combinations(request._replace(clients=clients[asked]))
             reply = reply._replace(n_samples=reply.n_samples * n)
-            return _answers(reply, "values", reply.values, "the loss of a subset's model")
+            return _answers(reply, "values", reply.values, self._no_value)
 
-        exchange = self.exchanges.ask(
+        # It measures the fit: a failure, of a subset's model say, does not end it.
+        failures = replace(self.exchanges.failures, fatal=False)
+        exchange = replace(self.exchanges, failures=failures).ask(
             VALUATION,
             Messages(
                 Message(model=with_current, models=("subset",) * (n - with_current)),
@@ -223,17 +228,26 @@ class CurrentRound:
         )
         return exchange.extras["values"].copy()
 
+    def _no_value(self, values: np.ndarray) -> ValueError:
+        """Return the error of a client's losses of combinations, of which some are not finite."""
+        return self.poll.no_loss(values[~np.isfinite(values)][0], "loss of a subset's model")
 
-def _answers(reply: Evaluation, name: str, values: np.ndarray, what: str) -> Answers:
+
+def _answers(
+    reply: Evaluation,
+    name: str,
+    values: np.ndarray,
+    not_finite: Callable[[np.ndarray], ValueError],
+) -> Answers:
     """Return answers of several numbers a client, NaN of one of which some are not finite.
 
-    ``what`` they are is for the error of such a client.
+    ``not_finite`` returns the error of such a client, given its numbers.
     """
     raised, rows, values = dict(reply.raised), reply.n_samples.copy(), values.copy()
     for i in np.flatnonzero(~np.isfinite(values).all(1)).tolist():
-        not_finite = ValueError(f"{what} {NOT_FINITE}: lower the learning rate.")
+        cause = raised.setdefault(i, not_finite(values[i]))
         values[i] = np.nan
-        if isinstance(raised.setdefault(i, not_finite), Late):
+        if isinstance(cause, Late):
             rows[i] = 0
     times = [(np.arange(len(values)), reply.times)]
     return Answers(values.sum(1), rows, raised, extras={name: values}, times=times)

@@ -69,11 +69,14 @@ class SubsetModels:
         if self._is_sum:
             yield self.states, np.stack([self._coefficients(mask) for mask in members])
             return
-        n_members = len(self.cohort.clients)
+        n_members, w = len(self.cohort.clients), self.request.state
+        # A server optimizer with momentum moves also what nobody has changed in this round.
+        moved = () if self.server_optimizer is None else self.request.parameters
+        names = dict.fromkeys([*self.states, *moved])
         for start in range(0, len(members), n_members):
             models = [self._model(mask) for mask in members[start : start + n_members]]
-            models.insert(0, self.request.state)
-            stack = {name: torch.stack([one[name] for one in models]) for name in self.states}
+            models.insert(0, w)
+            stack = {name: torch.stack([one[name] for one in models]) for name in names}
             yield stack, np.eye(len(models))[1:]
 
     @property
@@ -213,11 +216,11 @@ class Valuation:
         if not (len(cohort.clients) and current.config.values_updates(current.server.round)):
             return None
         optimizer, players = current.config.server_optimizer, np.unique(cohort.clients)
-        states = _changed_states(training, cohort)
+        states = _changed_states(training)
         models = SubsetModels(training.request, cohort, states, optimizer, optimizer_state)
-        game = Game(models, *self._evaluated_on(current, view), players)
         rng = current.server.stream(Purpose.CONTRIBUTION)
         try:
+            game = Game(models, *self._evaluated_on(current, view), players)
             return players, self.contribution.values(game.gains, len(players), rng)
         except NotValued as error:
             logger.warning("round %d has no contributions: %s.", current.server.round, error)
@@ -229,6 +232,8 @@ class Valuation:
         if self.contribution.evaluate_on == "validation":
             return partial(self._validate, current, metric), np.ones(1)
         clients = np.flatnonzero(view.priority & view.available)
+        if not len(clients):
+            raise NotValued("no priority client is in reach")
         weights = (view.priority_weights * view.sizes)[clients]
         return partial(current.evaluate_combinations, clients, metric), weights
 
@@ -253,8 +258,8 @@ class Valuation:
         return reply.values
 
 
-def _changed_states(training: CohortTraining, cohort: Cohort) -> State:
-    """Return the tensors that a cohort has changed, those of w first, then those of its members."""
+def _changed_states(training: CohortTraining) -> State:
+    """Return the tensors that members have changed, those of w first, then those of each."""
     state, kept = training.request.state, {}
     for members, stack in training.models:
         for place, i in enumerate(members.tolist()):

@@ -159,6 +159,18 @@ def test_the_gain_of_a_subset_is_that_of_a_round_in_which_the_others_do_not_answ
     assert gains[0] == 0 and np.ptp(gains) > 1e-3
 
 
+def test_what_only_momentum_moves_is_a_gain_too():
+    """In the second round the rate of the clients is 0."""
+    momentum = ServerOptimizer(torch.optim.SGD, lr=1.0, options={"momentum": 0.9})
+    given = {"server_optimizer": momentum, "lr_schedule": lambda t: 0.1 * (t == 0)}
+    _, gains = gains_of(estimator(contribution=AllGains(), n_rounds=2, **given))
+    start, end = (
+        objective(estimator(n_rounds=n, **given).fit(X, Y, clients=CLIENTS)) for n in (1, 2)
+    )
+    assert start - end > 1e-3
+    np.testing.assert_allclose(gains[1:], start - end, atol=1e-6)
+
+
 def test_a_client_drawn_twice_is_one_player_with_both_updates():
     given = {"selector": Fixed([0, 1, 1], [0.2, 0.4, 0.4])}
     (gains,) = gains_of(estimator(contribution=AllGains(), **given))
@@ -308,10 +320,26 @@ def test_a_priority_client_that_cannot_tell_its_losses_does_not_count():
     AllGains.found = []
     model = estimator(contribution=AllGains(), **given).fit(spoilt, Y, clients=CLIENTS)
     assert model.history_["failed"][0] == ("b",)
-    assert "the loss of a subset's model is not finite" in model.history_["causes"][0][0]
+    assert "its loss of a subset's model is not finite" in model.history_["causes"][0][0]
     start, others = before(estimator(**given)), CLIENTS != "b"
     expected = objective(start, others) - objective(model, others)
     np.testing.assert_allclose(AllGains.found[0][-1], expected, atol=1e-6)
+
+
+def test_a_valuation_that_fails_does_not_end_the_fit():
+    spoilt = np.where((CLIENTS == "b")[:, None], 3e38, X)
+    given = {"estimator": net(Overflowing(3, 2)), "selector": Fixed([0, 2], [0.5, 0.5])}
+    model = estimator(contribution=AllGains(), on_client_error="raise", **given)
+    model.fit(spoilt, Y, clients=CLIENTS)
+    assert model.history_["failed"][0] == ("b",)
+
+
+def test_a_client_of_which_no_row_counts_is_not_told_to_lower_its_rate():
+    y = np.where(CLIENTS == "b", 2, Y)
+    ignoring = net(nn.Linear(3, 3)).set_params(criterion__ignore_index=2)
+    given = {"estimator": ignoring, "selector": Fixed([0, 2], [0.5, 0.5])}
+    model = estimator(contribution=AllGains(), **given).fit(X.astype("float32"), y, clients=CLIENTS)
+    assert "none of the rows that it was asked for counts" in model.history_["causes"][0][0]
 
 
 def test_where_nobody_tells_losses_the_round_has_no_values(caplog):
@@ -320,8 +348,26 @@ def test_where_nobody_tells_losses_the_round_has_no_values(caplog):
     model = estimator(priority=PRIORITY, contribution=AllGains(), **given)
     model.fit(spoilt, Y, clients=CLIENTS)
     assert "round 0 has no contributions" in caplog.text
-    with pytest.raises(AttributeError, match="no round of this FederatedClassifier was valued"):
+    with pytest.raises(AttributeError, match="the log says why rounds have no"):
         _ = model.contributions_
+
+
+class Away(BaseAvailability):
+    """Priority clients cannot be reached in the first round."""
+
+    def _reachable(self, federation, t, rng, fixed):
+        return np.full(len(federation.ids), t > 0) | ~np.isin(federation.ids, PRIORITY)
+
+
+def test_a_round_without_a_priority_client_in_reach_has_no_values(caplog):
+    given = {"priority": PRIORITY, "n_rounds": 2, "availability": Away()}
+    given |= {"devices": LognormalDevices()}
+    model = estimator(contribution=AllGains(), **given)
+    (gains,) = gains_of(model)
+    assert len(gains) == 8
+    assert round_contributions(model).index.tolist() == [1]
+    assert "round 0 has no contributions: no priority client is in reach." in caplog.text
+    assert "valuation" not in set(client_exchanges(model).query("round == 0")["kind"])
 
 
 def test_nothing_is_valued_where_nothing_is_aggregated():
