@@ -90,6 +90,8 @@ class BaseContribution(BaseEstimator, metaclass=ABCMeta):
         ------
         ValueError
             If a parameter is out of range, or there are too many players for the method.
+        TypeError
+            If ``_values`` returns something else than :class:`Values` with an entry a player.
 
         Notes
         -----
@@ -98,7 +100,13 @@ class BaseContribution(BaseEstimator, metaclass=ABCMeta):
         """
         check_params(self)
         with np.errstate(invalid="ignore"):  # inf - inf
-            return self._values(_remembered(gains), n_players, rng)
+            found = self._values(_remembered(gains), n_players, rng)
+        if not isinstance(found, Values) or {np.shape(of) for of in found} != {(n_players,)}:
+            raise TypeError(
+                f"{type(self).__name__}._values returned {found!r:.80}: return skfed.contribution.Values(values, "
+                f"errors), with an entry for each of {n_players} clients."
+            )
+        return found
 
     def is_due(self, t: int) -> bool:
         """Tell whether round t is valued."""

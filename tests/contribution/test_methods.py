@@ -480,3 +480,18 @@ def test_a_method_of_ones_own():
     found = Alone().values(game, 3, np.random.default_rng(0))
     assert found.values.tolist() == [0.4, 0.4, 0]
     assert game.calls == [[1, 2, 4]]
+
+
+class Wrong(BaseContribution):
+    def __init__(self, found):
+        self.found = found
+        super().__init__()
+
+    def _values(self, gains, n_players, rng):
+        return self.found
+
+
+@pytest.mark.parametrize("found", [None, np.zeros(3), Values(np.zeros(3), np.zeros(2))])
+def test_a_method_that_returns_something_else_is_told_so(found):
+    with pytest.raises(TypeError, match=r"Wrong\._values returned .* each of 3 clients"):
+        Wrong(found).values(lambda subsets: subsets.sum(1), 3, np.random.default_rng(0))
