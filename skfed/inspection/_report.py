@@ -199,9 +199,9 @@ def _gave(step: BaseFederated) -> dict[str, Any]:
 
 def _worth(step: BaseFederated, gave: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of the contributions, if the fit has measured them."""
-    if not hasattr(step, "contributions_"):
+    worth = getattr(step, "contributions_", None)
+    if worth is None:
         return {}
-    worth = step.contributions_
     columns = {"worth": worth["value"].to_numpy(), "worth_error": worth["error"].to_numpy()}
     if "bytes_down" in gave:
         n_bytes = (gave["bytes_down"] + gave["bytes_up"]).astype(float)
