@@ -271,4 +271,4 @@ def _summary(report: pd.DataFrame) -> str:
 def bytes_text(amount: float) -> str:
     """Return an amount of bytes with three digits and a unit."""
     unit = max(one for one in _UNITS if one <= max(amount, 1.0))
-    return f"{amount / unit:.3g} {_UNITS[unit]}"
+    return "1 byte" if amount == 1 else f"{amount / unit:.3g} {_UNITS[unit]}"

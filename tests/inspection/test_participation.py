@@ -26,6 +26,7 @@ from skfed.availability import Dropout  # noqa: E402
 from skfed.contribution import DataBanzhaf, LeaveOneOut  # noqa: E402
 from skfed.devices import ConstantDevices, LognormalDevices  # noqa: E402
 from skfed.inspection import ParticipationDisplay, participation_report  # noqa: E402
+from skfed.inspection._report import bytes_text  # noqa: E402
 from skfed.metrics import (  # noqa: E402
     client_exchanges,
     client_scores,
@@ -517,6 +518,36 @@ class TestDisplay:
         display = ParticipationDisplay.from_report(report)
         assert "2 of 12 clients have none" in display.ax_.get_xlabel()
         check_texts(display)
+
+    def test_circles_of_the_legend_lie_apart(self):
+        """With the largest that there may be, of 1 GB where the client has sent as much."""
+        report = drawn()
+        report[["bytes_down", "bytes_up"]] = 0
+        report.iloc[0, report.columns.get_loc("bytes_up")] = 10**9
+        display = ParticipationDisplay.from_report(report)
+        display.figure_.canvas.draw()
+        legend = display.ax_.get_legend()
+        sizes = np.array([one.get_sizes()[0] for one in legend.legend_handles])
+        rows = [text.get_window_extent() for text in legend.get_texts()]
+        middles = np.array([box.y0 + box.y1 for box in rows]) / 2 * 72 / display.figure_.dpi
+        radii = (sizes / np.pi) ** 0.5
+        assert legend_of(display)[-1] == "1 GB sent"
+        assert (-np.diff(middles) >= radii[1:] + radii[:-1]).all()
+
+    def test_without_bytes_the_legend_has_no_sizes(self):
+        report = drawn()
+        report[["bytes_down", "bytes_up"]] = 0
+        assert legend_of(ParticipationDisplay.from_report(report))[-1] == "never matched"
+        assert bytes_text(1.0) == "1 byte" and bytes_text(0.0) == "0 bytes"
+
+    def test_clients_that_were_worth_nothing(self):
+        report = drawn().assign(worth=0.0, worth_error=0.0)
+        assert ParticipationDisplay.from_report(report).ax_.get_ylim() == (-1, 1)
+
+    def test_free_clients_that_have_heard_no_bound_are_not_said_to_match(self):
+        report = drawn()
+        report.loc["hospital 11", "matched"] = np.nan
+        assert legend_of(ParticipationDisplay.from_report(report))[1] == "free"
 
     def test_of_a_model(self, check_texts):
         model = fit(priority=["a", "b"], selector=FedAlignSelector(0.5, warmup=0))
