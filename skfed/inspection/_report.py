@@ -152,7 +152,7 @@ def participation_report(
         index=client_index(step.clients_),
     )
     if "useful" in report:
-        report.attrs["clients_served"] = float(report["useful"].mean())
+        report.attrs["clients_served"] = float(report["useful"].astype(float).mean())
     report.attrs["summary"] = _summary(report)
     return report
 
@@ -259,7 +259,8 @@ def _summary(report: pd.DataFrame) -> str:
         parts.append(f"{n_gave} of {len(report)} clients gave updates, and {sent} were sent")
     if "worth" in report:
         n_harmed = int((report["worth"] < 0).sum())
-        parts.append(f"{n_harmed} of {len(report)} clients were worth less than nothing")
+        were = "was" if n_harmed == 1 else "were"
+        parts.append(f"{n_harmed} of {len(report)} clients {were} worth less than nothing")
     if "useful" in report:
         n_served, n_compared = int(report["useful"].sum()), int(report["useful"].count())
         parts.append(f"the model serves {n_served} of {n_compared} clients better than their own")

@@ -1,6 +1,7 @@
 """Clients evaluate models that the server has made of a round's updates."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
@@ -9,9 +10,10 @@ from mishaps import estimator, node_of, reply
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed._federation import make_federation
 from skfed._fit import local_engine
+from skfed.contribution import DataBanzhaf, GTGShapley
 from skfed.engines import CombinationsRequest, EvaluateRequest, Late
 from skfed.exchanges import Limits
 from skfed.flower import _valuation
@@ -312,3 +314,38 @@ def test_a_client_that_is_gone_fails_and_one_in_its_place_answers(started):
     grid.add(Node(gone.app, {"client-name": "e"}))
     evaluation = strategy._engine.evaluate_combinations(request_of(strategy, t=T + 1))
     assert not evaluation.raised
+
+
+@pytest.mark.parametrize(
+    ("selector", "method"),
+    [
+        (FedAlignSelector(eps=0.1, warmup=1), DataBanzhaf(every=2)),
+        (RandomSelector(3, ignore_priority=True), DataBanzhaf(metric="accuracy")),
+        (
+            RandomSelector(3, ignore_priority=True),
+            GTGShapley(min_permutations=6, max_permutations=6),
+        ),
+    ],
+)
+def test_a_run_has_the_contributions_of_the_simulation(
+    selector, method, federate, blobs, same_model
+):
+    X, y, clients = blobs
+    estimator = FederatedClassifier(
+        selector=selector,
+        priority=["a", "b"],
+        contribution=method,
+        n_rounds=4,
+        engine="loop",
+        random_state=3,
+    )
+    strategy, grid = federate(estimator)
+    strategy.start(grid)
+    model = estimator.fit(X, y, clients=clients)
+    assert same_model(model, strategy.model_)
+    pd.testing.assert_frame_equal(
+        strategy.model_.contributions_, model.contributions_, check_exact=True
+    )
+    timeless = [name for name in model.history_ if not name.endswith("_seconds")]
+    pd.testing.assert_frame_equal(strategy.model_.history_[timeless], model.history_[timeless])
+    assert model.contributions_["value"].ne(0).sum() >= 2

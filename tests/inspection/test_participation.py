@@ -235,7 +235,7 @@ class TestWorth:
         per_mb = [value / 192e-6 for value in given["value"][:3]]
         assert report["worth_per_mb"].tolist()[:3] == pytest.approx(per_mb)
         assert np.isnan(report["worth_per_mb"].iloc[3])  # nothing was sent
-        assert "1 of 4 clients were worth less than nothing" in report.attrs["summary"]
+        assert "1 of 4 clients was worth less than nothing" in report.attrs["summary"]
 
     def test_of_a_fit_with_contributions(self):
         """The bytes of the valuation count."""
@@ -275,6 +275,13 @@ class TestGained:
         assert report.attrs["summary"].endswith(
             f"the model serves {alone['useful'].sum()} of 3 clients better than their own."
         )
+
+    def test_rows_of_other_clients_alone(self):
+        others = np.char.upper(CLIENTS)
+        given = TEST | {"clients_test": others[1::2]}
+        report = participation_report(fit(), X, Y, others, **given)
+        assert report["useful"].isna().all() and np.isnan(report.attrs["clients_served"])
+        assert "the model serves 0 of 0 clients" in report.attrs["summary"]
 
     def test_regressors(self):
         model = FederatedRegressor(n_rounds=3, random_state=0).fit(X, X[:, 0], clients=CLIENTS)
