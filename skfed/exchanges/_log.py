@@ -5,14 +5,13 @@ Each exchange is kept as bytes of the narrowest integers, and equal values once;
 written to files as it is.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from skfed._federation import Federation, array_of_ids
+from skfed._federation import Federation, array_of_ids, find_ids
 from skfed.exchanges._exchange import Exchange, Outcome
 from skfed.utils._ids import client_index
 
@@ -28,6 +27,8 @@ COLUMNS = (
     *("computing", "rows", "bytes_down", "bytes_up"),
 )
 _OF_CLIENTS = "outcome", "seconds", "computing", "rows", "bytes_down", "bytes_up"
+_CONTRIBUTED = "value", "error"
+_NONE = np.zeros(0)
 
 Packed = dict[str, Any]
 
@@ -81,14 +82,32 @@ def pack_contributions(
     return {"client": _pack_ids(federation, clients)} | packed
 
 
-def contributions_of(row: Mapping[str, Any]) -> dict[Any, tuple[float, float]]:
-    """Return the value and its error of each client that was valued in a round."""
-    if "contributions" not in row:
-        return {}
-    packed = row["contributions"]
-    ids = _unpack_ids(packed["client"])
-    columns = [np.broadcast_to(_unpack(packed[n]), len(ids)).tolist() for n in ("value", "error")]
-    return dict(zip(ids.tolist(), zip(*columns, strict=True), strict=True))
+class Contributions(NamedTuple):
+    """What clients have contributed in some rounds: an entry for each client and round."""
+
+    rounds: np.ndarray
+    clients: np.ndarray  # positions in the ids that were asked for
+    values: np.ndarray
+    errors: np.ndarray
+
+
+def contributions_of(rows: Iterable[Mapping[str, Any]], ids: np.ndarray) -> Contributions:
+    """Return what clients have contributed, of those with some ids.
+
+    Ids are looked up by type and value, since 1, 1.0 and True are three clients.
+    """
+    parts = []
+    for row in rows:
+        if packed := row.get("contributions"):
+            clients = _unpack_ids(packed["client"])
+            numbers = [np.broadcast_to(_unpack(packed[n]), len(clients)) for n in _CONTRIBUTED]
+            parts.append((np.full(len(clients), row["round"]), clients.astype(object), *numbers))
+    rounds, clients, values, errors = (
+        map(_joined, zip(*parts, strict=True)) if parts else [_NONE] * 4
+    )
+    positions = find_ids(ids, clients)
+    known = positions >= 0
+    return Contributions(rounds[known], positions[known], values[known], errors[known])
 
 
 def sum_contributions(rows: Iterable[Mapping[str, Any]], ids: np.ndarray) -> pd.DataFrame:
@@ -97,14 +116,10 @@ def sum_contributions(rows: Iterable[Mapping[str, Any]], ids: np.ndarray) -> pd.
     Errors of rounds are independent, so that their squares are summed. A client that was in no
     cohort that was valued has 0.
     """
-    values, squares = defaultdict[Any, float](float), defaultdict[Any, float](float)
-    for row in rows:
-        for client, (value, error) in contributions_of(row).items():
-            values[client] += value
-            squares[client] += error**2
-    keys = ids.tolist()
-    columns = {"value": [values[k] for k in keys], "error": [squares[k] ** 0.5 for k in keys]}
-    return pd.DataFrame(columns, index=client_index(ids))
+    found, (value, square) = contributions_of(rows, ids), np.zeros((2, len(ids)))
+    np.add.at(value, found.clients, found.values)
+    np.add.at(square, found.clients, found.errors**2)
+    return pd.DataFrame({"value": value, "error": square**0.5}, index=client_index(ids))
 
 
 def exchange_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

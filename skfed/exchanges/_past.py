@@ -1,8 +1,7 @@
 """What the server remembers of each client, from settled exchanges alone.
 
 A new fact for rules is a field of ``_FACTS``, a line in ``_add_training``, and a property of
-:class:`skfed.selection.Past`. A new total, which no rule sees, is a field of ``TOTALS`` and a line
-in ``_add_cost``; :func:`skfed.inspection.participation_report` shows it.
+:class:`skfed.selection.Past`. The totals beside them are those of :class:`RoundTotals`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,8 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed.exchanges._exchange import Exchange, Outcome
-from skfed.exchanges._kinds import POLL, REPORT, SKETCH, TRAINING, UPLOAD
+from skfed.exchanges._kinds import POLL, REPORT, TRAINING, UPLOAD
+from skfed.exchanges._totals import TOTALS, RoundTotals
 from skfed.selection._cohort import Cohort
 from skfed.selection._past import SKETCH_SIZE, Past
 from skfed.utils._arrays import read_only
@@ -31,33 +31,8 @@ _FACTS: dict[str, Any] = {
     "updates": np.nan,
     "last_layer": np.nan,
 }
-#: Sums over all rounds, beside the facts.
-TOTALS: dict[str, Any] = {
-    "rounds_chosen": np.int32(0),
-    "rounds_aggregated": np.int32(0),
-    "weights": np.float64(0),  # in the aggregates
-    "rows_trained": np.int64(0),
-    "polls_answered": np.int32(0),
-    "polls_silent": np.int32(0),
-    "rounds_bounded": np.int32(0),  # in which it heard a bound, and stayed silent or answered
-    "rounds_matched": np.int32(0),  # those of them in which it was then chosen
-    "times_failed": np.int32(0),
-    "times_late": np.int32(0),
-    "bytes_down": np.int64(0),
-    "bytes_up": np.int64(0),
-    "seconds_spent": np.float64(0),
-}
 _NEW = _FACTS | TOTALS
 _ROWS = "updates", "last_layer"  # of which a client has several numbers
-_BYTES = "bytes_down", "bytes_up"
-# Totals of how exchanges have ended; answers are counted of polls alone.
-_COUNTED = {
-    Outcome.OK: "polls_answered",
-    Outcome.SILENT: "polls_silent",
-    Outcome.FAILED: "times_failed",
-    Outcome.LATE: "times_late",
-    Outcome.AWAY: "times_late",
-}
 _N_COUNTED = "n_counted"
 
 #: Facts by name, the digests of their clients under "clients", and under "n_counted" the number of
@@ -90,6 +65,8 @@ class PastRecords:
         # Of the last round: names, clients and old values.
         self._round, self._before = -1, list[tuple[str, np.ndarray, np.ndarray]]()
         self._n_counted_before = self.n_counted
+        # Clients that are not in this fit, and may come back: digests, and totals by name.
+        self._gone, self._totals_of_gone = list[bytes](), dict[str, np.ndarray]()
         if federation is not None:
             self._load(federation)
 
@@ -101,8 +78,13 @@ class PastRecords:
         digests = federation.digests(np.arange(len(federation)))
         known = {k: place[key] for k, key in enumerate(digests) if key in place}
         clients, rows = np.array(list(known), dtype=int), list(known.values())
-        for name in _NEW.keys() & self._saved.keys():
+        for name in _NEW.keys() & self._saved.keys() if known else ():
             self._write(name, clients, np.asarray(self._saved[name])[rows])
+        if self.n_counted:
+            gone, keys = sorted(set(place.values()) - set(rows)), list(place)
+            self._gone = [keys[i] for i in gone]
+            totals = TOTALS.keys() & self._saved.keys()
+            self._totals_of_gone = {name: np.asarray(self._saved[name])[gone] for name in totals}
 
     def __reduce__(self) -> tuple:
         return PastRecords, (self.to_columns(),)
@@ -154,14 +136,12 @@ class PastRecords:
         The cohorts are that of the selector, and the one whose updates are in the new model.
         """
         self.n_counted += 1
-        distinct, _, _ = _distinct(chosen.clients)
-        self._add("rounds_chosen", distinct, np.ones(len(distinct), dtype=int))
-        self._add_bounded(exchanges, distinct)
-        distinct, _, entries = _distinct(aggregated.clients)
-        self._add("rounds_aggregated", distinct, np.ones(len(distinct), dtype=int))
-        self._add("weights", distinct, _sums(aggregated.weights, entries, len(distinct)))
-        for exchange in exchanges:
-            self._add_cost(exchange, model_bytes)
+        added = RoundTotals(exchanges, model_bytes, chosen, aggregated, len(self._slot))
+        slots = self._slots(added.clients)
+        for name, sums in added.sums.items():
+            before = self._facts_with_room(name)[slots]
+            self._put(name, added.clients, slots, before + sums)
+            self._before.append((name, added.clients, before))
 
     def undo(self, n_rounds: int) -> None:
         """Undo the last round if it is not one of the first ``n_rounds``."""
@@ -197,45 +177,6 @@ class PastRecords:
         for name in sorted(exchange.extras.keys() & _FACTS.keys()):
             self._set(name, exchange.clients[finite], exchange.extras[name][finite])
 
-    def _add_cost(self, exchange: Exchange, model_bytes: int) -> None:
-        """Add what an exchange has cost each client, and how it ended."""
-        clients, first, entries = _distinct(exchange.clients)
-        outcomes = exchange.outcomes[first]
-        for name, values in zip(_BYTES, exchange.n_bytes(model_bytes), strict=True):
-            self._add(name, clients, _sums(values, entries, len(clients)))
-        if exchange.kind.trains or exchange.kind is SKETCH:
-            self._add("rows_trained", clients, _sums(exchange.rows, entries, len(clients)))
-        for outcome, name in _COUNTED.items():
-            counted = clients[outcomes == outcome]
-            if len(counted) and (exchange.kind is POLL or outcome != Outcome.OK):
-                self._add(name, counted, np.ones(len(counted), dtype=int))
-        if exchange.seconds is not None and exchange.duration is not None:
-            seconds = exchange.seconds[first]  # equal for copies of a client
-            # Of one that is late, what it was waited for if no more is known.
-            unknown = (outcomes == Outcome.LATE) & np.isnan(seconds)
-            seconds = np.where(unknown, exchange.duration, seconds)
-            self._add("seconds_spent", clients, np.nan_to_num(seconds))
-
-    def _add_bounded(self, exchanges: Iterable[Exchange], chosen: np.ndarray) -> None:
-        """Count the clients that have heard a bound of w_t, and those who were then chosen."""
-        replied = [
-            exchange.clients[np.isin(exchange.outcomes, (Outcome.OK, Outcome.SILENT))]
-            for exchange in exchanges
-            if exchange.metric is not None and "bound" in exchange.messages.down.scalars
-        ]
-        if replied:
-            asked, _, _ = _distinct(np.concatenate(replied))
-            self._add("rounds_bounded", asked, np.ones(len(asked), dtype=int))
-            self._add("rounds_matched", asked, np.isin(asked, chosen).astype(int))
-
-    def _add(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
-        """Add values to a total of distinct clients."""
-        told = values != 0
-        if not told.all():
-            clients, values = clients[told], values[told]
-        if len(clients):
-            self._before.append((name, clients, self._write(name, clients, values, add=True)))
-
     def _count(self, name: str, clients: np.ndarray) -> None:
         distinct, n = np.unique(clients, return_counts=True)
         self._set(name, distinct, self._read(name, distinct) + n)
@@ -254,37 +195,41 @@ class PastRecords:
             values[known] = facts[slots[known]]
         return values
 
-    def _write(
-        self, name: str, clients: np.ndarray, values: np.ndarray, add: bool = False
-    ) -> np.ndarray:
+    def _write(self, name: str, clients: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Set a fact of some clients, in the array over all of them too if there is one.
 
-        Return what it was. With ``add``, the values are added to it.
+        Return what it was.
         """
-        slots = self._slot[clients]
-        if slots.min(initial=0) < 0:
-            slots = self._slots_with_new(clients)
+        slots = self._slots(clients)
+        before = self._facts_with_room(name, values.shape[1:])[slots]
+        self._put(name, clients, slots, values)
+        return before
+
+    def _put(self, name: str, clients: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
+        self._facts[name][slots] = values
+        if name in self._arrays:
+            self._arrays[name][clients] = values
+
+    def _facts_with_room(self, name: str, shape: tuple[int, ...] = ()) -> np.ndarray:
+        """Return the entries of a fact, with room for each slot; they have a shape."""
         facts = self._facts.get(name)
-        if facts is None or facts.shape[1:] != values.shape[1:]:
-            facts = np.full((0, *values.shape[1:]), _NEW[name])
-            if name in self._arrays and self._arrays[name].shape[1:] != values.shape[1:]:
+        if facts is None or facts.shape[1:] != shape:
+            facts = np.full((0, *shape), _NEW[name])
+            if name in self._arrays and self._arrays[name].shape[1:] != shape:
                 del self._arrays[name]
         if len(facts) < len(self._clients):  # with room for as many again
             n_slots = min(2 * len(self._clients), len(self._slot))
-            room = np.full((n_slots, *facts.shape[1:]), _NEW[name])
+            room = np.full((n_slots, *shape), _NEW[name])
             room[: len(facts)] = facts
             self._facts[name] = facts = room
-        before = facts[slots]
-        if add:
-            values = before + values
-        facts[slots] = values
-        if name in self._arrays:
-            self._arrays[name][clients] = values
-        return before
+        return facts
 
-    def _slots_with_new(self, clients: np.ndarray) -> np.ndarray:
-        """Return the slots of some clients, of which some have none yet."""
-        new = np.unique(clients[self._slot[clients] < 0])
+    def _slots(self, clients: np.ndarray) -> np.ndarray:
+        """Return the slots of some clients, of which some may have none yet."""
+        slots = self._slot[clients]
+        if slots.min(initial=0) >= 0:
+            return slots
+        new = np.unique(clients[slots < 0])
         self._slot[new] = np.arange(len(self._clients), len(self._clients) + len(new))
         self._clients = np.concatenate([self._clients, new])
         return self._slot[clients]
@@ -298,34 +243,26 @@ class PastRecords:
         columns = {name: self._read(name, clients, one.shape[1:]) for name, one in facts.items()}
         told = {name: ~_is_new(name, values) for name, values in columns.items()}
         known = np.logical_or.reduce([np.zeros(len(clients), dtype=bool), *told.values()])
-        digests = tuple(self._federation.digests(clients[known]))
+        digests = self._federation.digests(clients[known])
         told_of = {name: v[known] for name, v in columns.items() if told[name].any()}
-        return {"clients": digests} | told_of | {_N_COUNTED: self.n_counted}
+        if self._gone:
+            told_of = self._with_gone(told_of, len(digests))
+        return {"clients": (*digests, *self._gone)} | told_of | {_N_COUNTED: self.n_counted}
+
+    def _with_gone(self, columns: dict[str, np.ndarray], n_clients: int) -> dict[str, np.ndarray]:
+        """Append those that are gone to the facts of the clients of this fit."""
+        n_gone, all_of = len(self._gone), {}
+        for name in columns.keys() | self._totals_of_gone.keys():
+            own = columns.get(name, np.full(n_clients, _NEW[name]))
+            of_gone = np.full((n_gone, *own.shape[1:]), _NEW[name])
+            all_of[name] = np.concatenate([own, self._totals_of_gone.get(name, of_gone)])
+        return all_of
 
 
 def _is_new(name: str, values: np.ndarray) -> np.ndarray:
     """Return a mask of the clients that have the values of a new one."""
     same = np.isnan(values) if np.isnan(_NEW[name]) else values == _NEW[name]
     return same.reshape(len(values), -1).all(axis=1)
-
-
-def _distinct(clients: np.ndarray) -> tuple[np.ndarray, Any, np.ndarray | None]:
-    """Return distinct clients, the first entry of each, and the client of each entry.
-
-    The last is None where no client has two entries, and all stay in their places.
-    """
-    if (clients[1:] > clients[:-1]).all():  # nothing to sort, as there may be very many clients
-        return clients, slice(None), None
-    return np.unique(clients, return_index=True, return_inverse=True)
-
-
-def _sums(values: np.ndarray, entries: np.ndarray | None, n_clients: int) -> np.ndarray:
-    """Return the sum of the entries of each client."""
-    if entries is None:
-        return values
-    sums = np.zeros(n_clients, dtype=values.dtype)
-    np.add.at(sums, entries, values)
-    return sums
 
 
 def checked_columns(columns: Any) -> Columns:

@@ -163,6 +163,8 @@ def place_names(
     ``radii`` are those of the markers, in points, and ``others`` texts that are to stay free. The
     limits of the axes are to stay as they are.
     """
+    from matplotlib.patheffects import withStroke
+
     figure = ax.figure
     figure.draw_without_rendering()  # its layout is known thereafter
     renderer = figure.canvas.get_renderer()
@@ -180,6 +182,7 @@ def place_names(
                 va={0: "center", 1: "bottom", -1: "top"}[np.sign(y)],
                 fontsize=9,
                 parse_math=False,
+                path_effects=[withStroke(linewidth=2, foreground="white")],  # over lines
             )
             box = text.get_window_extent(renderer)
             inside = ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1

@@ -13,11 +13,11 @@ from skfed.utils._checks import check_columns
 
 _SILENT = COLOURS[7]
 _HEIGHTS = {
-    "worth": "worth: what its updates added to the objective",
+    "worth": "worth: how much its updates improved the model",
     "weight_share": "share of the weight; dashed: equal shares",
 }
 _MEASURES = {"accuracy": "accuracy", "r2": "R²"}
-_LARGEST, _SMALLEST = 420.0, 12.0  # areas of markers in points², of many clients less
+_LARGEST, _SMALLEST = 200.0, 12.0  # areas of markers in points², of many clients less
 # What the corners of the picture mean, at the left and the right.
 _ABOVE = "gives, does not gain", "gives and gains"
 _BELOW = "neither gives nor gains", "gains, does not give"
@@ -163,6 +163,8 @@ in one
         self.ax_.set_xlabel(x_label)
         self.ax_.set_ylabel(_HEIGHTS[height])
         self.ax_.margins(0.12, 0.16)
+        if not shown["height"].any():  # of none, limits would be those of rounding errors
+            self.ax_.set_ylim(-1, 1)
         tidy(self.ax_)
         legend(self.ax_)
         words = self._words(height == "worth")
@@ -195,7 +197,7 @@ in one
         """Draw the clients by status, and what their sizes mean; return these."""
         n_bytes = (shown["bytes_down"] + shown["bytes_up"]).to_numpy(dtype=float)
         most = max(n_bytes.max(initial=0.0), 1.0)
-        largest = _LARGEST / max(1.0, len(shown) / 20) ** 0.5
+        largest = _LARGEST / max(1.0, len(shown) / 80) ** 0.5
         sizes = np.maximum(largest * n_bytes / most, _SMALLEST)
         for mask, colour, label in self._groups(shown):
             own = shown[mask]
@@ -211,7 +213,7 @@ in one
             )  # fmt: skip
             # In the legend markers are of one size.
             self.ax_.scatter([], [], 40, color=(colour, 0.65), label=label)
-        for amount, text in _round_bytes(most):
+        for amount, text in _round_bytes(most) if n_bytes.any() else ():
             size = max(largest * amount / most, _SMALLEST)
             self.ax_.scatter([], [], size, color="none", edgecolors="0.3", label=text)
         return sizes
@@ -228,7 +230,8 @@ in one
             return [(priority, FREE, "client")]
         groups = [
             (priority, PRIORITY, "priority"),
-            (free, FREE, "free, matched" if "matched" in shown else "free"),
+            # Without a bound, or before they have heard one, they are not known to match.
+            (free, FREE, "free" if np.isnan(matched[free]).any() else "free, matched"),
             (silent, _SILENT, "never matched"),
         ]
         return [group for group in groups if group[0].any()]

@@ -152,7 +152,7 @@ def participation_report(
         index=client_index(step.clients_),
     )
     if "useful" in report:
-        report.attrs["clients_served"] = float(report["useful"].mean())
+        report.attrs["clients_served"] = float(report["useful"].astype(float).mean())
     report.attrs["summary"] = _summary(report)
     return report
 
@@ -199,9 +199,9 @@ def _gave(step: BaseFederated) -> dict[str, Any]:
 
 def _worth(step: BaseFederated, gave: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of the contributions, if the fit has measured them."""
-    if not hasattr(step, "contributions_"):
+    worth = getattr(step, "contributions_", None)
+    if worth is None:
         return {}
-    worth = step.contributions_
     columns = {"worth": worth["value"].to_numpy(), "worth_error": worth["error"].to_numpy()}
     if "bytes_down" in gave:
         n_bytes = (gave["bytes_down"] + gave["bytes_up"]).astype(float)
@@ -259,7 +259,8 @@ def _summary(report: pd.DataFrame) -> str:
         parts.append(f"{n_gave} of {len(report)} clients gave updates, and {sent} were sent")
     if "worth" in report:
         n_harmed = int((report["worth"] < 0).sum())
-        parts.append(f"{n_harmed} of {len(report)} clients were worth less than nothing")
+        were = "was" if n_harmed == 1 else "were"
+        parts.append(f"{n_harmed} of {len(report)} clients {were} worth less than nothing")
     if "useful" in report:
         n_served, n_compared = int(report["useful"].sum()), int(report["useful"].count())
         parts.append(f"the model serves {n_served} of {n_compared} clients better than their own")
@@ -271,4 +272,4 @@ def _summary(report: pd.DataFrame) -> str:
 def bytes_text(amount: float) -> str:
     """Return an amount of bytes with three digits and a unit."""
     unit = max(one for one in _UNITS if one <= max(amount, 1.0))
-    return f"{amount / unit:.3g} {_UNITS[unit]}"
+    return "1 byte" if amount == 1 else f"{amount / unit:.3g} {_UNITS[unit]}"

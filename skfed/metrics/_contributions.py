@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from skfed.exchanges import contributions_of
@@ -50,11 +51,11 @@ def round_contributions(model: Any, column: str = "value") -> pd.DataFrame:
     """
     step = federated_step(model)
     step.contributions_  # noqa: B018 - raises where no round was valued
-    position = ("value", "error").index(column)
-    rounds = {
-        row["round"]: {client: pair[position] for client, pair in found.items()}
-        for row in step._server.rows
-        if (found := contributions_of(row))
-    }
-    frame = pd.DataFrame.from_dict(rounds, orient="index").rename_axis("round")
-    return frame.reindex(columns=client_index(step.clients_))
+    rows = [row for row in step._server.rows if "contributions" in row]
+    found, rounds = contributions_of(rows, step.clients_), [row["round"] for row in rows]
+    table = np.full((len(rounds), len(step.clients_)), np.nan)
+    table[np.searchsorted(rounds, found.rounds), found.clients] = (
+        found.values if column == "value" else found.errors
+    )
+    index = pd.Index(rounds, name="round")
+    return pd.DataFrame(table, index=index, columns=client_index(step.clients_))

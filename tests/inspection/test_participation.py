@@ -23,8 +23,10 @@ from skfed import (  # noqa: E402
 )
 from skfed.aggregation import Scaffold  # noqa: E402
 from skfed.availability import Dropout  # noqa: E402
+from skfed.contribution import DataBanzhaf, LeaveOneOut  # noqa: E402
 from skfed.devices import ConstantDevices, LognormalDevices  # noqa: E402
 from skfed.inspection import ParticipationDisplay, participation_report  # noqa: E402
+from skfed.inspection._report import bytes_text  # noqa: E402
 from skfed.metrics import (  # noqa: E402
     client_exchanges,
     client_scores,
@@ -222,17 +224,27 @@ class TestStatus:
 
 
 class TestWorth:
-    def test_per_megabyte(self):
+    def test_per_megabyte(self, monkeypatch):
         model = fit(selector=Given(lambda _: Cohort.mean(np.arange(3))))
         given = {"value": [0.3, -0.1, 0.2, 0.0], "error": [0.1, 0.0, 0.2, 0.0]}
-        model.contributions_ = pd.DataFrame(given, index=list("abcd"))
+        table = pd.DataFrame(given, index=list("abcd"))
+        monkeypatch.setattr(FederatedClassifier, "contributions_", table)
         report = participation_report(model)
         assert report["worth"].tolist() == given["value"]
         assert report["worth_error"].tolist() == given["error"]
         per_mb = [value / 192e-6 for value in given["value"][:3]]
         assert report["worth_per_mb"].tolist()[:3] == pytest.approx(per_mb)
         assert np.isnan(report["worth_per_mb"].iloc[3])  # nothing was sent
-        assert "1 of 4 clients were worth less than nothing" in report.attrs["summary"]
+        assert "1 of 4 clients was worth less than nothing" in report.attrs["summary"]
+
+    def test_of_a_fit_with_contributions(self):
+        """The bytes of the valuation count."""
+        model = fit(contribution=DataBanzhaf(8))
+        report = sums_are_those_of_the_history(model)
+        assert report["worth"].tolist() == model.contributions_["value"].tolist()
+        assert report["worth_error"].tolist() == model.contributions_["error"].tolist()
+        n_bytes = fit().history_[["bytes_up", "bytes_down"]].sum().sum()
+        assert report[["bytes_up", "bytes_down"]].sum().sum() > n_bytes
 
 
 class TestGained:
@@ -263,6 +275,13 @@ class TestGained:
         assert report.attrs["summary"].endswith(
             f"the model serves {alone['useful'].sum()} of 3 clients better than their own."
         )
+
+    def test_rows_of_other_clients_alone(self):
+        others = np.char.upper(CLIENTS)
+        given = TEST | {"clients_test": others[1::2]}
+        report = participation_report(fit(), X, Y, others, **given)
+        assert report["useful"].isna().all() and np.isnan(report.attrs["clients_served"])
+        assert "the model serves 0 of 0 clients" in report.attrs["summary"]
 
     def test_regressors(self):
         model = FederatedRegressor(n_rounds=3, random_state=0).fit(X, X[:, 0], clients=CLIENTS)
@@ -337,6 +356,23 @@ class TestKept:
         assert report["rounds_aggregated"].tolist() == [3, 3, 1]
         assert report["bytes_up"].tolist() == [96, 96, 32]
 
+    def test_clients_that_come_back(self, tmp_path):
+        """What a client gave before it was away counts, as what it was worth does."""
+        model, rows = fit(warm_start=True, n_rounds=2), CLIENTS != "a"
+        model.set_params(n_rounds=3).fit(X[rows], Y[rows], clients=CLIENTS[rows])
+        model.save(tmp_path / "model")
+        for one in (model, estimator(warm_start=True).load(tmp_path / "model")):
+            one.set_params(n_rounds=4).fit(X, Y, clients=CLIENTS)
+            report = sums_are_those_of_the_history(one)
+            assert report["rounds_aggregated"].tolist() == [3, 4, 4, 4]
+            # To rules it is new.
+            assert one._server.past.column("n_chosen").tolist() == [1, 4, 4, 4]
+
+    def test_other_clients_alone(self):
+        model = fit(warm_start=True, n_rounds=2).set_params(n_rounds=3)
+        report = participation_report(model.fit(X, Y, clients=np.char.upper(CLIENTS)))
+        assert report["rounds_aggregated"].tolist() == [1] * 4
+
     def test_a_round_that_fails_is_not_counted(self, monkeypatch):
         from skfed.server._rounds import Rounds
 
@@ -387,7 +423,7 @@ class TestKept:
 
 
 def test_rules_do_not_see_the_counts():
-    from skfed.exchanges._past import TOTALS
+    from skfed.exchanges._totals import TOTALS
     from skfed.selection import Past
 
     assert not set(TOTALS) & set(dir(Past))
@@ -490,6 +526,36 @@ class TestDisplay:
         assert "2 of 12 clients have none" in display.ax_.get_xlabel()
         check_texts(display)
 
+    def test_circles_of_the_legend_lie_apart(self):
+        """With the largest that there may be, of 1 GB where the client has sent as much."""
+        report = drawn()
+        report[["bytes_down", "bytes_up"]] = 0
+        report.iloc[0, report.columns.get_loc("bytes_up")] = 10**9
+        display = ParticipationDisplay.from_report(report)
+        display.figure_.canvas.draw()
+        legend = display.ax_.get_legend()
+        sizes = np.array([one.get_sizes()[0] for one in legend.legend_handles])
+        rows = [text.get_window_extent() for text in legend.get_texts()]
+        middles = np.array([box.y0 + box.y1 for box in rows]) / 2 * 72 / display.figure_.dpi
+        radii = (sizes / np.pi) ** 0.5
+        assert legend_of(display)[-1] == "1 GB sent"
+        assert (-np.diff(middles) >= radii[1:] + radii[:-1]).all()
+
+    def test_without_bytes_the_legend_has_no_sizes(self):
+        report = drawn()
+        report[["bytes_down", "bytes_up"]] = 0
+        assert legend_of(ParticipationDisplay.from_report(report))[-1] == "never matched"
+        assert bytes_text(1.0) == "1 byte" and bytes_text(0.0) == "0 bytes"
+
+    def test_clients_that_were_worth_nothing(self):
+        report = drawn().assign(worth=0.0, worth_error=0.0)
+        assert ParticipationDisplay.from_report(report).ax_.get_ylim() == (-1, 1)
+
+    def test_free_clients_that_have_heard_no_bound_are_not_said_to_match(self):
+        report = drawn()
+        report.loc["hospital 11", "matched"] = np.nan
+        assert legend_of(ParticipationDisplay.from_report(report))[1] == "free"
+
     def test_of_a_model(self, check_texts):
         model = fit(priority=["a", "b"], selector=FedAlignSelector(0.5, warmup=0))
         display = ParticipationDisplay.from_estimator(model, X, Y, CLIENTS, **TEST)
@@ -509,7 +575,7 @@ class TestDisplay:
 
 def test_the_docstring_lists_the_columns():
     table = participation_report.__doc__.split("*gave*")[1].split("====")[0]
-    model = TestStatus().aligned(priority={"a": 1.0}, devices=ConstantDevices(100, 1e3, 1e3))
-    model.contributions_ = pd.DataFrame({"value": np.zeros(4), "error": np.zeros(4)})
+    given = {"devices": ConstantDevices(100, 1e3, 1e3), "contribution": LeaveOneOut()}
+    model = TestStatus().aligned(priority={"a": 1.0}, **given)
     report = participation_report(model, X, Y, CLIENTS, **TEST)
     assert re.findall(r"^ *``(\w+)`` ", table, re.MULTILINE) == report.columns.tolist()

@@ -26,7 +26,7 @@ from skfed.aggregation import (
     TrimmedMean,
 )
 from skfed.availability import BaseAvailability
-from skfed.contribution import BaseContribution, Values
+from skfed.contribution import BaseContribution, LeaveOneOut, Values
 from skfed.devices import LognormalDevices
 from skfed.metrics import client_exchanges, round_contributions
 from skfed.privacy import GaussianMechanism
@@ -445,3 +445,24 @@ def test_stacked_clients_give_the_values_of_the_loop():
         for engine in ("loop", "stacked")
     )
     np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_ids_that_are_equal_but_for_their_type():
+    """True, 1.0 and 1, in this order, have each what a client of another name has."""
+    rng = np.random.default_rng(0)
+    X, places = rng.normal(size=(60, 3)).astype(np.float32), np.arange(60) % 3
+    y = (X[:, 0] > 0).astype(int)
+    own = RandomSelector(1.0, probability="uniform", replace=False)
+    net = NeuralNetClassifier(nn.Linear(3, 2), criterion=nn.CrossEntropyLoss, lr=0.1, batch_size=-1)
+    tables = []
+    for ids in ([True, 1.0, 1], ["a", "b", "c"]):
+        model = FederatedClassifier(
+            net, selector=own, contribution=LeaveOneOut(), n_rounds=2, random_state=0
+        )
+        clients = np.array(ids, dtype=object)[places]
+        model.fit(X, y, clients=clients)
+        per_round = round_contributions(model)
+        np.testing.assert_allclose(per_round.sum(), model.contributions_["value"])
+        tables.append(per_round.to_numpy())
+    assert len(np.unique(tables[0][0])) == 3
+    np.testing.assert_allclose(*tables, rtol=1e-3)
