@@ -103,8 +103,9 @@ class BaseContribution(BaseEstimator, metaclass=ABCMeta):
             found = self._values(_remembered(gains), n_players, rng)
         if not isinstance(found, Values) or {np.shape(of) for of in found} != {(n_players,)}:
             raise TypeError(
-                f"{type(self).__name__}._values returned {found!r:.80}: return skfed.contribution.Values(values, "
-                f"errors), with an entry for each of {n_players} clients."
+                f"{type(self).__name__}._values returned {found!r:.80}: return "
+                "skfed.contribution.Values(values, errors), with an entry for each of "
+                f"{n_players} clients."
             )
         return found
 

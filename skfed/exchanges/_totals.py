@@ -4,7 +4,7 @@ A new total is a field of ``TOTALS`` and a line here;
 :func:`skfed.inspection.participation_report` shows it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ TOTALS: dict[str, Any] = {
     "seconds_spent": np.float64(0),
 }
 _BYTES = "bytes_down", "bytes_up"
+#: Those to which exchanges before the first round may add.
+OF_FIRST = *_BYTES, "times_failed", "times_late", "seconds_spent"
 # Totals of how exchanges have ended; answers are counted of polls alone.
 _COUNTED: dict[int, str] = {
     Outcome.OK: "polls_answered",
@@ -46,13 +48,11 @@ class RoundTotals:
     Parameters
     ----------
     exchanges : sequence of Exchange
-        All of the round.
+        Of the round; not those before the first, in which there may be very many clients.
     model_bytes : int
         Those of a model.
     chosen, aggregated : Cohort
         That of the selector, and the one whose updates are in the new model.
-    n_clients : int
-        Of the federation.
 
     Attributes
     ----------
@@ -68,39 +68,32 @@ class RoundTotals:
         model_bytes: int,
         chosen: Cohort,
         aggregated: Cohort,
-        n_clients: int,
     ):
-        told = np.zeros(n_clients, dtype=bool)
-        cohorts = [cohort.clients for cohort in (chosen, aggregated)]
-        for clients in (*cohorts, *(exchange.clients for exchange in exchanges)):
-            told[clients] = True
-        self.clients = np.flatnonzero(told)
-        self._places = np.empty(n_clients, dtype=np.intp)
-        self._places[self.clients] = np.arange(len(self.clients))
+        asked = [chosen.clients, aggregated.clients, *(e.clients for e in exchanges)]
+        self.clients, places = np.unique(np.concatenate(asked), return_inverse=True)
         self.sums: dict[str, np.ndarray] = {}
-        at = self._places[aggregated.clients]
-        self._count("rounds_chosen", self._places[chosen.clients])
+        of_chosen, at, *each = np.split(places, np.cumsum([len(clients) for clients in asked[:-1]]))
+        self._count("rounds_chosen", of_chosen)
         self._count("rounds_aggregated", at)
         self._add("weights", at, aggregated.weights)
-        self._add_bounded(exchanges)
-        for exchange in exchanges:
-            if len(exchange.clients):
-                self._add_exchange(exchange, model_bytes)
+        self._add_bounded(exchanges, each)
+        for exchange, places in zip(exchanges, each, strict=True):
+            if len(places):
+                self._add_exchange(exchange, places, model_bytes)
 
-    def _add_bounded(self, exchanges: Iterable[Exchange]) -> None:
+    def _add_bounded(self, exchanges: Iterable[Exchange], places: Iterable[np.ndarray]) -> None:
         """Count the clients that have heard a bound of w_t, and those who were then chosen."""
         bounded = np.zeros(len(self.clients), dtype=bool)
-        for exchange in exchanges:
+        for exchange, at in zip(exchanges, places, strict=True):
             if exchange.metric is not None and "bound" in exchange.messages.down.scalars:
-                replied = exchange.outcomes <= Outcome.SILENT
-                bounded[self._places[exchange.clients[replied]]] = True
+                bounded[at[exchange.outcomes <= Outcome.SILENT]] = True
         if bounded.any():
             self._count("rounds_bounded", bounded)
             self._count("rounds_matched", bounded & (self._total("rounds_chosen") > 0))
 
-    def _add_exchange(self, exchange: Exchange, model_bytes: int) -> None:
+    def _add_exchange(self, exchange: Exchange, at: np.ndarray, model_bytes: int) -> None:
         """Add what an exchange has cost each client, and how it ended."""
-        at, outcomes = self._places[exchange.clients], exchange.outcomes
+        outcomes = exchange.outcomes
         for name, values in zip(_BYTES, exchange.n_bytes(model_bytes), strict=True):
             self._add(name, at, values)
         if exchange.kind.trains or exchange.kind is SKETCH:
@@ -108,12 +101,9 @@ class RoundTotals:
         for outcome in np.flatnonzero(np.bincount(outcomes)).tolist():
             if exchange.kind is POLL or outcome != Outcome.OK:
                 self._count(_COUNTED[outcome], at[outcomes == outcome])
-        if exchange.seconds is not None and exchange.duration is not None:
-            # Of one that is late, what it was waited for if no more is known.
-            unknown = (outcomes == Outcome.LATE) & np.isnan(exchange.seconds)
-            seconds = np.where(unknown, exchange.duration, exchange.seconds)
+        if (seconds := _seconds_of(exchange)) is not None:
             # Those of a client that was drawn twice are equal, and are added once.
-            self._total("seconds_spent")[at] += np.nan_to_num(seconds)
+            self._total("seconds_spent")[at] += seconds
 
     def _total(self, name: str) -> np.ndarray:
         if name not in self.sums:
@@ -129,3 +119,27 @@ class RoundTotals:
         """Add values at some places; all of those at the same place."""
         if values.any():
             np.add.at(self._total(name), at, values)
+
+
+def first_costs(exchange: Exchange, model_bytes: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield what an exchange before the first round has cost each client, by name of the total.
+
+    There may be very many clients, so that arrays are views of one number where they can be.
+    """
+    yield from zip(_BYTES, exchange.n_bytes(model_bytes), strict=True)
+    if exchange.outcomes.any():
+        yield "times_failed", (exchange.outcomes == Outcome.FAILED).astype(np.int32)
+        yield "times_late", (exchange.outcomes >= Outcome.LATE).astype(np.int32)
+    if (seconds := _seconds_of(exchange)) is not None:
+        yield "seconds_spent", seconds
+
+
+def _seconds_of(exchange: Exchange) -> np.ndarray | None:
+    """Return the seconds of each client; of one that is late, those that it was waited for.
+
+    The last are taken where no more is known.
+    """
+    if exchange.seconds is None or exchange.duration is None:
+        return None
+    unknown = (exchange.outcomes == Outcome.LATE) & np.isnan(exchange.seconds)
+    return np.nan_to_num(np.where(unknown, exchange.duration, exchange.seconds))

@@ -337,7 +337,8 @@ class Rounds:
             self.federation, request.cohort.clients[finite], training.losses[finite]
         )
         self._note_best(row, request.state)
-        server.past.add_costs(settled, n_bytes, pending.chosen, cohort)
+        first, own = server.first_exchanges, pending.current.exchanges.settled
+        server.past.add_costs(first, own, n_bytes, pending.chosen, cohort)
         server.rows.append(row)
         self._elapsed = row.get("elapsed", self._elapsed)
         return row
