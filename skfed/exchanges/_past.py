@@ -11,8 +11,9 @@ import numpy as np
 
 from skfed._federation import Federation
 from skfed.exchanges._exchange import Exchange, Outcome
+from skfed.exchanges._first_totals import FirstTotals
 from skfed.exchanges._kinds import POLL, REPORT, TRAINING, UPLOAD
-from skfed.exchanges._totals import OF_FIRST, TOTALS, RoundTotals, first_costs
+from skfed.exchanges._totals import TOTALS, RoundTotals
 from skfed.selection._cohort import Cohort
 from skfed.selection._past import SKETCH_SIZE, Past
 from skfed.utils._arrays import read_only
@@ -31,16 +32,13 @@ _FACTS: dict[str, Any] = {
     "updates": np.nan,
     "last_layer": np.nan,
 }
-#: What exchanges before the first round have cost; they are apart, as all clients may have a part
-#: in them, and the others are of few.
-_FIRST = {f"first_{name}": TOTALS[name] for name in OF_FIRST}
-_NEW = _FACTS | TOTALS | _FIRST
-_KEPT = TOTALS | _FIRST  # of clients that are gone
+_NEW = _FACTS | TOTALS
 _ROWS = "updates", "last_layer"  # of which a client has several numbers
-_N_COUNTED = "n_counted"
+_N_COUNTED, _FIRST = "n_counted", "first"
 
 #: Facts by name, the digests of their clients under "clients", and under "n_counted" the number of
-#: rounds that are in the totals; files that were written before there were totals have none.
+#: rounds that are in the totals; files that were written before there were totals have none. Under
+#: "first" are the columns of :class:`FirstTotals`.
 Columns = Mapping[str, Any]
 
 
@@ -71,9 +69,7 @@ class PastRecords:
         self._n_counted_before = self.n_counted
         # Clients that are not in this fit, and may come back: digests, and totals by name.
         self._gone, self._totals_of_gone = list[bytes](), dict[str, np.ndarray]()
-        # By name, over all clients: one number where it is that of all, to save memory.
-        self._first: dict[str, Any] = {}
-        self._first_before: dict[str, Any] = {}
+        self._first = FirstTotals(federation, self._saved.get(_FIRST))
         if federation is not None:
             self._load(federation)
 
@@ -86,15 +82,11 @@ class PastRecords:
         known = {k: place[key] for k, key in enumerate(digests) if key in place}
         clients, rows = np.array(list(known), dtype=int), list(known.values())
         for name in _NEW.keys() & self._saved.keys() if known else ():
-            values = np.asarray(self._saved[name])[rows]
-            if name in _FIRST:
-                self._add_first(name, clients, values)
-            elif (told := ~_is_new(name, values)).any():
-                self._write(name, clients[told], values[told])
+            self._write(name, clients, np.asarray(self._saved[name])[rows])
         if self.n_counted:
             gone, keys = sorted(set(place.values()) - set(rows)), list(place)
             self._gone = [keys[i] for i in gone]
-            totals = _KEPT.keys() & self._saved.keys()
+            totals = TOTALS.keys() & self._saved.keys()
             self._totals_of_gone = {name: np.asarray(self._saved[name])[gone] for name in totals}
 
     def __reduce__(self) -> tuple:
@@ -149,10 +141,7 @@ class PastRecords:
         one whose updates are in the new model.
         """
         self.n_counted += 1
-        self._first_before = dict(self._first)
-        for exchange in first:
-            for name, values in first_costs(exchange, model_bytes):
-                self._add_first(f"first_{name}", exchange.clients, values)
+        self._first.add(first, model_bytes)
         added = RoundTotals(exchanges, model_bytes, chosen, aggregated)
         slots = self._slots(added.clients)
         for name, sums in added.sums.items():
@@ -166,25 +155,14 @@ class PastRecords:
             for name, clients, values in reversed(self._before):
                 self._write(name, clients, values)
             self._before, self.n_counted = [], self._n_counted_before
-            self._first = self._first_before
+            self._first.undo()
 
     def totals(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """Return the totals of the clients of the last fit by name, given all of their ids."""
         past = self
         if self._federation is None or self._federation.ids is not ids:  # read from a file
             past = PastRecords(self.to_columns(), Federation.without_rows(ids))
-        return {name: past.column(name) + past._first.get(f"first_{name}", 0) for name in TOTALS}
-
-    def _add_first(self, name: str, clients: np.ndarray, values: np.ndarray) -> None:
-        """Add to what exchanges before the first round have cost some clients."""
-        n_clients = len(self._slot)
-        if len(clients) == n_clients and values.strides == (0,):  # a view of one number
-            added = values[0]
-        else:
-            added = np.zeros(n_clients, dtype=values.dtype)
-            added[clients] = values
-        if np.any(added):
-            self._first[name] = self._first.get(name, 0) + added
+        return {name: past.column(name) + past._first.sums.get(name, 0) for name in TOTALS}
 
     def _add_training(self, training: Exchange) -> None:
         clients, losses = training.clients, training.answers
@@ -267,18 +245,18 @@ class PastRecords:
         """Return the facts as they are in a file, without clients that are as if they were new."""
         if self._federation is None:
             return dict(self._saved)
-        clients = np.arange(len(self._slot)) if self._first else np.sort(self._clients)
+        clients = np.sort(self._clients)
         facts = {name: self._facts[name] for name in _NEW if name in self._facts}
         columns = {name: self._read(name, clients, one.shape[1:]) for name, one in facts.items()}
-        for name, values in self._first.items():
-            columns[name] = np.broadcast_to(values, len(clients))
         told = {name: ~_is_new(name, values) for name, values in columns.items()}
         known = np.logical_or.reduce([np.zeros(len(clients), dtype=bool), *told.values()])
         digests = self._federation.digests(clients[known])
         told_of = {name: v[known] for name, v in columns.items() if told[name].any()}
         if self._gone:
             told_of = self._with_gone(told_of, len(digests))
-        return {"clients": (*digests, *self._gone)} | told_of | {_N_COUNTED: self.n_counted}
+        of_first = self._first.to_columns()
+        first = {_FIRST: of_first} if of_first else {}
+        return {"clients": (*digests, *self._gone), **told_of, _N_COUNTED: self.n_counted, **first}
 
     def _with_gone(self, columns: dict[str, np.ndarray], n_clients: int) -> dict[str, np.ndarray]:
         """Append those that are gone to the facts of the clients of this fit."""
@@ -304,6 +282,8 @@ def checked_columns(columns: Any) -> Columns:
             is_valid = all(isinstance(key, bytes) for key in clients)
         elif name == _N_COUNTED:
             is_valid = isinstance(values, int) and values >= 0
+        elif name == _FIRST:
+            is_valid = FirstTotals.are_valid(values)
         else:
             kind = "iu" if isinstance(_NEW[name], np.integer) else "f"
             is_valid = values.dtype.kind in kind and values.ndim == 1 + (name in _ROWS)

@@ -4,7 +4,7 @@ A new total is a field of ``TOTALS`` and a line here;
 :func:`skfed.inspection.participation_report` shows it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,7 @@ TOTALS: dict[str, Any] = {
     "bytes_up": np.int64(0),
     "seconds_spent": np.float64(0),
 }
-_BYTES = "bytes_down", "bytes_up"
-#: Those to which exchanges before the first round may add.
-OF_FIRST = *_BYTES, "times_failed", "times_late", "seconds_spent"
+BYTES = "bytes_down", "bytes_up"
 # Totals of how exchanges have ended; answers are counted of polls alone.
 _COUNTED: dict[int, str] = {
     Outcome.OK: "polls_answered",
@@ -94,14 +92,14 @@ class RoundTotals:
     def _add_exchange(self, exchange: Exchange, at: np.ndarray, model_bytes: int) -> None:
         """Add what an exchange has cost each client, and how it ended."""
         outcomes = exchange.outcomes
-        for name, values in zip(_BYTES, exchange.n_bytes(model_bytes), strict=True):
+        for name, values in zip(BYTES, exchange.n_bytes(model_bytes), strict=True):
             self._add(name, at, values)
         if exchange.kind.trains or exchange.kind is SKETCH:
             self._add("rows_trained", at, exchange.rows)
         for outcome in np.flatnonzero(np.bincount(outcomes)).tolist():
             if exchange.kind is POLL or outcome != Outcome.OK:
                 self._count(_COUNTED[outcome], at[outcomes == outcome])
-        if (seconds := _seconds_of(exchange)) is not None:
+        if (seconds := seconds_of(exchange)) is not None:
             # Those of a client that was drawn twice are equal, and are added once.
             self._total("seconds_spent")[at] += seconds
 
@@ -121,20 +119,7 @@ class RoundTotals:
             np.add.at(self._total(name), at, values)
 
 
-def first_costs(exchange: Exchange, model_bytes: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield what an exchange before the first round has cost each client, by name of the total.
-
-    There may be very many clients, so that arrays are views of one number where they can be.
-    """
-    yield from zip(_BYTES, exchange.n_bytes(model_bytes), strict=True)
-    if exchange.outcomes.any():
-        yield "times_failed", (exchange.outcomes == Outcome.FAILED).astype(np.int32)
-        yield "times_late", (exchange.outcomes >= Outcome.LATE).astype(np.int32)
-    if (seconds := _seconds_of(exchange)) is not None:
-        yield "seconds_spent", seconds
-
-
-def _seconds_of(exchange: Exchange) -> np.ndarray | None:
+def seconds_of(exchange: Exchange) -> np.ndarray | None:
     """Return the seconds of each client; of one that is late, those that it was waited for.
 
     The last are taken where no more is known.
