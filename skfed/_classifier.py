@@ -103,6 +103,11 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     validate_every : int, default=1
         Rounds from one validation on ``X_val`` to the next; the last round of a fit always has one.
         In rounds without, ``val_loss`` and the scores are NaN.
+    contribution : BaseContribution, default=None
+        How it is measured what each client's updates were worth, from ``skfed.contribution``, such
+        as ``DataBanzhaf()``; the model stays the same, and who fails at it does not end the fit. It
+        needs each client's update, so that ``update_privacy`` and rules with two phases are errors.
+        None: it is not measured.
     engine : {"auto", "stacked", "loop"}, default="auto"
         "loop" trains client by client with skorch. "stacked" trains many clients as one batch, with
         the same minibatches and, up to rounding, the same result. "auto" is "stacked" if that gives
@@ -153,6 +158,9 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         "stacked" or "loop", and after a colon the reason.
     history_ : pandas.DataFrame
         One row a round: losses, cost, cohort, times; columns as in :mod:`skfed.history`.
+    contributions_ : pandas.DataFrame
+        ``value`` and its standard ``error`` of each client, sums over the rounds that were valued;
+        only with ``contribution``. :func:`skfed.metrics.round_contributions` has those rounds.
     n_rounds_ : int
         Rounds trained.
     coef_ : ndarray of shape (n_classes, n_features)
@@ -220,6 +228,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         deadline=None,
         report_goal=None,
         validate_every=1,
+        contribution=None,
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
@@ -249,6 +258,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             deadline=deadline,
             report_goal=report_goal,
             validate_every=validate_every,
+            contribution=contribution,
             engine=engine,
             memory_budget=memory_budget,
             n_jobs=n_jobs,

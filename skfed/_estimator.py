@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
@@ -28,7 +29,9 @@ from skfed.checkpoint import (
     warn_of_lost_state,
     write_fitted,
 )
+from skfed.contribution import BaseContribution
 from skfed.devices import BaseDevices
+from skfed.exchanges import sum_contributions
 from skfed.history import to_frame
 from skfed.nets import LINEAR_ATTRIBUTES, Samples, cast_samples, standardize_layers
 from skfed.schedules import BaseSchedule
@@ -78,6 +81,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         "deadline": [Interval(Real, 0, None, closed="neither"), None],
         "report_goal": [*CLIENT_COUNT, None],
         "validate_every": [_POSITIVE_INT],
+        "contribution": [BaseContribution, None],
         "engine": [StrOptions({"auto", "stacked", "loop"})],
         "memory_budget": [_POSITIVE_INT],
         "n_jobs": [Integral, None],
@@ -110,6 +114,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         deadline=None,
         report_goal=None,
         validate_every=1,
+        contribution=None,
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
@@ -138,6 +143,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         self.deadline = deadline
         self.report_goal = report_goal
         self.validate_every = validate_every
+        self.contribution = contribution
         self.engine = engine
         self.memory_budget = memory_budget
         self.n_jobs = n_jobs
@@ -345,6 +351,18 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         self.sizes_, self.fractions_ = federation.sizes, federation.fractions
         self.history_, self.n_rounds_ = to_frame(server.rows), server.round
         self._set_linear(server.net)
+
+    @property
+    def contributions_(self) -> pd.DataFrame:
+        """What each client's updates were worth, summed over the rounds that were valued."""
+        rows = self._server.rows if hasattr(self, "_server") else []
+        if not any("contributions" in row for row in rows):
+            raise AttributeError(
+                f"no round of this {type(self).__name__} was valued: fit it with contribution, "
+                "such as skfed.contribution.DataBanzhaf(), and n_rounds of its every or more. "
+                "If it was, the log says why rounds have no contributions."
+            )
+        return sum_contributions(rows, self.clients_)
 
     def _set_linear(self, net: NeuralNet) -> None:
         """Set ``coef_`` and ``intercept_``, which only a linear net has."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skfed.utils._ids import canonical, digest, in_order, leaves, native
+from skfed.utils._ids import canonical, digest, in_order, leaves, native, plain_digests
 from skfed.utils._warnings import warn
 
 # Ids that are all of one of these types are kept in an array of this dtype, others as objects.
@@ -62,6 +62,12 @@ class Federation:
         """Return the rows of X that client ``k`` holds."""
         return self.order[self.offsets[k] : self.offsets[k + 1]]
 
+    @classmethod
+    def without_rows(cls, ids: np.ndarray) -> "Federation":
+        """Return the federation of some clients, of which no more than the ids is known."""
+        nothing, none = np.zeros(len(ids)), np.zeros(0, dtype=np.intp)
+        return cls(ids, nothing, none, np.zeros(len(ids) + 1, dtype=np.intp))
+
     def without(self, left_out: np.ndarray) -> "Federation":
         """Return the federation of the other clients, given a mask of those that are left out."""
         kept = np.flatnonzero(~left_out)
@@ -78,6 +84,12 @@ class Federation:
         # A round needs a client's digest several times. The cache has room for a cohort.
         ids = self.ids  # a reference to self in the cache would be a cycle
         return lru_cache(maxsize=2**12)(lambda k: digest(native(ids[k])))
+
+    def digests(self, clients: np.ndarray) -> list[bytes]:
+        """Return the keys of many clients; ``digest`` returns them one by one."""
+        if self.ids.dtype == object:
+            return list(map(self.digest, clients.tolist()))
+        return plain_digests(self.ids[clients].tolist())
 
     def names(self, clients: Iterable[int]) -> tuple[Hashable, ...]:
         """Return ids as plain Python objects, the same ones in each call, given indices."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from skorch import NeuralNet
 
-from skfed._federation import Federation
+from skfed._federation import Federation, make_federation
 from skfed._input import TrainingData
 from skfed._problem import Problem
 from skfed.aggregation import WeightedMean
@@ -21,6 +21,7 @@ from skfed.engines import (
     ClientData,
     Dataset,
     Engine,
+    Evaluator,
     LocalTraining,
     LoopEngine,
     Workers,
@@ -81,6 +82,7 @@ def round_config(estimator: Any, net: NeuralNet, *, simulated: bool = True) -> R
         devices=estimator.devices,
         deadline=estimator.deadline,
         report_goal=estimator.report_goal,
+        contribution=estimator.contribution,
     )
     config.check(net, simulated=simulated)
     return config
@@ -198,12 +200,28 @@ class Simulation:
             until=until,
             train=(X, y),
             validation=validation,
+            validator=self._validator(validation),
             limits=self._rate_limits(),
             callbacks=callbacks,
             keep=None if run is None else run.keep,
         )
         with closing(engine), rounds as running:
             running.run()
+
+    def _validator(self, validation: Validation | None) -> Evaluator | None:
+        """Return what evaluates models on the validation rows, where contributions need it."""
+        estimator, server = self.estimator, self.server
+        contribution = self.config.contribution
+        if validation is None or contribution is None or contribution.evaluate_on != "validation":
+            return None
+        X, y = validation.rows
+        federation = make_federation(np.zeros(len(X), dtype=int), len(X))
+        engine, _ = make_engine(
+            *(estimator.engine, NetPool(server.net, X[:1]), X, y),
+            *(Batching(federation, server.seed, batch_size(server.net)), estimator.memory_budget),
+            *(1, None),
+        )
+        return engine
 
     def _rate_limits(self) -> RateLimits | None:
         """Return the limits of clients' rates, where the rate is that of the priority clients."""

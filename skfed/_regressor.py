@@ -45,8 +45,8 @@ class FederatedRegressor(RegressorMixin, BaseFederated):
         ``ValueError`` with ``update_privacy``, which does not cover what clients send.
     selector, priority, n_rounds, local_epochs, local_steps, lr_schedule, proximal_mu, aggregator, \
 server_optimizer, availability, on_client_error, min_clients, \
-update_privacy, loss_privacy, devices, deadline, report_goal, validate_every, engine, \
-memory_budget, n_jobs, checkpoint, checkpoint_every, warm_start, random_state, verbose
+update_privacy, loss_privacy, devices, deadline, report_goal, validate_every, contribution, \
+engine, memory_budget, n_jobs, checkpoint, checkpoint_every, warm_start, random_state, verbose
         As in :class:`FederatedClassifier`.
 
     Attributes
@@ -61,8 +61,8 @@ memory_budget, n_jobs, checkpoint, checkpoint_every, warm_start, random_state, v
         ``torch.nn.Linear``. Samples of more dimensions are flattened.
     intercept_ : float or ndarray of shape (n_targets,)
         Intercepts, under the same condition.
-    clients_, priority_, sizes_, fractions_, engine_, history_, n_rounds_, n_features_in_, \
-feature_names_in_
+    clients_, priority_, sizes_, fractions_, engine_, history_, contributions_, n_rounds_, \
+n_features_in_, feature_names_in_
         As in :class:`FederatedClassifier`.
 
     See Also
@@ -111,6 +111,7 @@ feature_names_in_
         deadline=None,
         report_goal=None,
         validate_every=1,
+        contribution=None,
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
@@ -140,6 +141,7 @@ feature_names_in_
             deadline=deadline,
             report_goal=report_goal,
             validate_every=validate_every,
+            contribution=contribution,
             engine=engine,
             memory_budget=memory_budget,
             n_jobs=n_jobs,

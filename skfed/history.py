@@ -1,12 +1,13 @@
 """What a round costs, and the table of all rounds, ``history_``.
 
-Every round is charged what a real federation would pay. A model is the bytes of its parameters
-and buffers, a scalar 8 bytes. There are two exchanges in most rounds: the poll (the model down, a
+Every round is charged what a real federation would pay. A model is the bytes of its parameters and
+buffers, a scalar 8 bytes. There are two exchanges in most rounds: the poll (the model down, a
 scalar up) and the training (the model up; it is not sent down again to who was just polled). A
 client drawn twice gets one model and returns two. The training loss is sent with the update and is
 not charged. A rule may have others: trials, sketches, and reports before the upload; see the user
-guide. Trials count in what is sent, evaluated and trained, and in seconds; not in ``objective``,
-nor in ``train_loss``, ``cohort`` and ``n_aggregated``.
+guide. With ``contribution`` there are valuations, in which priority clients evaluate models. Trials
+count in what is sent, evaluated and trained, and in seconds; not in the loss columns,
+nor in cohort and n_aggregated.
 
 The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
 "X_val" means with validation data in fit, "owners" with ``clients_val`` too; "FedALIGN" and
@@ -32,7 +33,7 @@ column                unit    there    what it is
 ``scalars_up``        scalars always   losses, norms, sketches; statistics in a fit's first round
 ``bytes_down``        bytes   always   of models and scalars down
 ``bytes_up``          bytes   always   of models and scalars up
-``samples_evaluated`` rows    always   evaluated in polls
+``samples_evaluated`` rows    always   evaluated in polls and valuations, once for each model
 ``samples_trained``   rows    always   trained on, once for each minibatch, or used for gradients
 ``n_polled``          clients always   asked for their loss or error
 ``n_trained``         updates always   trained to the end; of a client drawn twice, two
@@ -145,8 +146,8 @@ def _costs(exchanges: Sequence[Exchange], model_bytes: int) -> dict[str, int]:
     n_bytes = [[int(of.sum()) for of in e.n_bytes(model_bytes)] for e in exchanges]
     for i, way in enumerate(("down", "up")):
         costs[f"bytes_{way}"] = sum(of_exchange[i] for of_exchange in n_bytes)
-    for name, polls in (("samples_evaluated", True), ("samples_trained", False)):
-        costs[name] = sum(int(e.rows.sum()) for e in exchanges if (e.kind is POLL) == polls)
+    for name, evaluated in (("samples_evaluated", True), ("samples_trained", False)):
+        costs[name] = sum(int(e.rows.sum()) for e in exchanges if e.kind.evaluates == evaluated)
     return costs
 
 
@@ -201,7 +202,7 @@ def _slowest(exchanges: Sequence[Exchange]) -> list[int]:
 
 
 #: What a row has beside the columns.
-_HIDDEN = "begins", "exchanges", "losses"
+_HIDDEN = "begins", "contributions", "exchanges", "losses"
 
 
 def to_record(row: Row) -> Row:

@@ -83,6 +83,17 @@ def test_dates_as_priority(unit):
         assert make_federation(clients, 2, priority=dates[:1]).priority.tolist() == [False, True]
 
 
+@pytest.mark.parametrize(
+    "ids", [[1, 2, -3], [True, False], [1.5, np.inf], ["a", "b{", "é"], [1, "1", 1.5, (1, "a")]]
+)
+def test_digests_of_many_clients_are_those_of_each(ids):
+    federation = make_federation(ids, len(ids))
+    one_by_one = [federation.digest(k) for k in range(len(ids))]
+    assert federation.digests(np.arange(len(ids))) == one_by_one
+    assert federation.digests(np.array([1])) == one_by_one[1:2]
+    assert federation.digests(np.zeros(0, dtype=int)) == []
+
+
 def test_the_digest_depends_on_type_and_value_and_not_on_the_container():
     as_array = make_federation(np.array([7, 8], dtype=np.uint8), 2)
     as_objects = make_federation([7, 8, "7"], 3)

@@ -24,6 +24,8 @@ ORDER = [
     "plot_own_selector",
     "plot_accuracy_per_byte",
     "plot_who_is_chosen",
+    "plot_should_this_hospital_join",
+    "plot_contributions_converge",
     "plot_eps_and_d",
     "plot_fairness",
     "plot_resume",

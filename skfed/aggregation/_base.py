@@ -144,6 +144,21 @@ class BaseAggregator(BaseEstimator, metaclass=ABCMeta):
         updates = {name: torch.cat([part[name] for _, part in arrived])[order] for name in model}
         return self._aggregate(model, updates, survivors, parameters)
 
+    def coefficients(self, cohort: Cohort) -> np.ndarray | None:
+        """Return by what trained parameters are multiplied and added up in the aggregate.
+
+        Parameters
+        ----------
+        cohort : Cohort
+            The weights q_k of those that arrived.
+
+        Returns
+        -------
+        ndarray of shape (1 + n_members,) or None
+            Of w, then of each w_k. None, as here, if the aggregate is no such sum.
+        """
+        return None
+
     @abstractmethod
     def _aggregate(self, model, updates, cohort, parameters):
         """Aggregate ``updates``, stacked along a leading axis in the cohort's order."""

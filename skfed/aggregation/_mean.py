@@ -56,6 +56,15 @@ class WeightedMean(BaseAggregator):
                 result[name] = w
         return result
 
+    def coefficients(self, cohort):
+        """Return 0 and the weights; 1 less their sum and them, of an unbiased cohort."""
+        own = type(self)
+        for name in ("collect", "combine", "_aggregate"):
+            if getattr(own, name) is not getattr(WeightedMean, name):
+                return None  # a subclass makes another sum
+        of_model = 1.0 - cohort.weights.sum() if cohort.unbiased else 0.0
+        return np.array([of_model, *cohort.weights])
+
     def _aggregate(self, model, updates, cohort, parameters):
         total = self.collect(model, updates, cohort.weights, parameters)
         return self.combine(model, [(np.arange(len(cohort.clients)), total)], cohort, parameters)

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import os
+import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ import pandas as pd
 from sklearn.datasets import fetch_openml, get_data_home
 from sklearn.utils import Bunch
 
-_DAMAGED = ValueError, TypeError, LookupError, OverflowError, EOFError, zlib.error, gzip.BadGzipFile
+_PACKED = zlib.error, gzip.BadGzipFile, zipfile.BadZipFile
+_DAMAGED = ValueError, TypeError, LookupError, OverflowError, EOFError, *_PACKED
 
 
 def find_home(data_home: str | os.PathLike | None) -> Path:

@@ -2,6 +2,7 @@
 
 from skfed.engines._batching import Batching, enumerate_copies, first_copy_of_trial
 from skfed.engines._choose import make_engine
+from skfed.engines._combinations import combine
 from skfed.engines._data import Dataset, clients_with_weight, row_weights
 from skfed.engines._loop import LoopEngine, Trained, evaluate
 from skfed.engines._replies import (
@@ -19,6 +20,7 @@ from skfed.engines._replies import (
 )
 from skfed.engines._requests import (
     CURRENT_MODEL,
+    CombinationsRequest,
     EvaluateRequest,
     LocalTraining,
     SketchRequest,
@@ -33,6 +35,7 @@ __all__ = [
     "CURRENT_MODEL",
     "Batching",
     "ClientData",
+    "CombinationsRequest",
     "Dataset",
     "Engine",
     "EvaluateRequest",
@@ -52,6 +55,7 @@ __all__ = [
     "balanced_tree",
     "clients_with_weight",
     "collect",
+    "combine",
     "enumerate_copies",
     "evaluate",
     "extras_of",

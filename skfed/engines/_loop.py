@@ -24,9 +24,15 @@ from skfed.engines._batching import (
     enumerate_copies,
     take_positions,
 )
+from skfed.engines._combinations import evaluate_each
 from skfed.engines._local_terms import local_terms
 from skfed.engines._replies import Evaluation, Updates, collect, kept_updates, merge, spread_of
-from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
+from skfed.engines._requests import (
+    CombinationsRequest,
+    EvaluateRequest,
+    SketchRequest,
+    TrainRequest,
+)
 from skfed.engines._sketch import sketch_clients
 from skfed.engines.workers._net_cost import FORWARD, STEP, NetCost
 from skfed.engines.workers._tasks import balanced_tree, consecutive_tree
@@ -107,6 +113,11 @@ class LoopEngine:
         n_rows = self.batching.n_polled(request.clients, request.max_samples)
         workers = self._workers(FORWARD, len(request.clients), n_rows.sum())
         return evaluate_one_by_one(self.net_pool, self.data, self.batching, workers, request)
+
+    def evaluate_combinations(self, request: CombinationsRequest) -> Evaluation:
+        """Evaluate the state of each combination as a poll on all rows does."""
+        n_samples = self.batching.n_polled(request.clients, None)
+        return evaluate_each(request, self.evaluate, n_samples)
 
     def upload(
         self, request: TrainRequest, parts: Sequence[tuple[np.ndarray, Any]], members: np.ndarray

@@ -13,7 +13,12 @@ import torch
 from skfed.aggregation import BaseAggregator
 from skfed.aggregation._tensors import changed_names, finite_where_changed, real
 from skfed.engines._projection import project
-from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
+from skfed.engines._requests import (
+    CombinationsRequest,
+    EvaluateRequest,
+    SketchRequest,
+    TrainRequest,
+)
 from skfed.nets import RowSquares, State, by_member, moved
 
 
@@ -81,11 +86,14 @@ class Updates:
         updates were merged.
     changed : frozenset of str
         Names of the tensors that some of those that are finite have changed.
+    models : list of (ndarray of int, dict of str to Tensor)
+        The tensors that those that are finite have changed, where the request keeps their models.
     """
 
     reports: list[Report]
     parts: list[tuple[np.ndarray, Any]]
     changed: frozenset[str]
+    models: list[tuple[np.ndarray, State]] = field(default_factory=list)
 
     @classmethod
     def of_failed(cls, members: np.ndarray, error: Exception) -> "Updates":
@@ -100,13 +108,15 @@ def merge(aggregator: BaseAggregator, updates: Updates, more: Updates) -> Update
     parts: list[tuple[np.ndarray, Any]] = []
     for members, part in (*updates.parts, *more.parts):
         aggregator.accumulate(parts, members, part)
-    return Updates([*updates.reports, *more.reports], parts, updates.changed | more.changed)
+    changed, models = updates.changed | more.changed, [*updates.models, *more.models]
+    return Updates([*updates.reports, *more.reports], parts, changed, models)
 
 
 class Evaluation(NamedTuple):
     """The replies to a poll, in the order of the request's clients."""
 
-    values: np.ndarray  # of the metric; NaN from a client that raised or did not reply
+    # Of the metric; NaN from a client that raised or did not reply. One a client, or a row of them.
+    values: np.ndarray
     n_samples: np.ndarray  # rows that each client evaluated
     raised: dict[int, Exception] = {}  # by position; Late if it has not replied in time
     silent: np.ndarray | np.bool = np.False_  # mask of the clients that did not reply
@@ -127,6 +137,15 @@ class Evaluator(Protocol):
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
+
+    def evaluate_combinations(self, request: CombinationsRequest) -> Evaluation:
+        """Evaluate each combination of models on all rows of each client.
+
+        The values are of shape (n_clients, n_combinations). Combination j has, of each tensor in
+        ``models``, the sum over i of ``coefficients[j, i]`` times that of model i, added in float64
+        and cast; a row that is a unit vector has the tensor itself. Models with coefficient 0 have
+        no part in it. A client that raises for one combination has no value of any.
+        """
 
     def sketch(self, request: SketchRequest) -> tuple[Evaluation, np.ndarray]:
         """Return clients' replies, and projections of their gradients, (n_clients, 64)."""
@@ -193,7 +212,13 @@ def collect(
         part = {name: moved(tensor, "cpu") for name, tensor in kept.items()}
     parts = [(members[finite], part)] if finite.any() else []
     report = Report(members, losses, n_samples, finite, variates, extras=extras)
-    return Updates([report], parts, changed)
+    models = []
+    if request.keeps_models and finite.any():
+        # Copies, since the next chunk uses the memory again.
+        rows = torch.from_numpy(np.flatnonzero(finite))
+        own = {name: moved(stack[name][rows.to(stack[name].device)], "cpu") for name in changed}
+        models = [(members[finite], own)]
+    return Updates([report], parts, changed, models)
 
 
 def _changes(request: TrainRequest, stack: State, i: int) -> list[torch.Tensor]:

@@ -51,6 +51,7 @@ class TrainRequest:
     needs: frozenset[str] = frozenset()  # "updates", "last_layer", "norms" or "spread" of each
     seed: int = 0  # of the projection of updates
     last_layer: str = ""  # the name of the tensor that stands for it, if it is needed
+    keeps_models: bool = False  # whether each member's model is needed, beside what is aggregated
 
     def subset(self, members: np.ndarray) -> "TrainRequest":
         """Return the request to some members alone."""
@@ -74,6 +75,17 @@ class EvaluateRequest(NamedTuple):
     max_samples: int | str | None = None  # rows of a client; "batch": as many as of a minibatch
     at_most: float | None = None  # a client whose value is above does not reply
     model: str = CURRENT_MODEL  # under which a client keeps the state in this round
+
+
+class CombinationsRequest(NamedTuple):
+    """A request to evaluate linear combinations of models on the data of some clients."""
+
+    round: int
+    state: State  # w; what ``models`` lacks is that of w in all combinations
+    models: State  # some tensors of models, along a leading axis
+    coefficients: np.ndarray  # of shape (n_combinations, n_models)
+    clients: np.ndarray
+    metric: str = "loss"  # a key of POLL_METRICS
 
 
 class SketchRequest(NamedTuple):

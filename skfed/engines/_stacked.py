@@ -21,12 +21,18 @@ from skfed.engines._batching import (
     enumerate_copies,
     take_positions,
 )
+from skfed.engines._combinations import CombinationsEvaluation, CombinedLayers, evaluate_each
 from skfed.engines._data import Dataset
 from skfed.engines._evaluate import BatchEvaluation, cut_into_batches, group_batches
 from skfed.engines._loop import evaluate_one_by_one, trainings_one_by_one
 from skfed.engines._memory import MemoryPool
 from skfed.engines._replies import Evaluation, Updates, kept_updates, merge
-from skfed.engines._requests import EvaluateRequest, SketchRequest, TrainRequest
+from skfed.engines._requests import (
+    CombinationsRequest,
+    EvaluateRequest,
+    SketchRequest,
+    TrainRequest,
+)
 from skfed.engines._sketch import sketch_clients
 from skfed.engines._stacked_steps import ChunkTraining, Method
 from skfed.engines.products._evaluated_layers import EvaluatedLayers
@@ -132,8 +138,8 @@ class StackedEngine:
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
         metric = POLL_METRICS[request.metric]
-        by_outputs = self.plan.predicts_largest or not metric.by_prediction
-        if metric.batch_sums is None or not by_outputs:
+        batch_sums = self._batch_sums(metric)
+        if batch_sums is None:
             return evaluate_one_by_one(
                 self.net_pool, self.data, self.batching, self.workers, request
             )
@@ -142,15 +148,66 @@ class StackedEngine:
             return Evaluation(np.zeros(0), np.zeros(0, dtype=int))
         polled = self.batching.polled(t, clients, request.max_samples)
         batches = list(cut_into_batches(polled, self._evaluation_batch()))
-        works = list(self._evaluations(request, metric.batch_sums, batches))
+        works = [
+            BatchEvaluation(state=request.state, layers=self.plan.evaluated_layers, **common)
+            for common in self._grouped(batch_sums, clients, batches, self._evaluation_limit())
+        ]
+        return self._evaluation(t, clients, metric, polled, batches, works)
+
+    def evaluate_combinations(self, request: CombinationsRequest) -> Evaluation:
+        """Evaluate the request's metric of each combination on all rows of each client."""
+        t, clients, metric = request.round, request.clients, POLL_METRICS[request.metric]
+        batch_sums = self._batch_sums(metric)
+        layers = CombinedLayers.of(self.plan.evaluated_layers, request)
+        n_samples = self.batching.n_polled(clients, None)
+        if batch_sums is None or layers is None or not n_samples.size:
+            return evaluate_each(request, self.evaluate, n_samples)
+        row_bytes = self.plan.row_bytes
+        # Half of the budget is for rows and their products, half for outputs of combinations.
+        stored = 2 * (row_bytes + 2 * layers.first_bytes)
+        limit = self._limit(row_bytes, stored)
+        # A sum over rows is the same however they are cut.
+        is_sum = self.plan.rowwise or self.plan.evaluation_batch > 0
+        largest = limit if is_sum else int(n_samples.max())
+        if largest > limit and largest * stored > self.memory_budget:
+            return evaluate_each(request, self.evaluate, n_samples)
+        polled = self.batching.polled(t, clients, None)
+        batches = list(cut_into_batches(polled, limit if is_sum else -1))
+        n_rows = min(int(n_samples.sum()), max(largest, limit))  # of a work, or more
+        combination_bytes = layers.combination_bytes(n_rows)
+        n_together = self._limit(combination_bytes, 2 * combination_bytes)
+        works = [
+            CombinationsEvaluation(layers=layers, n_together=n_together, **common)
+            for common in self._grouped(batch_sums, clients, batches, limit)
+        ]
+        return self._evaluation(t, clients, metric, polled, batches, works)
+
+    def _batch_sums(self, metric: PollMetric) -> Callable[[Batches], np.ndarray] | None:
+        """Return what sums a metric over batches, given the net's outputs; None: nothing."""
+        by_outputs = self.plan.predicts_largest or not metric.by_prediction
+        return metric.batch_sums if by_outputs else None
+
+    def _evaluation(
+        self,
+        t: int,
+        clients: np.ndarray,
+        metric: PollMetric,
+        polled: Sequence[Positions],
+        batches: Sequence[tuple[int, Positions]],
+        works: Sequence[Any],
+    ) -> Evaluation:
+        """Return the replies of clients, given the works that evaluate their batches."""
         results = self.workers.run(works, consecutive_tree, add, self.data)
         owners = np.array([i for i, _ in batches])
-        sums = np.bincount(owners, weights=[value for value, _ in results])
+        values = np.array([value for value, _ in results])
+        sums = np.zeros((len(clients), *values.shape[1:]))
+        np.add.at(sums, owners, values)
         raised = {int(owners[b]): e for b, (_, e) in enumerate(results) if e is not None}
         for i, error in raised.items():
             error.add_note(f"while polling {self.batching.name(clients[i], t)}")
         n_samples = np.array([len(rows) for rows in polled])
-        return Evaluation(sums / self._totals(metric, clients, polled), n_samples, raised)
+        totals = self._totals(metric, clients, polled)
+        return Evaluation((sums.T / totals).T, n_samples, raised)
 
     def upload(
         self, request: TrainRequest, parts: Sequence[tuple[np.ndarray, Any]], members: np.ndarray
@@ -162,28 +219,27 @@ class StackedEngine:
         """Project the gradient of each client, one by one."""
         return sketch_clients(self.net_pool, self.data, self.batching, self.workers, request)
 
-    def _evaluations(
+    def _grouped(
         self,
-        request: EvaluateRequest,
         batch_sums: Callable[[Batches], np.ndarray],
+        clients: np.ndarray,
         batches: list[tuple[int, Positions]],
-    ) -> Iterator[BatchEvaluation]:
-        """Yield the works of a poll."""
-        clients = request.clients.tolist()
+        limit: int,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield what the works that evaluate batches have in common; ``limit`` rows are one's."""
         n_rows = sum(len(positions) for _, positions in batches)
-        product_rows = self._product_rows()
-        for group in group_batches(batches, self._evaluation_limit()):
-            yield BatchEvaluation(
-                net_pool=self.net_pool,
-                memory_pool=self.memory_pool,
-                state=request.state,
-                batch_sums=batch_sums,
-                clients=[clients[i] for i, _ in group],
-                positions=[positions for _, positions in group],
-                layers=self.plan.evaluated_layers,
-                product_rows=product_rows,
-                most_rows=min(n_rows, 2 * product_rows),  # the last product has fewer than twice
-            )
+        product_rows = self._product_rows(limit)
+        for group in group_batches(batches, limit):
+            yield {
+                "net_pool": self.net_pool,
+                "memory_pool": self.memory_pool,
+                "batch_sums": batch_sums,
+                "clients": [int(clients[i]) for i, _ in group],
+                "positions": [positions for _, positions in group],
+                "product_rows": product_rows,
+                # The last product has fewer than twice as many.
+                "most_rows": min(n_rows, 2 * product_rows),
+            }
 
     def _totals(
         self, metric: PollMetric, clients: np.ndarray, polled: Sequence[Positions]
@@ -205,13 +261,12 @@ class StackedEngine:
         """Return the rows of a work of evaluation."""
         return self._limit(self.plan.row_bytes, self.plan.row_bytes)
 
-    def _product_rows(self) -> int:
-        """Return the rows of a product of a poll.
+    def _product_rows(self, limit: int) -> int:
+        """Return the rows of a product of a poll, given those of a work.
 
         On a CPU a quarter of the limit, so that X is still in the cache when it is multiplied, in
         multiples of 16, which fill registers: each row is rounded as in a product of all.
         """
-        limit = self._evaluation_limit()
         return max(16, limit // 64 * 16) if self.dataset.device.type == "cpu" else limit
 
     @property

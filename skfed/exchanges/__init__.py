@@ -22,15 +22,19 @@ from skfed.exchanges._kinds import (
     TRAINING,
     TRIAL,
     UPLOAD,
+    VALUATION,
     Kind,
 )
 from skfed.exchanges._limits import Limits
 from skfed.exchanges._log import (
     COLUMNS,
+    contributions_of,
     exchange_table,
+    pack_contributions,
     pack_exchanges,
     pack_losses,
     reported_losses,
+    sum_contributions,
 )
 from skfed.exchanges._messages import Message, Messages, bytes_of
 from skfed.exchanges._noise import LossPrivatizer
@@ -49,6 +53,7 @@ __all__ = [
     "TRAINING",
     "TRIAL",
     "UPLOAD",
+    "VALUATION",
     "Answers",
     "Clock",
     "Exchange",
@@ -65,12 +70,15 @@ __all__ = [
     "Send",
     "bytes_of",
     "checked_columns",
+    "contributions_of",
     "exchange_table",
     "failed_clients",
     "in_one_line",
     "late_clients",
+    "pack_contributions",
     "pack_exchanges",
     "pack_losses",
     "plan_exchange",
     "reported_losses",
+    "sum_contributions",
 ]

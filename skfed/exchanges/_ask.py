@@ -171,17 +171,21 @@ def plan_exchange(
     ``polled`` are fields of the exchange that say what a poll is of.
     """
     n_clients = len(clients)
-    away = np.zeros(n_clients, dtype=bool) if away is None else away
-    none = np.broadcast_to(0, n_clients)  # a view, as there may be very many clients
+    none = np.broadcast_to(0, n_clients)  # views, as there may be very many clients
     rows = none if rows is None else rows
+    outcomes = np.broadcast_to(np.int8(Outcome.OK), n_clients)
+    replied = np.broadcast_to(True, n_clients)
+    if away is not None and away.any():
+        outcomes, replied = np.where(away, np.int8(Outcome.AWAY), outcomes), ~away
+        rows = np.where(away, 0, rows)
     return Exchange(
         kind=kind,
         messages=messages,
         clients=clients,
-        outcomes=np.where(away, np.int8(Outcome.AWAY), np.int8(Outcome.OK)),
-        rows=np.where(away, 0, rows) if away.any() else rows,
+        outcomes=outcomes,
+        rows=rows,
         lacked=holders.lacking(clients) if messages.down.model else none,
-        replied=~away,
+        replied=replied,
         answers=np.broadcast_to(np.nan, n_clients),
         **polled,
     )
@@ -191,7 +195,9 @@ def _recorded(
     closed: Exchange, asked: np.ndarray, answers: Answers, at_most: float | None
 ) -> Exchange:
     """Return a closed exchange with the answers of the clients at some positions."""
-    outcomes, answered = closed.outcomes.copy(), np.isfinite(answers.values)
+    outcomes, answered = closed.outcomes, np.isfinite(answers.values)
+    if at_most is not None or answers.raised:  # no copy, as there may be very many clients
+        outcomes = outcomes.copy()
     if at_most is not None:
         answered &= answers.values <= at_most
         outcomes[asked[~answered]] = Outcome.SILENT

@@ -1,4 +1,4 @@
-"""The exchanges of finished rounds, kept in little memory, and the table of them.
+"""What finished rounds keep of clients in little memory, and tables of it.
 
 A round of thousands may poll hundreds of clients, and before round 0 a million may send numbers.
 Each exchange is kept as bytes of the narrowest integers, and equal values once; what is kept is
@@ -6,13 +6,14 @@ written to files as it is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from skfed._federation import Federation, array_of_ids
+from skfed._federation import Federation, array_of_ids, find_ids
 from skfed.exchanges._exchange import Exchange, Outcome
+from skfed.utils._ids import client_index
 
 OUTCOMES = {
     Outcome.OK: "answered",
@@ -26,6 +27,8 @@ COLUMNS = (
     *("computing", "rows", "bytes_down", "bytes_up"),
 )
 _OF_CLIENTS = "outcome", "seconds", "computing", "rows", "bytes_down", "bytes_up"
+_CONTRIBUTED = "value", "error"
+_NONE = np.zeros(0)
 
 Packed = dict[str, Any]
 
@@ -69,6 +72,54 @@ def reported_losses(row: Mapping[str, Any]) -> dict[Any, float]:
     ids = _unpack_ids(row["losses"]["client"])
     losses = np.broadcast_to(_unpack(row["losses"]["loss"]), len(ids))
     return dict(zip(ids.tolist(), losses.tolist(), strict=True))
+
+
+def pack_contributions(
+    federation: Federation, clients: np.ndarray, values: np.ndarray, errors: np.ndarray
+) -> Packed:
+    """Return what clients have contributed in a round, for its row."""
+    packed = {"value": _pack(values), "error": _pack(errors)}
+    return {"client": _pack_ids(federation, clients)} | packed
+
+
+class Contributions(NamedTuple):
+    """What clients have contributed in some rounds: an entry for each client and round."""
+
+    rounds: np.ndarray
+    clients: np.ndarray  # positions in the ids that were asked for
+    values: np.ndarray
+    errors: np.ndarray
+
+
+def contributions_of(rows: Iterable[Mapping[str, Any]], ids: np.ndarray) -> Contributions:
+    """Return what clients have contributed, of those with some ids.
+
+    Ids are looked up by type and value, since 1, 1.0 and True are three clients.
+    """
+    parts = []
+    for row in rows:
+        if packed := row.get("contributions"):
+            clients = _unpack_ids(packed["client"])
+            numbers = [np.broadcast_to(_unpack(packed[n]), len(clients)) for n in _CONTRIBUTED]
+            parts.append((np.full(len(clients), row["round"]), clients.astype(object), *numbers))
+    rounds, clients, values, errors = (
+        map(_joined, zip(*parts, strict=True)) if parts else [_NONE] * 4
+    )
+    positions = find_ids(ids, clients)
+    known = positions >= 0
+    return Contributions(rounds[known], positions[known], values[known], errors[known])
+
+
+def sum_contributions(rows: Iterable[Mapping[str, Any]], ids: np.ndarray) -> pd.DataFrame:
+    """Return the value of each client, summed over rounds, and its standard error.
+
+    Errors of rounds are independent, so that their squares are summed. A client that was in no
+    cohort that was valued has 0.
+    """
+    found, (value, square) = contributions_of(rows, ids), np.zeros((2, len(ids)))
+    np.add.at(value, found.clients, found.values)
+    np.add.at(square, found.clients, found.errors**2)
+    return pd.DataFrame({"value": value, "error": square**0.5}, index=client_index(ids))
 
 
 def exchange_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

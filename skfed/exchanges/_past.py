@@ -1,22 +1,25 @@
 """What the server remembers of each client, from settled exchanges alone.
 
-A new fact is a field of ``_NEW``, a line in ``_add_training``, and a property of
-:class:`skfed.selection.Past`.
+A new fact for rules is a field of ``_FACTS``, a line in ``_add_training``, and a property of
+:class:`skfed.selection.Past`. The totals beside them are those of :class:`RoundTotals`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from skfed._federation import Federation
 from skfed.exchanges._exchange import Exchange, Outcome
+from skfed.exchanges._first_totals import FirstTotals
 from skfed.exchanges._kinds import POLL, REPORT, TRAINING, UPLOAD
+from skfed.exchanges._totals import TOTALS, RoundTotals
+from skfed.selection._cohort import Cohort
 from skfed.selection._past import SKETCH_SIZE, Past
 from skfed.utils._arrays import read_only
 
 #: The facts, and what they are of a client that is new.
-_NEW: dict[str, Any] = {
+_FACTS: dict[str, Any] = {
     "reported": np.inf,  # the last training loss; NaN after its training failed
     "waited": np.nan,  # seconds of the last training, or for which a late client was waited
     "n_polled": np.int32(0),
@@ -29,9 +32,14 @@ _NEW: dict[str, Any] = {
     "updates": np.nan,
     "last_layer": np.nan,
 }
+_NEW = _FACTS | TOTALS
 _ROWS = "updates", "last_layer"  # of which a client has several numbers
+_N_COUNTED, _FIRST = "n_counted", "first"
 
-Columns = Mapping[str, Any]  # facts by name, and the digests of their clients under "clients"
+#: Facts by name, the digests of their clients under "clients", and under "n_counted" the number of
+#: rounds that are in the totals; files that were written before there were totals have none. Under
+#: "first" are the columns of :class:`FirstTotals`.
+Columns = Mapping[str, Any]
 
 
 class PastRecords:
@@ -48,7 +56,8 @@ class PastRecords:
         n_outputs: int = 0,
     ):
         self._n_outputs = n_outputs  # of the net's last layer
-        self._saved = {"clients": ()} if columns is None else columns
+        self._saved: Columns = {"clients": ()} if columns is None else columns
+        self.n_counted: int = self._saved.get(_N_COUNTED, 0)
         self._federation = federation
         n_clients = 0 if federation is None else len(federation)
         self._slot = np.full(n_clients, -1, dtype=np.int32)  # of each client; -1: no facts
@@ -57,6 +66,10 @@ class PastRecords:
         self._arrays: dict[str, np.ndarray] = {}  # over all clients, of facts that were asked for
         # Of the last round: names, clients and old values.
         self._round, self._before = -1, list[tuple[str, np.ndarray, np.ndarray]]()
+        self._n_counted_before = self.n_counted
+        # Clients that are not in this fit, and may come back: digests, and totals by name.
+        self._gone, self._totals_of_gone = list[bytes](), dict[str, np.ndarray]()
+        self._first = FirstTotals(federation, self._saved.get(_FIRST))
         if federation is not None:
             self._load(federation)
 
@@ -65,11 +78,16 @@ class PastRecords:
         place = {key: i for i, key in enumerate(self._saved["clients"])}
         if not place:
             return
-        digests = map(federation.digest, range(len(federation)))
+        digests = federation.digests(np.arange(len(federation)))
         known = {k: place[key] for k, key in enumerate(digests) if key in place}
         clients, rows = np.array(list(known), dtype=int), list(known.values())
-        for name in _NEW.keys() & self._saved.keys():
+        for name in _NEW.keys() & self._saved.keys() if known else ():
             self._write(name, clients, np.asarray(self._saved[name])[rows])
+        if self.n_counted:
+            gone, keys = sorted(set(place.values()) - set(rows)), list(place)
+            self._gone = [keys[i] for i in gone]
+            totals = TOTALS.keys() & self._saved.keys()
+            self._totals_of_gone = {name: np.asarray(self._saved[name])[gone] for name in totals}
 
     def __reduce__(self) -> tuple:
         return PastRecords, (self.to_columns(),)
@@ -98,7 +116,7 @@ class PastRecords:
 
     def add(self, t: int, chosen: np.ndarray, exchanges: Iterable[Exchange]) -> None:
         """Add what round t has told; ``chosen`` are the clients of the selector's cohort."""
-        self._round, self._before = t, []
+        self._round, self._before, self._n_counted_before = t, [], self.n_counted
         self._count("n_chosen", chosen)
         self._set("last_chosen", chosen, np.full(len(chosen), t))
         for exchange in exchanges:
@@ -109,12 +127,42 @@ class PastRecords:
             elif exchange.kind is UPLOAD:
                 self._add_extras(exchange)
 
+    def add_costs(
+        self,
+        first: Sequence[Exchange],
+        exchanges: Sequence[Exchange],
+        model_bytes: int,
+        chosen: Cohort,
+        aggregated: Cohort,
+    ) -> None:
+        """Add what the round of the last ``add`` has cost each client.
+
+        ``first`` are the exchanges before the round. The cohorts are that of the selector, and the
+        one whose updates are in the new model.
+        """
+        self.n_counted += 1
+        self._first.add(first, model_bytes)
+        added = RoundTotals(exchanges, model_bytes, chosen, aggregated)
+        slots = self._slots(added.clients)
+        for name, sums in added.sums.items():
+            before = self._facts_with_room(name)[slots]
+            self._put(name, added.clients, slots, before + sums)
+            self._before.append((name, added.clients, before))
+
     def undo(self, n_rounds: int) -> None:
         """Undo the last round if it is not one of the first ``n_rounds``."""
         if self._round >= n_rounds:
             for name, clients, values in reversed(self._before):
                 self._write(name, clients, values)
-            self._before = []
+            self._before, self.n_counted = [], self._n_counted_before
+            self._first.undo()
+
+    def totals(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the totals of the clients of the last fit by name, given all of their ids."""
+        past = self
+        if self._federation is None or self._federation.ids is not ids:  # read from a file
+            past = PastRecords(self.to_columns(), Federation.without_rows(ids))
+        return {name: past.column(name) + past._first.sums.get(name, 0) for name in TOTALS}
 
     def _add_training(self, training: Exchange) -> None:
         clients, losses = training.clients, training.answers
@@ -133,7 +181,7 @@ class PastRecords:
 
     def _add_extras(self, exchange: Exchange) -> None:
         finite = np.isfinite(exchange.answers)
-        for name in sorted(exchange.extras.keys() & _NEW.keys()):
+        for name in sorted(exchange.extras.keys() & _FACTS.keys()):
             self._set(name, exchange.clients[finite], exchange.extras[name][finite])
 
     def _count(self, name: str, clients: np.ndarray) -> None:
@@ -159,27 +207,36 @@ class PastRecords:
 
         Return what it was.
         """
-        slots = self._slot[clients]
-        if slots.min(initial=0) < 0:
-            slots = self._slots_with_new(clients)
-        facts = self._facts.get(name)
-        if facts is None or facts.shape[1:] != values.shape[1:]:
-            facts = np.full((0, *values.shape[1:]), _NEW[name])
-            if name in self._arrays and self._arrays[name].shape[1:] != values.shape[1:]:
-                del self._arrays[name]
-        if len(facts) < len(self._clients):  # with room for as many again
-            room = np.full((2 * len(self._clients), *facts.shape[1:]), _NEW[name])
-            room[: len(facts)] = facts
-            self._facts[name] = facts = room
-        before = facts[slots]
-        facts[slots] = values
-        if name in self._arrays:
-            self._arrays[name][clients] = values
+        slots = self._slots(clients)
+        before = self._facts_with_room(name, values.shape[1:])[slots]
+        self._put(name, clients, slots, values)
         return before
 
-    def _slots_with_new(self, clients: np.ndarray) -> np.ndarray:
-        """Return the slots of some clients, of which some have none yet."""
-        new = np.unique(clients[self._slot[clients] < 0])
+    def _put(self, name: str, clients: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
+        self._facts[name][slots] = values
+        if name in self._arrays:
+            self._arrays[name][clients] = values
+
+    def _facts_with_room(self, name: str, shape: tuple[int, ...] = ()) -> np.ndarray:
+        """Return the entries of a fact, with room for each slot; they have a shape."""
+        facts = self._facts.get(name)
+        if facts is None or facts.shape[1:] != shape:
+            facts = np.full((0, *shape), _NEW[name])
+            if name in self._arrays and self._arrays[name].shape[1:] != shape:
+                del self._arrays[name]
+        if len(facts) < len(self._clients):  # with room for as many again
+            n_slots = min(2 * len(self._clients), len(self._slot))
+            room = np.full((n_slots, *shape), _NEW[name])
+            room[: len(facts)] = facts
+            self._facts[name] = facts = room
+        return facts
+
+    def _slots(self, clients: np.ndarray) -> np.ndarray:
+        """Return the slots of some clients, of which some may have none yet."""
+        slots = self._slot[clients]
+        if slots.min(initial=0) >= 0:
+            return slots
+        new = np.unique(clients[slots < 0])
         self._slot[new] = np.arange(len(self._clients), len(self._clients) + len(new))
         self._clients = np.concatenate([self._clients, new])
         return self._slot[clients]
@@ -193,8 +250,22 @@ class PastRecords:
         columns = {name: self._read(name, clients, one.shape[1:]) for name, one in facts.items()}
         told = {name: ~_is_new(name, values) for name, values in columns.items()}
         known = np.logical_or.reduce([np.zeros(len(clients), dtype=bool), *told.values()])
-        digests = tuple(map(self._federation.digest, clients[known].tolist()))
-        return {"clients": digests} | {n: v[known] for n, v in columns.items() if told[n].any()}
+        digests = self._federation.digests(clients[known])
+        told_of = {name: v[known] for name, v in columns.items() if told[name].any()}
+        if self._gone:
+            told_of = self._with_gone(told_of, len(digests))
+        of_first = self._first.to_columns()
+        first = {_FIRST: of_first} if of_first else {}
+        return {"clients": (*digests, *self._gone), **told_of, _N_COUNTED: self.n_counted, **first}
+
+    def _with_gone(self, columns: dict[str, np.ndarray], n_clients: int) -> dict[str, np.ndarray]:
+        """Append those that are gone to the facts of the clients of this fit."""
+        n_gone, all_of = len(self._gone), {}
+        for name in columns.keys() | self._totals_of_gone.keys():
+            own = columns.get(name, np.full(n_clients, _NEW[name]))
+            of_gone = np.full((n_gone, *own.shape[1:]), _NEW[name])
+            all_of[name] = np.concatenate([own, self._totals_of_gone.get(name, of_gone)])
+        return all_of
 
 
 def _is_new(name: str, values: np.ndarray) -> np.ndarray:
@@ -209,8 +280,12 @@ def checked_columns(columns: Any) -> Columns:
     for name, values in columns.items():
         if name == "clients":
             is_valid = all(isinstance(key, bytes) for key in clients)
+        elif name == _N_COUNTED:
+            is_valid = isinstance(values, int) and values >= 0
+        elif name == _FIRST:
+            is_valid = FirstTotals.are_valid(values)
         else:
-            kind = "iu" if isinstance(_NEW[name], np.int32) else "f"
+            kind = "iu" if isinstance(_NEW[name], np.integer) else "f"
             is_valid = values.dtype.kind in kind and values.ndim == 1 + (name in _ROWS)
             is_valid = is_valid and len(values) == len(clients)
         if not is_valid:

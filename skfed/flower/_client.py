@@ -18,7 +18,7 @@ from sklearn.utils.validation import validate_data
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed.engines import EvaluateRequest
-from skfed.flower._columns import Columns
+from skfed.flower._columns import describe
 from skfed.flower._kept import (
     UPDATES,
     forget_other_rounds,
@@ -35,11 +35,13 @@ from skfed.flower._messages import (
     MOMENTS,
     NORMS,
     PROTOCOL,
+    REPORT_QUERY,
     SKETCH_QUERY,
     STEPS,
     TIMES,
     TRAIN,
     UPLOAD_QUERY,
+    VALUATION_QUERY,
     Refusal,
     check_protocol,
     failure_of,
@@ -50,13 +52,17 @@ from skfed.flower._messages import (
     to_text,
 )
 from skfed.flower._pipeline import check_estimator, split
+from skfed.flower._report import OnReport, receive_report
 from skfed.flower._steps import client_statistics, transform
 
 logger = logging.getLogger(__name__)
 
 
 def client_app(
-    estimator: BaseFederated | Pipeline, load_data: Callable[[Context], tuple[Any, Any]]
+    estimator: BaseFederated | Pipeline,
+    load_data: Callable[[Context], tuple[Any, Any]],
+    *,
+    on_report: OnReport | None = None,
 ) -> ClientApp:
     """Make the ClientApp of clients that hold their own data.
 
@@ -90,6 +96,9 @@ def client_app(
       ``loss_privacy``;
     - if the rule asks for it, a random projection of the gradient to 64 numbers. It refuses if this
       ``estimator`` has ``update_privacy`` or ``loss_privacy``;
+    - if the server values a round's updates, the losses or errors of models that the server has
+      made of them, and the seconds that they took. It refuses if this ``estimator`` has
+      ``loss_privacy``, or if it was silent in this round;
     - the type of an exception. Its message and traceback are only in the client's log.
 
     A client that was silent in a round, because its loss was above the bound, neither trains in it
@@ -110,13 +119,17 @@ def client_app(
         Takes Flower's ``Context``, whose ``node_config`` is the configuration of the node, and
         returns X, a DataFrame or an array, and y; rows have no weights. It is called for each
         message, since Flower may run each in a new process.
+    on_report : callable, default=None
+        Takes the DataFrame that a server with ``report`` sends after the last round, with the row
+        of this client or those of all, and Flower's ``Context``. The table is logged in any case.
+        A run that is started again after its end sends it again.
 
     Returns
     -------
     flwr.clientapp.ClientApp
         Handles ``query.skfed_hello``, ``query.skfed_steps``, ``query.skfed_moments``,
-        ``query.skfed_norms``, ``query.skfed_poll``, ``query.skfed_sketch``, ``train`` and
-        ``query.skfed_upload``.
+        ``query.skfed_norms``, ``query.skfed_poll``, ``query.skfed_sketch``, ``train``,
+        ``query.skfed_upload``, ``query.skfed_valuation`` and ``query.skfed_report``.
 
     Raises
     ------
@@ -128,7 +141,7 @@ def client_app(
     """
     check_estimator(estimator)
     app = ClientApp()
-    client = _Client(*split(estimator), load_data)
+    client = _Client(*split(estimator), load_data, on_report)
     handlers = {
         HELLO: client.hello,
         STEPS: client.statistics,
@@ -138,6 +151,8 @@ def client_app(
         SKETCH_QUERY: client.sketch,
         TRAIN: client.train,
         UPLOAD_QUERY: client.upload,
+        VALUATION_QUERY: client.value,
+        REPORT_QUERY: client.report,
     }
     for message_type, handler in handlers.items():
         category, _, action = message_type.partition(".")
@@ -172,6 +187,7 @@ class _Client:
     steps: Pipeline | None  # before the estimator, if it is that of a Pipeline
     estimator: BaseFederated
     load_data: Callable[[Context], tuple[Any, Any]]
+    on_report: OnReport | None
 
     def hello(self, content: RecordDict, context: Context) -> RecordDict:
         """Describe this client's data."""
@@ -192,7 +208,7 @@ class _Client:
             name=name,
             n_samples=len(y),
             target_shape=y.shape[1:],
-            **(self._describe(X) if self.steps is None else _describe_raw(X)),
+            **(self._describe(X) if self.steps is None else describe(X)),
             classes=self._classes(y) if request.get("classes") else None,
         )
         return RecordDict({"info": info})
@@ -285,7 +301,7 @@ class _Client:
         known = known_model(context, request)
         if known is not None and known["silent"]:
             raise Refusal("it was silent in this round, above the bound, and so does not train.")
-        if "trial" in request:
+        if "trial" in request or request.get("keeps_state"):
             keep_state(context, request, state, silent=False)
         began = perf_counter()
         reply = local.train(content, state)
@@ -312,6 +328,30 @@ class _Client:
                     reply[name] = context.state.pop(UPDATES + name)
         return reply
 
+    def value(self, content: RecordDict, context: Context) -> RecordDict:
+        """Return the losses or errors of models that have some tensors of their own."""
+        if self.estimator.loss_privacy is not None:
+            raise Refusal("its loss_privacy does not cover the losses of many models.")
+        local, request = self._set_up(content, context), content["request"]
+        state, metric = sent_or_stored_state(content, context, local), request["metric"]
+        known = known_model(context, request)
+        if known is not None and known["silent"]:
+            raise Refusal("it was silent in this round, above the bound, and so values no model.")
+        keep_state(context, request, state, silent=False)
+        models = [content[f"model-{j}"] for j in range(request["n_models"])]
+        began = perf_counter()
+        values = local.value(request["round"], state, models, metric)
+        times = _times_since(began)
+        if not np.isfinite(values).all():
+            raise Refusal(f"the {metric} of a model is not finite: lower the learning rate.")
+        return RecordDict({"metrics": MetricRecord({metric: values}), TIMES: times})
+
+    def report(self, content: RecordDict, context: Context) -> RecordDict:
+        """Log the table of who took part, and give it to the user."""
+        _check_name(content["request"], context)
+        receive_report(content, context, self.on_report)
+        return RecordDict({})
+
     def _classes(self, y: np.ndarray) -> str | None:
         if not isinstance(self.estimator, FederatedClassifier):
             return None
@@ -330,18 +370,6 @@ class _Client:
         X, y = self.load_data(context)
         X = transform(self.steps, X, content)
         return LocalClient.make(clone(self.estimator), X, y, content)
-
-
-def _describe_raw(X: Any) -> dict[str, Any]:
-    """Describe rows of X that a Pipeline is to transform."""
-    raw = Columns.of(X)
-    return {
-        "shape": raw.shape,
-        "columns": raw.names,
-        "frame": raw.is_frame,
-        "contents": raw.contents,
-        "dtypes": raw.dtypes,
-    }
 
 
 def _check_name(request: ConfigRecord, context: Context) -> None:

@@ -191,3 +191,15 @@ def compare_names(mine: tuple[str, ...], other: tuple[str, ...]) -> str:
         parts = [f"lacks columns {abbreviated(lacking)}"] if lacking else []
         return " and ".join(parts + ([f"has more columns, {abbreviated(more)}"] if more else []))
     return f"has columns {abbreviated(mine)} in another order"
+
+
+def describe(X: Any) -> dict[str, Any]:
+    """Describe rows of X that a Pipeline is to transform."""
+    raw = Columns.of(X)
+    return {
+        "shape": raw.shape,
+        "columns": raw.names,
+        "frame": raw.is_frame,
+        "contents": raw.contents,
+        "dtypes": raw.dtypes,
+    }

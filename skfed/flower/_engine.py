@@ -16,6 +16,7 @@ from skfed._federation import Federation
 from skfed.engines import (
     CURRENT_MODEL,
     Batching,
+    CombinationsRequest,
     EvaluateRequest,
     Evaluation,
     ReplyTimes,
@@ -37,9 +38,11 @@ from skfed.flower._messages import (
     SKETCH_QUERY,
     TRAIN,
     UPLOAD_QUERY,
+    VALUATION_QUERY,
     get_moments,
     get_norms,
     get_number,
+    get_numbers,
     get_record,
     get_sketch,
     to_arrays,
@@ -47,7 +50,8 @@ from skfed.flower._messages import (
     to_state,
 )
 from skfed.flower._nodes import Nodes
-from skfed.flower._waiting import Replies
+from skfed.flower._valuation import Valuation, messages_of_models
+from skfed.flower._waiting import Replies, read_reply
 from skfed.nets import State
 from skfed.selection._past import SKETCH_SIZE
 from skfed.server import ClientMoments, Norms, mean_and_scale
@@ -89,7 +93,7 @@ class MessageEngine:
         }
         replies = self.nodes.exchange(contents, EVALUATE, partial(self.limits.end, POLL))
         read = partial(_value, request=request)
-        values = [_read(replies.contents[name], read) for name in names]
+        values = [read_reply(replies.contents[name], read) for name in names]
         raised = {i: value for i, value in enumerate(values) if isinstance(value, Exception)}
         silent = np.array([value is None for value in values], dtype=bool)
         known = [value if isinstance(value, float) else np.nan for value in values]
@@ -103,7 +107,7 @@ class MessageEngine:
             name: self._content(name, request.round, request.state) for name in dict.fromkeys(names)
         }
         replies = self.nodes.exchange(contents, SKETCH_QUERY, partial(self.limits.end, SKETCH))
-        found = [_read(replies.contents[name], get_sketch) for name in names]
+        found = [read_reply(replies.contents[name], get_sketch) for name in names]
         raised = {i: one for i, one in enumerate(found) if isinstance(one, Exception)}
         nothing = np.full(SKETCH_SIZE, np.nan)
         sketches = np.array([nothing if i in raised else one for i, one in enumerate(found)])
@@ -111,6 +115,25 @@ class MessageEngine:
         sizes = self.federation.sizes[request.clients]
         times = replies.times(names)
         return Evaluation(sketches.sum(1), sizes, raised, times=times), sketches
+
+    def evaluate_combinations(self, request: CombinationsRequest) -> Evaluation:
+        """Have clients evaluate models that are written here; each takes one message, or few."""
+        names = self._names(request.clients)
+        valuation = Valuation(names, self.limits)
+        for models in messages_of_models(request):
+            if not valuation.answering:
+                break
+            options: dict[str, Any] = {"metric": request.metric, "n_models": len(models)}
+            contents = {
+                name: self._content(name, request.round, request.state, **options)
+                for name in valuation.answering
+            }
+            for content in contents.values():
+                content.update({f"model-{j}": model for j, model in enumerate(models)})
+            replies = self.nodes.exchange(contents, VALUATION_QUERY, valuation.end)
+            valuation.add(replies, partial(_values, metric=request.metric, n_models=len(models)))
+        n_samples = self.batching.n_polled(request.clients, None)
+        return valuation.evaluation(names, len(request.coefficients), n_samples)
 
     def moments(self, names: list[str]) -> tuple[list[ClientMoments | Exception], ReplyTimes]:
         """Return the moments of each priority client's "columns" and "targets", and its seconds."""
@@ -136,7 +159,7 @@ class MessageEngine:
         for content in contents.values():
             content.update(records or {})
         replies = self.nodes.exchange(contents, kind)
-        found = [_read(replies.contents[name], read) for name in names]
+        found = [read_reply(replies.contents[name], read) for name in names]
         return found, replies.times(names)
 
     def train(self, request: TrainRequest) -> Updates:
@@ -197,6 +220,7 @@ class MessageEngine:
             "rates": training.rates and tuple(chain.from_iterable(training.rates)),
             "max_norm": training.max_norm,
             "limits_rate": self.limits_rates or None,
+            "keeps_state": request.keeps_models or None,
             "trial": training.trial,
             "needs": sorted(request.needs & {"norms", "spread"}) or None,
         }
@@ -246,7 +270,7 @@ class MessageEngine:
     ) -> Updates:
         """Return the update of one copy of a client, or why there is none, with its seconds."""
         (name,) = self._names([k])
-        updates = _read(replies.contents[name], partial(read, request, member, copy))
+        updates = read_reply(replies.contents[name], partial(read, request, member, copy))
         if isinstance(updates, Exception):
             updates = Updates.of_failed(member, updates)
         (report,) = updates.reports
@@ -322,14 +346,9 @@ def _spread(request: TrainRequest, record: MetricRecord) -> dict[str, np.ndarray
     return {name: np.array([get_number(record, name)]) for name in names}
 
 
-def _read(reply: RecordDict | Exception, read: Callable[[RecordDict], T]) -> T | Exception:
-    """Return what ``read`` returns for a reply, or the exception that says why there is nothing."""
-    if isinstance(reply, Exception):
-        return reply
-    try:
-        return read(reply)
-    except Exception as error:  # a reply may be anything
-        return error
+def _values(content: RecordDict, metric: str, n_models: int) -> list[float]:
+    """Return the values of the models of one message."""
+    return get_numbers(get_record(content, "metrics", MetricRecord), metric, n_models)
 
 
 def _value(content: RecordDict, request: EvaluateRequest) -> float | None:

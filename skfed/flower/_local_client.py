@@ -16,6 +16,7 @@ from skfed._fit import local_engine, round_config
 from skfed._regressor import FederatedRegressor
 from skfed.aggregation import WeightedMean
 from skfed.engines import (
+    EvaluateRequest,
     Evaluator,
     LocalTraining,
     LoopEngine,
@@ -130,6 +131,20 @@ class LocalClient:
         if reply.raised:
             raise reply.raised[0]
         return sketches[0]
+
+    def value(
+        self, t: int, state: State, models: Sequence[ArrayRecord], metric: str
+    ) -> list[float]:
+        """Return the metric, on all rows, of models that have some tensors of their own."""
+        values = []
+        for arrays in models:
+            own = to_state(arrays, {name: w for name, w in state.items() if name in arrays})
+            request = EvaluateRequest(t, state | own, np.array([0]), metric)
+            evaluation = self.evaluator.evaluate(request)
+            if evaluation.raised:
+                raise evaluation.raised[0]
+            values.append(float(evaluation.values[0]))
+        return values
 
     def _train_request(self, content: RecordDict, state: State) -> TrainRequest:
         """Return the request of a message, for the loop engine."""

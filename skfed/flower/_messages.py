@@ -26,10 +26,13 @@ message type              contents of the request, and of the reply
                           cohort ``state-i`` and ``report-i``, its training loss; of a rule
                           with two phases ``report-i`` alone, with the norm of the update
 ``query.skfed_upload``    ``copies`` of the client. ``state-i`` of each, of the training before
+``query.skfed_valuation`` ``state``, metric, and of each model j ``model-j``, its tensors that may
+                          differ from the state's. ``metrics``: the loss or error of each model
+``query.skfed_report``    ``report``: rows of the table of who took part. Nothing
 ========================  ==============================================================
 
 A ``state`` that a client has in this round is not sent again; ``model`` tells it from that of a
-trial.
+trial. A training whose ``keeps_state`` is true says that a valuation of its round may follow.
 
 Where columns are shifted before they are cast, requests have ``columns``, their ``shift``.
 SCAFFOLD adds a ``correction`` to the request of a training, and ``variate-i`` to its reply. With a
@@ -54,11 +57,12 @@ from skfed.selection._past import SKETCH_SIZE
 from skfed.server import SENT, Moments, Norms
 from skfed.utils import _files
 
-PROTOCOL = 3  # raised when the records of a message change
+PROTOCOL = 4  # raised when the records of a message change
 HELLO, MOMENTS = "query.skfed_hello", "query.skfed_moments"
 NORMS, STEPS = "query.skfed_norms", "query.skfed_steps"
 EVALUATE, TRAIN = "query.skfed_poll", "train"
 SKETCH_QUERY, UPLOAD_QUERY = "query.skfed_sketch", "query.skfed_upload"
+VALUATION_QUERY, REPORT_QUERY = "query.skfed_valuation", "query.skfed_report"
 TIMES = "times"
 
 
@@ -187,6 +191,18 @@ def get_number(record: MetricRecord | ConfigRecord, name: str, kind: type = floa
     if kind is int and not isinstance(value, int):
         raise ValueError(f"its reply has {name}={value!r}, which must be an integer.")
     return kind(value)
+
+
+def get_numbers(record: MetricRecord, name: str, n_numbers: int) -> list[float]:
+    """Return the finite numbers of a reply; ValueError if there are fewer, more or other ones."""
+    values = record.get(name)
+    if not isinstance(values, list) or len(values) != n_numbers:
+        raise ValueError(
+            f"its reply has {name}={abbreviated(values)} instead of {n_numbers} numbers."
+        )
+    if not np.isfinite(values).all():
+        raise ValueError(f"its {name}={abbreviated(values)} are not all finite.")
+    return [float(value) for value in values]
 
 
 def to_moments(moments: Mapping[str, Moments]) -> RecordDict:

@@ -32,6 +32,7 @@ from skfed.flower._engine import MessageEngine
 from skfed.flower._messages import from_records, to_arrays, to_records, to_text
 from skfed.flower._nodes import Nodes
 from skfed.flower._pipeline import check_estimator, federated_parts, split
+from skfed.flower._report import checked_report, send_reports
 from skfed.flower._steps import StepsServer
 from skfed.nets import batch_size, get_state, shift_of
 from skfed.server import (
@@ -81,6 +82,12 @@ class FederatedStrategy(Strategy):
         with ``update_privacy`` or ``loss_privacy``, since they do not cover the labels.
     timeout : float, default=600
         Seconds to wait for the clients at the beginning, and for each of their replies.
+    report : {"none", "own", "all"}, default="none"
+        What sites get of :func:`~skfed.inspection.participation_report` of ``model_`` after the
+        last round: nothing, each its own row, or all rows. A row says what a client gave and was
+        worth: who sees those of others is for the operator and the sites to agree. A client logs
+        the table, and gives it to ``on_report`` of its :func:`client_app`. A warning names those
+        that do not confirm it. No column of ``history_`` has these messages.
 
     Attributes
     ----------
@@ -114,6 +121,7 @@ class FederatedStrategy(Strategy):
         clients: int | Collection[str] | None = None,
         classes: Any = None,
         timeout: float = 600.0,
+        report: str = "none",
     ):
         check_estimator(estimator)
         self.estimator = estimator
@@ -129,6 +137,7 @@ class FederatedStrategy(Strategy):
         if not (is_number and 0 < timeout < np.inf):
             raise ValueError(f"timeout={timeout!r} must be a positive number of seconds.")
         self.timeout = float(timeout)
+        self.report = checked_report(report)
 
     # The other parameters of Flower's start are parameters of the estimator.
     def start(
@@ -196,6 +205,7 @@ class FederatedStrategy(Strategy):
                     evaluate_fn=evaluate_fn and _evaluations(evaluate_fn, server, estimator),
                 )
                 self._rounds.end()
+        send_reports(self._nodes, self.model_, self.report)
         return _renumbered(result, done, to_arrays(get_state(server.net)))
 
     def configure_train(

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf, nan
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
@@ -13,6 +14,7 @@ from skfed.engines import Late, ReplyTimes
 from skfed.flower._messages import TIMES, content_of
 
 End = Callable[[np.ndarray], float]
+T = TypeVar("T")
 
 # Seconds from one look for replies to the next: a share of those since the messages were sent.
 _SHARE, _LEAST, _MOST = 0.05, 0.1, 3.0
@@ -47,6 +49,16 @@ class Replies:
         if not isinstance(computing, float) or not 0 <= computing <= self.seconds[client]:
             return nan
         return computing
+
+
+def read_reply(reply: RecordDict | Exception, read: Callable[[RecordDict], T]) -> T | Exception:
+    """Return what ``read`` returns for a reply, or the exception that says why there is nothing."""
+    if isinstance(reply, Exception):
+        return reply
+    try:
+        return read(reply)
+    except Exception as error:  # a reply may be anything
+        return error
 
 
 def send_and_wait(

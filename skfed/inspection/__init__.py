@@ -7,6 +7,8 @@ settings of the session.
 
 from skfed.inspection._clients import ClientsDisplay
 from skfed.inspection._convergence import ConvergenceDisplay
+from skfed.inspection._participation import ParticipationDisplay
+from skfed.inspection._report import participation_report
 from skfed.inspection._selection import SelectionDisplay
 from skfed.inspection._style import STYLE
 from skfed.inspection._timeline import TimelineDisplay
@@ -16,7 +18,9 @@ __all__ = [
     "STYLE",
     "ClientsDisplay",
     "ConvergenceDisplay",
+    "ParticipationDisplay",
     "SelectionDisplay",
     "TimelineDisplay",
     "TradeoffDisplay",
+    "participation_report",
 ]

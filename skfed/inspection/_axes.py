@@ -16,6 +16,9 @@ _MAX_ENTRIES = 40  # of a legend
 # The characters of a name in a legend, and the font size in points: what fits first is taken.
 _NAME_SIZES = *product([70], [10, 9, 8, 7]), *product([40], [10, 9, 8, 7, 6, 5])
 _MAX_WIDTH = 0.5  # of a legend, as a share of the room
+# Where a name is written beside a marker, in radii: what is free first is taken.
+_PLACES = (1, 0), (-1, 0), (0, 1), (0, -1), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7)
+_ALIGNED = {1: "left", 0: "center", -1: "right"}
 
 
 def get_axes(ax: Any, size: tuple[float, float] = (6.4, 4.0)) -> tuple[Any, Any]:
@@ -150,3 +153,48 @@ def _shorten(name: Any, max_length: int = _MAX_LENGTH) -> str:
         return text
     end = (max_length - 1) // 2
     return f"{text[: max_length - 1 - end]}…{text[-end:]}"
+
+
+def place_names(
+    ax: Any, points: np.ndarray, radii: np.ndarray, names: Sequence, others: Sequence[Any]
+) -> None:
+    """Write the name of each marker beside it; leave out those that would lie on something.
+
+    ``radii`` are those of the markers, in points, and ``others`` texts that are to stay free. The
+    limits of the axes are to stay as they are.
+    """
+    from matplotlib.patheffects import withStroke
+
+    figure = ax.figure
+    figure.draw_without_rendering()  # its layout is known thereafter
+    renderer = figure.canvas.get_renderer()
+    places, in_pixels = ax.transData.transform(points), figure.dpi / 72 * radii
+    taken = [_box(x, y, r) for (x, y), r in zip(places, in_pixels, strict=True)]
+    taken += [text.get_window_extent(renderer) for text in others]
+    for point, radius, name in zip(points, radii + 3, names, strict=True):
+        for x, y in _PLACES:
+            text = ax.annotate(
+                _shorten(name),
+                point,
+                (radius * x, radius * y),
+                textcoords="offset points",
+                ha=_ALIGNED[np.sign(x)],
+                va={0: "center", 1: "bottom", -1: "top"}[np.sign(y)],
+                fontsize=9,
+                parse_math=False,
+                path_effects=[withStroke(linewidth=2, foreground="white")],  # over lines
+            )
+            box = text.get_window_extent(renderer)
+            inside = ax.bbox.x0 <= box.x0 and box.x1 <= ax.bbox.x1
+            inside = inside and ax.bbox.y0 <= box.y0 and box.y1 <= ax.bbox.y1
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def _box(x: float, y: float, radius: float) -> Any:
+    """Return the box about a circle."""
+    from matplotlib.transforms import Bbox
+
+    return Bbox([[x - radius, y - radius], [x + radius, y + radius]])

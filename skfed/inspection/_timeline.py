@@ -21,6 +21,7 @@ _COLOURS = {
     "trained on trial": COLOURS[2],
     "trained": COLOURS[0],
     "uploaded": SHADES[4],
+    "evaluated subsets": COLOURS[6],
     "late": COLOURS[1],
     "failed": COLOURS[3],
 }

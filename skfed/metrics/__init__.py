@@ -14,6 +14,7 @@ clients; ``priority_neg_log_loss`` is minus the objective. To add a scorer, defi
 """
 
 from skfed.metrics._clients import client_scores, summarise_clients, usefulness
+from skfed.metrics._contributions import round_contributions
 from skfed.metrics._costs import client_exchanges, cost_to
 from skfed.metrics._personalised import personalised_scores
 from skfed.metrics._scorers import (
@@ -40,6 +41,7 @@ __all__ = [
     "priority_accuracy",
     "priority_neg_log_loss",
     "priority_r2",
+    "round_contributions",
     "summarise_clients",
     "usefulness",
     "worst_client_accuracy",

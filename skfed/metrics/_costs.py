@@ -87,15 +87,15 @@ def client_exchanges(model: Any, round: int | None = None) -> pd.DataFrame:
     DataFrame
         One row a client and exchange; of a client drawn twice, two. ``round``; ``exchange``, its
         number in the round; ``kind``: "statistics" (before round 0, counted to it), "poll",
-        "sketch", "trial", "training", or "report" and "upload", which are the training of a rule
-        with two phases; ``client``; ``outcome``: "answered", "silent" (above the bound of the
-        poll), "failed", "late" or "no answer"; ``start``: when the exchange began, as ``elapsed``;
-        ``seconds``: from then to the client's reply, which one that is late would have sent
-        thereafter, NaN of one without; ``duration``: from then to the end of the exchange;
-        ``computing``: over Flower, the seconds that the client says to have computed, else NaN;
-        ``rows``: evaluated, trained on or used for gradients; ``bytes_down``, ``bytes_up``. In each
-        round, the sums of bytes, and of one ``duration`` for each exchange, are those of
-        ``history_``.
+        "sketch", "trial", "training", "valuation" (of contributions), or "report" and "upload",
+        which are the training of a rule with two phases; ``client``; ``outcome``: "answered",
+        "silent" (above the bound of the poll), "failed", "late" or "no answer"; ``start``: when the
+        exchange began, as ``elapsed``; ``seconds``: from then to the client's reply, which one that
+        is late would have sent thereafter, NaN of one without; ``duration``: from then to the end
+        of the exchange; ``computing``: over Flower, the seconds that the client says to have
+        computed, else NaN; ``rows``: evaluated, trained on or used for gradients; ``bytes_down``,
+        ``bytes_up``. In each round, the sums of bytes, and of one ``duration`` for each exchange,
+        are those of ``history_``.
 
     Raises
     ------

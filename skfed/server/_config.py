@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from skorch import NeuralNet
+from skorch import NeuralNet, NeuralNetClassifier
 
 from skfed._federation import Federation
 from skfed._mechanism import GaussianMechanism
 from skfed.aggregation import BaseAggregator, ServerOptimizer
 from skfed.availability import BaseAvailability
+from skfed.contribution import BaseContribution
 from skfed.devices import BaseDevices
 from skfed.engines import LocalTraining
 from skfed.exchanges import Limits
@@ -39,11 +40,16 @@ class RoundConfig:
     devices: BaseDevices | None = None  # None: no simulated time
     deadline: float | None = None  # seconds of an exchange
     report_goal: float | None = None  # with so many answers a training ends; a float is a share
+    contribution: BaseContribution | None = None  # None: updates are not valued
 
     @property
     def limits(self) -> Limits:
         """When exchanges end before all clients have answered."""
         return Limits(self.deadline, self.report_goal)
+
+    def values_updates(self, t: int) -> bool:
+        """Tell whether it is valued what the updates of round t were worth."""
+        return self.contribution is not None and self.contribution.is_due(t)
 
     def check(self, net: NeuralNet, *, simulated: bool = True) -> None:
         """Check that components' parameters are in range, and that they fit each other and a net.
@@ -52,7 +58,8 @@ class RoundConfig:
         """
         if simulated:
             _check_clock(self)
-        for component in (self.selector, self.aggregator, self.update_privacy, self.loss_privacy):
+        privacy = self.update_privacy, self.loss_privacy
+        for component in (self.selector, self.aggregator, *privacy, self.contribution):
             if component is not None:
                 component._validate_params()
         _check_needs(self, net)  # which may depend on a parameter
@@ -62,6 +69,8 @@ class RoundConfig:
             _check_nothing_leaks(self.aggregator, net)
         if self.lr_schedule is not None:
             _check_scalable(net.optimizer_)
+        if self.contribution is not None:
+            _check_contribution(self, self.contribution, net)
 
 
 def selector_of(selector: BaseSelector | None, priority: Any) -> BaseSelector:
@@ -132,6 +141,32 @@ def _check_needs(config: RoundConfig, net: NeuralNet) -> None:
         raise ValueError(
             f"update_privacy does not cover the norms of updates by which {selector} admits them: "
             "use another selector, or no update_privacy."
+        )
+
+
+def _check_contribution(
+    config: RoundConfig, contribution: BaseContribution, net: NeuralNet
+) -> None:
+    """Check that updates can be valued."""
+    if config.update_privacy is not None:
+        raise ValueError(
+            f"contribution={contribution} looks at single updates, of which the noise of "
+            "update_privacy hides what they are worth: leave out contribution, or update_privacy."
+        )
+    if config.loss_privacy is not None and contribution.evaluate_on == "priority":
+        raise ValueError(
+            f"contribution={contribution} asks priority clients for very many losses, for which "
+            "loss_privacy does not account: set contribution__evaluate_on='validation', or leave "
+            "out loss_privacy."
+        )
+    if admission_of(config.selector) is not None:
+        raise ValueError(
+            f"contribution={contribution} needs the update of each client that has trained, but "
+            f"{config.selector} has only some uploaded: use another selector, or no contribution."
+        )
+    if contribution.metric == "accuracy" and not isinstance(net, NeuralNetClassifier):
+        raise ValueError(
+            "contribution__metric='accuracy' is not defined for a regressor: set it to 'loss'."
         )
 
 

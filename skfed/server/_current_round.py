@@ -1,17 +1,20 @@
 """What the server does in a round for the rule that selects, and for the training."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
 from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
-from skfed.engines import Engine, Late, SketchRequest
+from skfed.engines import CombinationsRequest, Engine, Evaluation, Late, SketchRequest
 from skfed.exchanges import (
     NOT_FINITE,
     SKETCH,
     TRAINING,
     TRIAL,
+    VALUATION,
     Answers,
     Clock,
     Message,
@@ -174,15 +177,8 @@ class CurrentRound:
 
         def send(asked: np.ndarray) -> Answers:
             reply, sketches = self.engine.sketch(request._replace(clients=clients[asked]))
-            raised, rows = dict(reply.raised), reply.n_samples.copy()
-            for i in np.flatnonzero(~np.isfinite(sketches).all(1)).tolist():
-                not_finite = ValueError(f"its gradient {NOT_FINITE}: lower the learning rate.")
-                sketches[i] = np.nan
-                if isinstance(raised.setdefault(i, not_finite), Late):
-                    rows[i] = 0
-            times = [(np.arange(len(asked)), reply.times)]
-            extras = {"sketch": sketches}
-            return Answers(sketches.sum(1), rows, raised, extras=extras, times=times)
+            cause = f"its gradient {NOT_FINITE}: lower the learning rate."
+            return _answers(reply, "sketch", sketches, lambda _: ValueError(cause))
 
         exchange = self.exchanges.ask(
             SKETCH,
@@ -194,3 +190,64 @@ class CurrentRound:
             rows=self.federation.sizes[clients],
         )
         return exchange.extras["sketch"].copy()
+
+    def evaluate_combinations(
+        self,
+        clients: np.ndarray,
+        metric: str,
+        models: State,
+        coefficients: np.ndarray,
+        with_current: bool,
+    ) -> np.ndarray:
+        """Have clients evaluate combinations of models; return a row of values for each client.
+
+        With ``with_current`` the first is w_t, which is sent to those that lack it. The values of a
+        client that has not told all of them are NaN.
+        """
+        n = len(coefficients)
+        request = CombinationsRequest(
+            self.server.round, self.state, models, coefficients, clients, metric
+        )
+
+        def send(asked: np.ndarray) -> Answers:
+            reply = self.engine.evaluate_combinations(request._replace(clients=clients[asked]))
+            reply = reply._replace(n_samples=reply.n_samples * n)
+            return _answers(reply, "values", reply.values, self._no_value)
+
+        # It measures the fit: a failure, of a subset's model say, does not end it.
+        failures = replace(self.exchanges.failures, fatal=False)
+        exchange = replace(self.exchanges, failures=failures).ask(
+            VALUATION,
+            Messages(
+                Message(model=with_current, models=("subset",) * (n - with_current)),
+                Message(scalars={metric: n}),
+            ),
+            clients,
+            send,
+            rows=self.federation.sizes[clients] * n,
+        )
+        return exchange.extras["values"].copy()
+
+    def _no_value(self, values: np.ndarray) -> ValueError:
+        """Return the error of a client's losses of combinations, of which some are not finite."""
+        return self.poll.no_loss(values[~np.isfinite(values)][0], "loss of a subset's model")
+
+
+def _answers(
+    reply: Evaluation,
+    name: str,
+    values: np.ndarray,
+    not_finite: Callable[[np.ndarray], ValueError],
+) -> Answers:
+    """Return answers of several numbers a client, NaN of one of which some are not finite.
+
+    ``not_finite`` returns the error of such a client, given its numbers.
+    """
+    raised, rows, values = dict(reply.raised), reply.n_samples.copy(), values.copy()
+    for i in np.flatnonzero(~np.isfinite(values).all(1)).tolist():
+        cause = raised.setdefault(i, not_finite(values[i]))
+        values[i] = np.nan
+        if isinstance(cause, Late):
+            rows[i] = 0
+    times = [(np.arange(len(values)), reply.times)]
+    return Answers(values.sum(1), rows, raised, extras={name: values}, times=times)

@@ -10,7 +10,7 @@ from skfed.callbacks._progress import Progress
 from skfed.callbacks._round import call_on_round_end, is_of_callback
 from skfed.callbacks._sklearn import SklearnCallbacks, callback_attributes
 from skfed.callbacks._skorch import RoundCallbacks, Rows
-from skfed.engines import Engine
+from skfed.engines import Engine, Evaluator
 from skfed.history import Row
 from skfed.nets import set_state
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
@@ -33,6 +33,7 @@ def open_rounds(
     until: int,
     train: Rows | None = None,
     validation: Validation | None = None,
+    validator: Evaluator | None = None,
     callbacks: Sequence[SklearnCallbacks] = (),
     keep: Callable[[ServerState, bool], None] | None = None,
     limits: RateLimits | None = None,
@@ -40,7 +41,8 @@ def open_rounds(
 ) -> Iterator[Rounds]:
     """Context manager for the rounds of a fit; begins and ends its callbacks.
 
-    ``train`` are the rows that the net's callbacks see, None where the server has none. ``keep``
+    ``train`` are the rows that the net's callbacks see, None where the server has none.
+    ``validator`` evaluates models on the rows of the validation, for contributions. ``keep``
     writes a checkpoint; it takes the server, and whether the round is the last.
     ``estimator`` is what is fitted, with its RoundCallbacks. Any exception leaves the server as it
     was after the last whole round.
@@ -69,6 +71,7 @@ def open_rounds(
                 config,
                 until=until,
                 validation=validation,
+                validator=validator,
                 limits=limits,
                 last_round=last_round,
                 callbacks=[net_callbacks, *callbacks],

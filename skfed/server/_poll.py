@@ -65,19 +65,19 @@ class Poll:
         reply = self.evaluator.evaluate(request._replace(clients=request.clients[asked]))
         raised = dict(reply.raised)
         for i in np.flatnonzero(~np.isfinite(reply.values) & ~reply.silent).tolist():
-            raised.setdefault(i, self._no_loss(reply.values[i]))
+            raised.setdefault(i, self.no_loss(reply.values[i]))
         rows = reply.n_samples.copy()
         rows[[i for i, cause in raised.items() if isinstance(cause, Late)]] = 0
         return Answers(reply.values, rows, raised, times=[(np.arange(len(asked)), reply.times)])
 
-    def _no_loss(self, loss: float) -> ValueError:
-        """Return the error of a polled loss that is not finite."""
+    def no_loss(self, loss: float, what: str = "loss") -> ValueError:
+        """Return the error of a loss that is not finite; ``what`` it is."""
         if self.leaves_out_rows and np.isnan(loss):
             return ValueError(
                 "it has no loss, as none of the rows that it was asked for counts in the criterion "
                 "(ignore_index, or a weight of 0)."
             )
-        return self.exchanges.privatizer.not_finite("loss", loss)
+        return self.exchanges.privatizer.not_finite(what, loss)
 
     def of_another(self, state: State, model: str = CURRENT_MODEL) -> "Poll":
         """Return what polls clients for another model than w_t, and charges it once a client.

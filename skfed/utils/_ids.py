@@ -73,6 +73,13 @@ def digest(client: Hashable) -> bytes:
     return blake2b(repr(canonical(client)).encode(), digest_size=16).digest()
 
 
+def plain_digests(clients: list) -> list[bytes]:
+    """Return the digests of ids that are all bools, all ints, all floats or all strings, fast."""
+    kinds = {type(client).__name__ for client in clients[:1]}
+    texts = (repr((name, client)) for name in kinds for client in clients)
+    return [blake2b(text.encode(), digest_size=16).digest() for text in texts]
+
+
 def leaves(client: Any) -> Iterator[Any]:
     """Yield the members of an id that ``canonical`` leaves as they are."""
     if isinstance(client, tuple | frozenset):

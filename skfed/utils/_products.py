@@ -176,6 +176,19 @@ class Products:
         is_large = self.by_onednn and most_rows >= _onednn.fewest_rows(weight)
         return (_onednn.large_linear_of_rows if is_large else F.linear)(X, weight, bias)
 
+    def by_output(
+        self, X: torch.Tensor, weight: torch.Tensor, most_rows: int, out: torch.Tensor
+    ) -> None:
+        """Write a weight (out, in) times rows of X into ``out``, of shape (out, n_rows).
+
+        See ``linear``. Where there are few outputs it takes three quarters of the time of a product
+        by rows.
+        """
+        if self.by_onednn and most_rows >= _onednn.fewest_rows(weight):
+            out.copy_(_onednn.large_linear_of_rows(X, weight).T)
+        else:
+            torch.mm(weight, X.T, out=out)
+
     def evaluating(self, module: nn.Module, n_rows: int) -> AbstractContextManager:
         """Return a context in which a module evaluates batches of up to ``n_rows`` rows."""
         return _onednn.evaluating(module, n_rows) if self.by_onednn else nullcontext()

@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     TRIAL_UPDATE_NOISE = 17
     TRIAL_LOSS_NOISE = 18
     PROJECTION = 19
+    CONTRIBUTION = 20
 
 
 #: Seed, purpose, round, digest of the client and copy: the arguments of ``stream``.

@@ -12,6 +12,7 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 OUTPUT = {"sphx-glr-script-out", "output_html"}  # classes
@@ -216,6 +217,27 @@ def conclude_adult(rows):
     assert federated[1] < pooled[1] / 10
 
 
+def conclude_contributions_converge(rows):
+    """Read Banzhaf and Shapley values, then models, distances, and these by the errors."""
+    values = np.array([rows[f"client {k}"] for k in "ABCDEFGH"])
+    assert values[6:].max() < 0 < values[:6].min()  # the last two have random labels
+    assert rows["sum"][1] == pytest.approx(rows["gain of the round:"][0], abs=0.001)
+    assert abs(rows["sum"][0] - rows["sum"][1]) > 0.1
+    banzhaf, shapley = (
+        np.array([cells for row, cells in rows.items() if row.startswith(name)])
+        for name in ("DataBanzhaf", "GTGShapley")
+    )
+    for models, distances, by_errors in (banzhaf.T, shapley.T):
+        assert (np.diff(distances) < 0).all()
+        assert by_errors == pytest.approx(distances, rel=0.1, abs=0.01)
+        assert (np.diff(models) > 0).all()
+    near = np.interp(shapley[:2, 0], banzhaf[:, 0], banzhaf[:, 1])
+    assert (shapley[:2, 1] < near).all()
+    assert shapley[0, 0] == pytest.approx(255 / 3, rel=0.1)
+    assert shapley[-1, 0] > 0.95 * 255
+    assert rows["DataBanzhaf, 64 subsets"][1] == pytest.approx(0.4, abs=0.03)
+
+
 def conclude_eps_and_d(rows):
     align, power = (
         {name: cells[0] for name, cells in rows.items() if name.startswith(f"{parameter}=")}
@@ -247,6 +269,29 @@ def conclude_paying_and_free(rows):
     trial = [rows[f"weight={weight}"][1] for weight in (0, 0.05, 1)]
     assert trial[1] > 0.9 > trial[0]
     assert trial[1] == pytest.approx(trial[2], abs=0.02)
+
+
+def conclude_should_this_hospital_join(rows):
+    """Read worth, its error and extremes, and gains; then losses of federations."""
+    names = "Basel", "Graz", "Nice", "Turin", "Varna"
+    six = np.array([rows[f"{name}, all six"] for name in (*names, "Zagreb")])
+    worth, error, _, _, gain = np.array([rows[f"{name}, five"] for name in names]).T
+    assert six[5, 3] < 0  # the most that Zagreb is worth
+    assert six[:, 4].argmax() == 5  # its gain
+    assert worth[3:].min() > worth[:3].sum()
+    assert worth[3] - worth[4] < np.hypot(*error[3:])
+    assert gain[:3].min() > 0 >= gain[3:].max()
+    three, turin, varna, both, everybody, align = (
+        rows[name][0]
+        for name in (
+            *("the three", "with Turin", "with Varna", "with Turin and Varna"),
+            *("all six", "FedALIGN"),
+        )
+    )
+    assert max(turin, varna) < three
+    assert min(turin, align) + 0.01 > both > turin - 0.002
+    assert everybody > 1.9 * both
+    assert rows["rounds of Zagreb:"] == [0]
 
 
 def conclude_skorch_net(rows):
@@ -285,12 +330,14 @@ def conclude_wisdm_pipeline(rows):
 CONCLUSIONS = {
     "plot_accuracy_per_byte": conclude_accuracy_per_byte,
     "plot_adult": conclude_adult,
+    "plot_contributions_converge": conclude_contributions_converge,
     "plot_eps_and_d": conclude_eps_and_d,
     "plot_fairness": conclude_fairness,
     "plot_hostile": conclude_hostile,
     "plot_intermittent": conclude_intermittent,
     "plot_own_selector": conclude_own_selector,
     "plot_paying_and_free": conclude_paying_and_free,
+    "plot_should_this_hospital_join": conclude_should_this_hospital_join,
     "plot_skorch_net": conclude_skorch_net,
     "plot_time_to_accuracy": conclude_time_to_accuracy,
     "plot_whose_statistics": conclude_whose_statistics,

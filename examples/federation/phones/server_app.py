@@ -1,10 +1,11 @@
-"""The ServerApp: waits for the sites, fits the Pipeline and writes it."""
+"""The ServerApp: waits for the sites, fits, says who took part, and writes."""
 
 from flwr.serverapp import ServerApp
 
 import skfed
 from phones.task import ACTIVITIES, SITES, make_estimator
 from skfed.flower import FederatedStrategy
+from skfed.inspection import participation_report
 
 app = ServerApp()
 
@@ -19,4 +20,5 @@ def main(grid, context):
         timeout=settings["timeout"],
     )
     strategy.start(grid)
+    print(participation_report(strategy.model_).T.to_string())
     skfed.save(strategy.model_, settings["out"])
