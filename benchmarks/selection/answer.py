@@ -116,20 +116,21 @@ def best_rule(found: dict[str, Difference]) -> tuple[str, Difference] | None:
     return max(known.items(), key=lambda item: item[1].mean) if known else None
 
 
-def winners(reached: pd.DataFrame) -> dict[str, list[str]]:
-    """Return the rules that are better than random selection over their cells, by budget.
+def better_rules(differences: pd.DataFrame) -> list[str]:
+    """Return the rules, controls apart, that are better than random selection.
 
     Intervals are wider by Bonferroni's correction: that any of the rules has one above zero by
     chance is as unlikely as for one rule alone.
     """
-    differences = paired(reached)
     n_rules = differences["rule"].nunique() - 1
-    level = 1 - (1 - LEVEL) / max(1, n_rules)
-    found = {}
-    for budget, own in differences.groupby("budget", sort=False):
-        rules = by_rule(own, level)
-        found[str(budget)] = [r for r, d in rules.items() if d.is_better and r not in CONTROLS]
-    return found
+    rules = by_rule(differences, 1 - (1 - LEVEL) / max(1, n_rules))
+    return [r for r, d in rules.items() if d.is_better and r not in CONTROLS]
+
+
+def winners(reached: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the rules that are better than random selection over their cells, by budget."""
+    groups = paired(reached).groupby("budget", sort=False)
+    return {str(budget): better_rules(own) for budget, own in groups}
 
 
 def ranks(reached: pd.DataFrame, budget: str, figure: str = "counts") -> Ranks | None:

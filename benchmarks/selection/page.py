@@ -14,6 +14,7 @@ from benchmarks.selection.answer import (
     Ranks,
     apart,
     best_rule,
+    better_rules,
     by_rule,
     over_cells,
     paired,
@@ -43,8 +44,9 @@ count nowhere. The worst tenth is the mean of the tenth of the clients with the 
 are priority clients, accuracy is the mean over these. Differences are in points, to the run of
 tuned random selection of the same seed, that is with the same clients and the same first model.
 Their intervals, of {LEVEL:.0%}, are a bootstrap of cells and of seeds in each; of less than {FEW}
-cells they are Student's over the cells' means, and of one over its seeds. In the first line alone
-they are wider, by Bonferroni's correction for the number of rules.
+cells they are Student's over the cells' means, and of one over its seeds. The first line, and what
+is called better in the table of decisions, are by wider ones, by Bonferroni's correction for the
+number of rules.
 
 *Same rounds* is all rounds, R. *Same bytes* and *same seconds* are what random selection has spent
 at R / 2; everything is charged: polls, trial rounds, sketches and the statistics before round 0. A
@@ -127,8 +129,9 @@ def _decisions(found: pd.DataFrame) -> Iterator[str]:
     yield "## Which rule for my federation"
     yield ""
     yield (
-        "The best rule by condition and by what counts, where its interval is above zero; else "
-        "random selection, with the rule that came closest. Each links to its row."
+        "The best rule by condition and by what counts, where its interval is above zero, with "
+        "Bonferroni's correction for the number of rules too; else random selection, with the rule "
+        "that came closest. Each links to its row."
     )
     yield ""
     rows = []
@@ -140,12 +143,14 @@ def _decisions(found: pd.DataFrame) -> Iterator[str]:
 
 
 def _decision(condition: str, own: pd.DataFrame, figure: str, budget: str) -> str:
-    best = best_rule(by_rule(paired(own[own["budget"] == budget], figure)))
+    differences = paired(own[own["budget"] == budget], figure)
+    found, better = by_rule(differences), better_rules(differences)
+    best = best_rule({rule: found[rule] for rule in better} or found)
     if best is None:
         return "-"
     rule, difference = best
     linked = f"[{rule}](#{anchor(condition, rule)}) {points(difference)}"
-    return linked if difference.is_better else f"random; closest: {linked}"
+    return linked if better else f"random; closest: {linked}"
 
 
 def _in_order(found: pd.DataFrame) -> list[str]:
