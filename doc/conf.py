@@ -80,7 +80,7 @@ html_context = {"default_mode": "auto"}  # without it the theme logs an error
 html_show_sourcelink = False
 # Pages without others below them need no list of these.
 alone = ["benchmarks", "calibration", "changelog", "citing", "coming_from", "comparison"]
-alone += ["default_models", "papers"]
+alone += ["default_models", "papers", "selection_benchmark"]
 html_sidebars = {name: [] for name in alone}
 html_theme_options = {"show_prev_next": False, "secondary_sidebar_items": ["page-toc"]}
 

@@ -12,18 +12,21 @@ from benchmarks.selection.rules import CONTROLS, RANDOM
 from benchmarks.selection.table import CELL
 
 LEVEL = 0.95  # of intervals
-FEW = 6  # cells, of which draws with replacement are too much alike
+#: Cells of the same data and model have the same clients and first models and, of a rule that does
+#: not depend on the condition, the same runs: only blocks are independent.
+BLOCK = ["data", "model"]
+FEW = 6  # blocks, of which draws with replacement are too much alike
 N_DRAWS = 10_000  # of a bootstrap
 SEED = 0  # of its draws
 
 
 class Difference(NamedTuple):
-    """A mean difference to random selection in points, its interval, and of how many cells."""
+    """A mean difference to random selection in points, its interval, and of how many blocks."""
 
     mean: float
     low: float
     high: float
-    n_cells: int
+    n_blocks: int
 
     @property
     def is_better(self) -> bool:
@@ -32,12 +35,12 @@ class Difference(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """Mean ranks over cells, Friedman's p, and Nemenyi's p of each pair of rules."""
+    """Mean ranks over blocks, Friedman's p, and Nemenyi's p of each pair of rules."""
 
     means: pd.Series
     friedman: float
     nemenyi: pd.DataFrame
-    n_cells: int
+    n_blocks: int
 
 
 def paired(reached: pd.DataFrame, figure: str = "counts") -> pd.DataFrame:
@@ -56,22 +59,23 @@ def paired(reached: pd.DataFrame, figure: str = "counts") -> pd.DataFrame:
     return both.assign(points=100 * (both[figure] - both["random"]))[[*keys, "rule", "points"]]
 
 
-def over_cells(differences: pd.DataFrame, level: float = LEVEL) -> Difference:
-    """Return the mean over cells of a rule's differences, with a bootstrap of cells and seeds.
+def over_blocks(differences: pd.DataFrame, level: float = LEVEL) -> Difference:
+    """Return the mean over blocks of a rule's differences, with a bootstrap of blocks and seeds.
 
-    Of few cells the interval is Student's, of their means, and of one cell over its seeds.
+    The conditions of a block are averaged for each seed. Of few blocks the interval is Student's,
+    of their means, and of one block over its seeds.
     """
-    by_cell = [own.to_numpy() for _, own in differences.groupby(CELL)["points"]]
-    cells = [own[~np.isnan(own)] for own in by_cell]
-    cells = [own for own in cells if len(own)]
-    if not cells:
+    known = differences.dropna(subset="points")
+    by_seed = known.groupby([*BLOCK, "seed"])["points"].mean()
+    blocks = [own.to_numpy() for _, own in by_seed.groupby(level=BLOCK)]
+    if not blocks:
         return Difference(np.nan, np.nan, np.nan, 0)
-    means = np.array([own.mean() for own in cells])
-    if len(cells) < FEW:
-        low, high = _student(cells[0] if len(cells) == 1 else means, level)
+    means = np.array([own.mean() for own in blocks])
+    if len(blocks) < FEW:
+        low, high = _student(blocks[0] if len(blocks) == 1 else means, level)
     else:
-        low, high = _bootstrap(cells, level)
-    return Difference(float(means.mean()), low, high, len(cells))
+        low, high = _bootstrap(blocks, level)
+    return Difference(float(means.mean()), low, high, len(blocks))
 
 
 def _student(values: np.ndarray, level: float) -> tuple[float, float]:
@@ -85,12 +89,12 @@ def _student(values: np.ndarray, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _bootstrap(cells: Sequence[np.ndarray], level: float) -> tuple[float, float]:
-    """Return the interval of the mean of cells' means, of cells drawn, and of seeds in each."""
+def _bootstrap(blocks: Sequence[np.ndarray], level: float) -> tuple[float, float]:
+    """Return the interval of the mean of blocks' means, of blocks drawn, and of seeds in each."""
     rng = np.random.default_rng(SEED)
-    n = len(cells)
+    n = len(blocks)
     means = np.stack(
-        [own[rng.integers(len(own), size=(N_DRAWS, len(own)))].mean(axis=1) for own in cells]
+        [own[rng.integers(len(own), size=(N_DRAWS, len(own)))].mean(axis=1) for own in blocks]
     )
     drawn, which = rng.integers(n, size=(N_DRAWS, n)), rng.integers(N_DRAWS, size=(N_DRAWS, n))
     tail = (1 - level) / 2
@@ -101,18 +105,18 @@ def _bootstrap(cells: Sequence[np.ndarray], level: float) -> tuple[float, float]
 def by_rule(differences: pd.DataFrame, level: float = LEVEL) -> dict[str, Difference]:
     """Return the difference of each rule but random selection, over all cells that are given."""
     groups = differences[differences["rule"] != RANDOM].groupby("rule", sort=False)
-    return {str(rule): over_cells(own, level) for rule, own in groups}
+    return {str(rule): over_blocks(own, level) for rule, own in groups}
 
 
 def apart(differences: pd.DataFrame) -> tuple[int, int]:
     """Return in how many cells the interval of a rule's difference is above zero, and below."""
-    cells = [over_cells(own) for _, own in differences.groupby(CELL)]
+    cells = [over_blocks(own) for _, own in differences.groupby(CELL)]
     return sum(one.low > 0 for one in cells), sum(one.high < 0 for one in cells)
 
 
 def best_rule(found: dict[str, Difference]) -> tuple[str, Difference] | None:
     """Return the rule of the largest mean difference, controls apart, or None without any."""
-    known = {r: d for r, d in found.items() if r not in CONTROLS and d.n_cells}
+    known = {r: d for r, d in found.items() if r not in CONTROLS and d.n_blocks}
     return max(known.items(), key=lambda item: item[1].mean) if known else None
 
 
@@ -134,12 +138,10 @@ def winners(reached: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def ranks(reached: pd.DataFrame, budget: str, figure: str = "counts") -> Ranks | None:
-    """Return the ranks of the rules that are in all cells; None of less than two cells.
+    """Return the ranks of the rules that are in all cells; None of less than two blocks.
 
-    Cells with priority clients are left out: few rules are in them.
-
-    A cell is a block, with the mean over its seeds. A rule that has no value within the budget
-    comes last.
+    Cells with priority clients are left out: few rules are in them. A block has the mean over its
+    conditions and seeds. A rule that has no value within the budget comes last.
     """
     without = [name for name, one in CONDITIONS.items() if not one.has_priority]
     own = reached[(reached["budget"] == budget) & reached["condition"].isin(without)]
@@ -148,7 +150,7 @@ def ranks(reached: pd.DataFrame, budget: str, figure: str = "counts") -> Ranks |
     )
     taken = own.pivot_table(index=CELL, columns="rule", values="seed", aggfunc="count")
     matrix = matrix.reindex(index=taken.index, columns=taken.columns)
-    matrix = matrix.loc[:, taken.notna().all()].fillna(-1)
+    matrix = matrix.loc[:, taken.notna().all()].fillna(-1).groupby(level=BLOCK).mean()
     if len(matrix) < 2 or matrix.shape[1] < 3:
         return None
     from scikit_posthocs import posthoc_nemenyi_friedman

@@ -16,7 +16,7 @@ from benchmarks.selection.answer import (
     best_rule,
     better_rules,
     by_rule,
-    over_cells,
+    over_blocks,
     paired,
     ranks,
     winners,
@@ -43,8 +43,10 @@ Accuracies are means over clients, which count alike, of each one's own test row
 count nowhere. The worst tenth is the mean of the tenth of the clients with the lowest. Where there
 are priority clients, accuracy is the mean over these. Differences are in points, to the run of
 tuned random selection of the same seed, that is with the same clients and the same first model.
-Their intervals, of {LEVEL:.0%}, are a bootstrap of cells and of seeds in each; of less than {FEW}
-cells they are Student's over the cells' means, and of one over its seeds. The first line, and what
+Conditions of the same data and model are averaged for each seed, since they are not independent: a
+rule that does not look at seconds has the same runs with devices and without. Intervals, of
+{LEVEL:.0%}, are a bootstrap of data and models, and of seeds in each; of less than {FEW} of these
+they are Student's over their means, and of one over its seeds. The first line, and what
 is called better in the table of decisions, are by wider ones, by Bonferroni's correction for the
 number of rules.
 
@@ -118,7 +120,7 @@ def anchor(*words: str) -> str:
 
 def points(found: Difference) -> str:
     """Return a difference with its interval."""
-    if not found.n_cells:
+    if not found.n_blocks:
         return "-"
     if np.isnan(found.low):
         return f"{found.mean:+.1f}"
@@ -179,8 +181,9 @@ def _ranking(budget: str, order: Ranks) -> Iterator[str]:
     said = "differ" if order.friedman < 1 - LEVEL else "do not differ more than by chance"
     yield (
         f"Within the same {budget}, the ranks of the {len(order.means)} rules that are in all "
-        f"{order.n_cells} cells without priority clients {said} (Friedman, "
-        f"p = {order.friedman:.2g}). Bars join rules that Nemenyi's test does not tell apart."
+        f"cells without priority clients {said}, over {order.n_blocks} data sets and models "
+        f"(Friedman, p = {order.friedman:.2g}). Bars join rules that Nemenyi's test does not tell "
+        "apart."
     )
     yield ""
     yield f"![Mean ranks, same {budget}](pictures/ranks-{budget}.png)"
@@ -201,7 +204,7 @@ def _differences(found: pd.DataFrame, place: str) -> Iterator[str]:
             f'<a id="{anchor(place, rule)}"></a>{rule}',
             *(points(one.get(rule, empty)) for one in tables.values()),
             *apart(first[first["rule"] == rule]),
-            max(one.get(rule, empty).n_cells for one in tables.values()),
+            len(first.loc[first["rule"] == rule, CELL].drop_duplicates()),
         ]
         for rule in rules
     ]
@@ -219,7 +222,7 @@ def _controls(found: pd.DataFrame) -> Iterator[str]:
         n_above, n_below = apart(own)
         n_cells = len(own[CELL].drop_duplicates())
         yield (
-            f"- *{rule}* should be {wanted} random selection: {points(over_cells(own))} points "
+            f"- *{rule}* should be {wanted} random selection: {points(over_blocks(own))} points "
             f"over all. In {n_cells - n_above - n_below} of {n_cells} cells the interval of its "
             f"difference has zero in it, in {n_below} it is below."
         )

@@ -30,7 +30,8 @@ def critical_difference(order: Ranks, budget: str) -> Figure:
     figure = Figure(figsize=(9, 1.5 + 0.22 * len(order.means)), layout="constrained")
     ax = figure.add_subplot()
     critical_difference_diagram(order.means, order.nemenyi, ax=ax)
-    ax.set_title(f"mean rank over {order.n_cells} cells, same {budget}", fontsize=10)
+    title = f"mean rank over {order.n_blocks} data sets and models, same {budget}"
+    ax.set_title(title, fontsize=10)
     return figure
 
 
@@ -45,7 +46,7 @@ def differences(found: pd.DataFrame) -> Figure:
         own = found[(found["condition"] == condition) & (found["budget"] == "rounds")]
         known = by_rule(paired(own))
         for i, rule in enumerate(rules):
-            if rule in known and known[rule].n_cells:
+            if rule in known and known[rule].n_blocks:
                 mean, low, high, _ = known[rule]
                 ax.plot([low, high], [i, i], color="tab:blue", linewidth=1)
                 ax.plot(mean, i, "o", color="tab:blue", markersize=4)

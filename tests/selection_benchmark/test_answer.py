@@ -9,7 +9,7 @@ from benchmarks.selection.answer import (
     apart,
     best_rule,
     by_rule,
-    over_cells,
+    over_blocks,
     paired,
     ranks,
 )
@@ -38,7 +38,7 @@ def test_differences_are_to_random_selection_of_the_same_cell_and_seed():
     assert (found.loc[found["rule"] == "random", "points"] == 0).all()
 
 
-def test_the_mean_is_over_cells_and_each_counts_alike():
+def test_the_mean_is_over_blocks_and_each_counts_alike():
     found = paired(table(2, 2, good=lambda cell, seed: 0.01 if cell else 0.03))
     more = pd.concat([found, found[found["data"] == "d1"]])  # twice as many seeds there
     assert by_rule(more)["good"].mean == pytest.approx(2.0)
@@ -47,13 +47,19 @@ def test_the_mean_is_over_cells_and_each_counts_alike():
 def test_the_interval_of_one_cell_is_students_over_seeds():
     """Of 1, 2 and 3 it is 2 ± 4.3027 / sqrt(3)."""
     found = by_rule(paired(table(1, 3, good=lambda cell, seed: 0.01 * (seed + 1))))["good"]
-    assert (found.mean, found.n_cells) == (pytest.approx(2.0), 1)
+    assert (found.mean, found.n_blocks) == (pytest.approx(2.0), 1)
     assert (found.low, found.high) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-3)
 
 
 def test_the_interval_of_few_cells_is_students_over_their_means():
     found = by_rule(paired(table(3, 3, good=lambda cell, seed: 0.01 * (cell + 1))))["good"]
     assert (found.low, found.high) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-3)
+
+
+def test_a_rule_with_the_same_runs_under_two_conditions_is_no_surer():
+    frame = table(3, 3, good=lambda cell, seed: 0.01 * (cell + 1))
+    twice = pd.concat([frame, frame.assign(condition="devices")])
+    assert by_rule(paired(twice))["good"] == by_rule(paired(frame))["good"]
 
 
 def test_the_bootstrap_of_many_cells_is_as_wide_as_the_error_of_their_mean():
@@ -72,7 +78,7 @@ def test_a_value_that_is_missing_is_left_out_and_a_rule_without_any_has_none():
     part = frame.assign(counts=frame["counts"].mask(good & (frame["seed"] == 0)))
     assert by_rule(paired(part))["good"].mean == pytest.approx(2.0)
     none = by_rule(paired(frame.assign(counts=frame["counts"].mask(good))))["good"]
-    assert none.n_cells == 0 and points(none) == "-"
+    assert none.n_blocks == 0 and points(none) == "-"
     assert best_rule({"good": none}) is None
 
 
@@ -101,13 +107,13 @@ def test_the_first_line_says_so_if_no_rule_is_better():
     )
 
 
-def test_ranks_are_means_over_cells_of_the_rules_that_are_in_all_of_them():
+def test_ranks_are_means_over_blocks_of_the_rules_that_are_in_all_of_them():
     pytest.importorskip("scikit_posthocs", reason="needs the extra benchmarks")
     frame = table(6, 3, good=0.02, bad=-0.02, mixed=lambda cell, seed: 0.04 if cell < 3 else 0.01)
     partly = frame[frame["data"] == "d0"].query("rule == 'good'").assign(rule="partly")
     found = ranks(pd.concat([frame, partly]), "rounds")
     assert found.means.to_dict() == {"good": 1.5, "mixed": 1.5, "random": 3, "bad": 4}
-    assert found.n_cells == 6
+    assert found.n_blocks == 6
     assert found.friedman == pytest.approx(0.00103, abs=1e-5)  # chi-squared 16.2, 3 degrees
     assert found.nemenyi.loc["good", "bad"] < 0.05 < found.nemenyi.loc["good", "random"]
 
@@ -121,7 +127,7 @@ def test_a_rule_without_a_value_is_last_and_one_cell_has_no_ranks():
 
 
 def test_differences_over_no_cells_have_no_interval():
-    assert over_cells(paired(table(1, 1, good=0.02)).query("rule == 'none'")).n_cells == 0
+    assert over_blocks(paired(table(1, 1, good=0.02)).query("rule == 'none'")).n_blocks == 0
     assert points(by_rule(paired(table(1, 1, good=0.02)))["good"]) == "+2.0"
 
 
