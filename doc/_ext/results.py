@@ -56,7 +56,8 @@ def list_table(title: str, rows: list[list[str]]) -> str:
     """Return a table whose first row is the header."""
     lines = [f".. list-table:: {title}", "   :header-rows: 1", ""]
     for row in rows:
-        lines += [f"   {'* -' if i == 0 else '  -'} {cell}" for i, cell in enumerate(row)]
+        texts = ["\\-" if cell == "-" else cell for cell in row]  # else it would be a list
+        lines += [f"   {'* -' if i == 0 else '  -'} {text}" for i, text in enumerate(texts)]
     return "\n".join(lines)
 
 
