@@ -9,25 +9,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from benchmarks.rules import RULES as OF_M
 from benchmarks.selection.conditions import Condition
-from skfed import (
-    ActiveFLSelector,
-    ClusteredSelector,
-    DivFLSelector,
-    FedAlignSelector,
-    FedCorSelector,
-    FedCSSelector,
-    HicsFLSelector,
-    KVibSelector,
-    LossProportionalSelector,
-    OortSelector,
-    OptimalSelector,
-    PowerOfChoice,
-    RandomSelector,
-    RoundRobinSelector,
-    TiflSelector,
-    UcbSelector,
-)
+from skfed import FedAlignSelector, PowerOfChoice, RandomSelector
 from skfed.selection import BaseSelector, Cohort
 from skfed.utils.selector_checks import check_selector
 
@@ -114,21 +98,21 @@ RULES: dict[str, Rule] = {
     RANDOM: Rule(partial(RandomSelector, ignore_priority=True), with_priority=True),
     TWIN: Rule(Twin),
     LOWEST: Rule(partial(_of_twice_as_many, LowestLosses), "d", ("3m", "4m")),
-    "round robin": Rule(RoundRobinSelector),
-    "clustered by size": Rule(partial(ClusteredSelector, "size")),
-    "clustered by updates": Rule(partial(ClusteredSelector, "updates")),
-    "optimal": Rule(OptimalSelector),
-    "K-Vib": Rule(KVibSelector),
+    "round robin": Rule(OF_M["round robin"]),
+    "clustered by size": Rule(OF_M["clustered by size"]),
+    "clustered by updates": Rule(OF_M["clustered by updates"]),
+    "optimal": Rule(OF_M["optimal"]),
+    "K-Vib": Rule(OF_M["K-Vib"]),
     "power-of-choice": Rule(partial(_of_twice_as_many, PowerOfChoice), "d", ("3m", "4m")),
-    "loss-proportional": Rule(LossProportionalSelector),
-    "AFL": Rule(ActiveFLSelector, "alpha3", (0.3, 0.5)),
-    "UCB-CS": Rule(UcbSelector, "gamma", (0.5, 0.9)),
-    "Oort": Rule(OortSelector, "exploration", (0.3, 0.6)),
-    "FedCS": Rule(FedCSSelector, for_devices=True),
-    "TiFL": Rule(TiflSelector, "n_tiers", (2, 3), for_devices=True),
-    "DivFL": Rule(DivFLSelector),
-    "FedCor": Rule(FedCorSelector, "discount", (0.8, 0.9)),
-    "HiCS-FL": Rule(HicsFLSelector, "gamma", (1.0, 10.0)),
+    "loss-proportional": Rule(OF_M["loss-proportional"]),
+    "AFL": Rule(OF_M["AFL"], "alpha3", (0.3, 0.5)),
+    "UCB-CS": Rule(OF_M["UCB-CS"], "gamma", (0.5, 0.9)),
+    "Oort": Rule(OF_M["Oort"], "exploration", (0.3, 0.6)),
+    "FedCS": Rule(OF_M["FedCS"], for_devices=True),
+    "TiFL": Rule(OF_M["TiFL"], "n_tiers", (2, 3), for_devices=True),
+    "DivFL": Rule(OF_M["DivFL"]),
+    "FedCor": Rule(OF_M["FedCor"], "discount", (0.8, 0.9)),
+    "HiCS-FL": Rule(OF_M["HiCS-FL"], "gamma", (1.0, 10.0)),
     "FedALIGN": Rule(partial(_for, FedAlignSelector()), "eps", (0.05, 0.8), for_priority=True),
     "FedAvg on priority": Rule(partial(_for, FedAlignSelector(eps=0)), for_priority=True),
 }

@@ -56,9 +56,12 @@ class FirstTotals:
             self.sums[name] = np.where(at < 0, own.dtype.type(0), own[at])
         self._gone = {name: column[sorted(place.values())] for name, column in saved.items()}
 
+    def keep(self) -> None:
+        """Keep the sums as they are at the start of a round, to which ``undo`` returns."""
+        self._before = dict(self.sums)
+
     def add(self, exchanges: Sequence[Exchange], model_bytes: int) -> None:
         """Add what exchanges have cost."""
-        self._before = dict(self.sums)
         for exchange in exchanges:
             self._columns = None
             for name, values in _costs(exchange, model_bytes):
@@ -75,7 +78,7 @@ class FirstTotals:
         self.sums[name] = self.sums.get(name, 0) + added
 
     def undo(self) -> None:
-        """Undo the last ``add``."""
+        """Return to the sums that were kept."""
         self.sums, self._columns = self._before, None
 
     def to_columns(self) -> dict[str, np.ndarray]:

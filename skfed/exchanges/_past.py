@@ -117,6 +117,7 @@ class PastRecords:
     def add(self, t: int, chosen: np.ndarray, exchanges: Iterable[Exchange]) -> None:
         """Add what round t has told; ``chosen`` are the clients of the selector's cohort."""
         self._round, self._before, self._n_counted_before = t, [], self.n_counted
+        self._first.keep()
         self._count("n_chosen", chosen)
         self._set("last_chosen", chosen, np.full(len(chosen), t))
         for exchange in exchanges:

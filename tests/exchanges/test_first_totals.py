@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skfed import FederatedClassifier, RandomSelector
+from skfed.contribution import LeaveOneOut
 from skfed.devices import ConstantDevices
 from skfed.inspection import participation_report
 from skfed.selection import BaseSelector, Cohort
@@ -55,6 +56,25 @@ def test_only_priority_clients_have_sent_statistics():
     assert (others["bytes_up"] == 0).all() and one["bytes_up"] > 0
     assert (others["seconds"] == 0).all()
     np.testing.assert_allclose(one["seconds"], model.history_["seconds"].sum())
+
+
+def test_an_interrupt_in_a_valuation_leaves_the_rounds_before_as_they_were():
+    """What the round asked of clients is not counted yet then."""
+
+    class Interrupting(LeaveOneOut):
+        n_rounds = 0
+
+        def _values(self, gains, n_players, rng):
+            Interrupting.n_rounds += 1
+            if Interrupting.n_rounds == 2:
+                raise KeyboardInterrupt
+            return super()._values(gains, n_players, rng)
+
+    model = estimator(contribution=Interrupting(), selector=RandomSelector(2))
+    with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y, clients=CLIENTS)
+    assert model.n_rounds_ == 1
+    assert_sums_are_those_of_the_history(model)
 
 
 def test_a_round_that_fails_leaves_nothing_of_it():
