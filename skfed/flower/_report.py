@@ -35,16 +35,11 @@ def checked_report(report: Any) -> str:
     raise ValueError(f"report={report!r} must be one of {REPORTS}.")
 
 
-def report_of(model: BaseEstimator) -> pd.DataFrame:
-    """Return the table of a fitted model, a row a client."""
-    return inspection.participation_report(model)
-
-
 def send_reports(nodes: Nodes, model: BaseEstimator, rows: str) -> None:
     """Send each site its own row or all; a warning names those that have not confirmed it."""
     if rows == "none":
         return
-    report = report_of(model)
+    report = inspection.participation_report(model)
     contents = {
         name: to_content(name, report if rows == "all" else _own_row(report, name))
         for name in nodes.clients
@@ -77,7 +72,7 @@ def receive_report(content: RecordDict, context: Context, on_report: OnReport | 
     table = from_text(get_record(content, "report", ConfigRecord).get("json"))
     report = pd.DataFrame(table["columns"], index=table["clients"])
     report.attrs.update(table["attrs"])
-    logger.info("participation report, %d of the clients:\n%s", len(report), report.T.to_string())
+    logger.info("participation report, clients: %d\n%s", len(report), report.T.to_string())
     if on_report is not None:
         on_report(report, context)
 

@@ -8,8 +8,10 @@ import pytest
 from local_grid import is_kind, late, requests
 from mishaps import PowerCut, at_round, estimator, node_of
 
-from skfed import FederatedClassifier, make_pipeline
+from skfed import FedAlignSelector, FederatedClassifier, make_pipeline
+from skfed.contribution import DataBanzhaf
 from skfed.flower import FederatedStrategy, _report, client_app
+from skfed.inspection import participation_report
 from skfed.preprocessing import FederatedStandardScaler
 
 
@@ -26,7 +28,7 @@ def table(monkeypatch):
         index=list("abcdef"),
     )
     table.attrs = {"summary": "4 of 6 clients gain.", "served": 4 / 6}
-    monkeypatch.setattr(_report, "report_of", lambda model: table)
+    monkeypatch.setattr(_report.inspection, "participation_report", lambda model: table)
     return table
 
 
@@ -89,7 +91,7 @@ def test_without_a_callback_the_table_is_logged(federate, table, caplog):
     with caplog.at_level(logging.INFO, "flwr"):
         strategy.start(grid)
     assert "6 of 6 clients have the participation report" in caplog.text
-    assert caplog.text.count("participation report, 1 of the clients") == 6
+    assert caplog.text.count("participation report, clients: 1") == 6
     assert "été" in caplog.text
 
 
@@ -119,7 +121,7 @@ def test_the_table_is_of_the_fitted_model(run, monkeypatch, table):
         seen.append((type(model).__name__, model[-1].n_rounds_))
         return table
 
-    monkeypatch.setattr(_report, "report_of", report_of)
+    monkeypatch.setattr(_report.inspection, "participation_report", report_of)
     model = FederatedClassifier(n_rounds=2, random_state=0)
     got, _, _ = run(model=make_pipeline(FederatedStandardScaler(), model), report="own")
     assert seen == [("FederatedPipeline", 2)]
@@ -136,6 +138,17 @@ def test_a_run_that_is_cut_off_sends_no_table_and_one_that_continues_does(run, t
     for _ in range(2):  # after its end too
         got, _, _ = run(model=model, report="all")
         assert len(got) == 6
+
+
+def test_sites_get_the_report_of_the_run(run):
+    selector = FedAlignSelector(eps=0.1, warmup=0)
+    model = estimator(selector=selector, priority=["a", "b"], contribution=DataBanzhaf())
+    got, _, strategy = run(model=model, report="all")
+    report = participation_report(strategy.model_)
+    assert report["worth"].abs().sum() > 0 and report["matched"].isna().any()
+    for one in got.values():
+        pd.testing.assert_frame_equal(one, report, check_dtype=False, check_names=False)
+        assert one.attrs == report.attrs
 
 
 @pytest.mark.parametrize("report", ["mine", None, True, 1, ["own"]])
