@@ -1,13 +1,14 @@
 """What a round costs, and the table of all rounds, ``history_``.
 
-Every round is charged what a real federation would pay. A model is the bytes of its parameters and
-buffers, a scalar 8 bytes. There are two exchanges in most rounds: the poll (the model down, a
-scalar up) and the training (the model up; it is not sent down again to who was just polled). A
-client drawn twice gets one model and returns two. The training loss is sent with the update and is
-not charged. A rule may have others: trials, sketches, and reports before the upload; see the user
-guide. With ``contribution`` there are valuations, in which priority clients evaluate models. Trials
-count in what is sent, evaluated and trained, and in seconds; not in the loss columns,
-nor in cohort and n_aggregated.
+Every round is charged what a real federation would pay. A model is the bytes of what trains of it;
+its frozen parameters, and buffers that training leaves alone, are sent to each client with its
+first model, and again if they have changed. A scalar is 8 bytes. There are two exchanges in most
+rounds: the poll (the model down, a scalar up) and the training (the model up; it is not sent down
+again to who was just polled). A client drawn twice gets one model and returns two. The training
+loss is sent with the update and is not charged. A rule may have others: trials, sketches, and
+reports before the upload; see the user guide. With ``contribution`` there are valuations, in which
+priority clients evaluate models. Trials count in what is sent, evaluated and trained, and in
+seconds; not in the loss columns, nor in cohort and n_aggregated.
 
 The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
 "X_val" means with validation data in fit, "owners" with ``clients_val`` too; "FedALIGN" and

@@ -13,7 +13,7 @@ from skfed.callbacks._skorch import get_callback_state, warn_of_unsaved
 from skfed.exchanges import PastRecords, checked_columns
 from skfed.nets import State, get_state, set_shift, set_state, shift_of, standardize_layers
 from skfed.selection._cohort import copied_memory
-from skfed.server import Best, Memory, Pooled, ServerState
+from skfed.server import Best, Fixed, Memory, Pooled, ServerState
 from skfed.utils._files import checksum
 
 
@@ -49,6 +49,7 @@ _FIELDS = {
     "net_rates": _Field(list | None, lambda: None),  # None: those of the new net
     "callbacks": _Field(dict | None, lambda: None),
     "target_scale": _Field(tuple | None, lambda: None),
+    "fixed": _Field(dict, dict),  # version and digest of what training leaves alone, by name
 }
 
 
@@ -81,6 +82,7 @@ def state_to_dict(server: ServerState) -> dict[str, Any]:
         "net_rates": [_rates(group) for group in server.net.optimizer_.param_groups],
         "callbacks": server.current_callback_state(),
         "target_scale": server.target_scale,
+        "fixed": {n: (v, server.fixed.digests[n]) for n, v in server.fixed.versions.items()},
     }
 
 
@@ -114,6 +116,7 @@ def restore(server: ServerState, given: dict[str, Any], rows: list[dict[str, Any
         server.best, server.columns = best, columns
         server.target_scale, server.rate = state["target_scale"], state["rate"]
         server.guess = state["guess"] and Guess(*state["guess"])
+        server.fixed = _fixed(state["fixed"])
         set_shift(server.net, state["shift"])
         server.succeeded = True  # only such a state is written
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -153,6 +156,12 @@ def _columns(state: dict[str, Any], net: NeuralNet) -> Pooled | None:
         if not is_float or array.shape != shape or not np.isfinite(array).all():
             raise TypeError("columns, or the shift of columns")
     return columns
+
+
+def _fixed(known: dict[str, tuple[int, str]]) -> Fixed:
+    """Return when what training leaves alone had its values first."""
+    versions = {name: int(version) for name, (version, _) in known.items()}
+    return Fixed(versions, {name: str(digest) for name, (_, digest) in known.items()})
 
 
 def _messages(counts: dict[tuple[bytes, str, float], int]) -> dict[bytes, Any]:

@@ -17,6 +17,7 @@ from skorch import NeuralNet
 from skorch.callbacks import GradientNormClipping
 
 from skfed.aggregation._scaffold import new_variate
+from skfed.aggregation._tensors import changed_names
 from skfed.engines._batching import (
     Batching,
     Minibatches,
@@ -54,6 +55,7 @@ from skfed.nets import (
     moved,
     pool_before_relu,
     rows_recorded,
+    set_trained,
     tells_rows,
     to_tensors,
     weighed,
@@ -201,6 +203,7 @@ class ClientTraining:
         request, training = self.request, self.request.training
         correction = None if request.corrections is None else request.corrections[0]
         with self.net_pool.for_client(request.state, self.layers_key) as net:
+            set_trained(net, request.parameters)
             pool_before_relu(net)  # stacked clients train slower with it
             net.initialize_optimizer()
             net.history.clear()
@@ -210,13 +213,25 @@ class ClientTraining:
                 without_idle_steps(getattr(net, "criterion_", None)),
             ):
                 loss, rates, n_samples, spread = self._take_steps(net, load)
-            trained = get_state(net)
+            trained = self._sent_back(get_state(net))
             variate = None
             if correction is not None:
                 own = {name: trained[name] for name in request.parameters}
                 variate = new_variate(request.state, own, correction, _distances(net, rates))
             stack = {name: tensor.unsqueeze(0) for name, tensor in trained.items()}
             return Trained(stack, np.array([loss]), np.array([n_samples]), variate, spread)
+
+    def _sent_back(self, state: State) -> State:
+        """Return the state without what training leaves alone, which it must have done."""
+        request = self.request
+        fixed = {name: w for name, w in request.state.items() if name in request.fixed}
+        for name in changed_names(fixed, {name: state[name][None] for name in fixed}):
+            raise RuntimeError(
+                f"training has changed {name}, which has no gradient, and which a pass of the "
+                "module in training mode leaves alone, so that clients do not send it: let the "
+                "module change it in each such pass, or keep it as it is."
+            )
+        return {name: w for name, w in state.items() if name not in request.fixed}
 
     def _take_steps(
         self, net: NeuralNet, load: Load

@@ -183,7 +183,7 @@ def collect(
     variates: Sequence[State | None],
     spread: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Updates:
-    """Return the updates of some members, given their states stacked along a leading axis.
+    """Return the updates of some members, given what they send back along a leading axis.
 
     ``request`` is for these members alone.
     """
@@ -191,14 +191,13 @@ def collect(
         noise = deepcopy(request.noise)  # kept, since a member that fails trains again
         stack = request.privacy.of_updates(request.state, stack, request.parameters, noise)
     extras = {**extras_of(request, stack), **spread}
-    part = request.aggregator.collect(
-        request.state, stack, request.cohort.weights, request.parameters
-    )
+    model = request.sent_back
+    part = request.aggregator.collect(model, stack, request.cohort.weights, request.parameters)
     is_sum = part is not stack
     clean = is_sum and _is_finite(part)
-    changed = changed_names(request.state, stack, with_nan=not clean)
+    changed = changed_names(model, stack, with_nan=not clean)
     finite = np.isfinite(losses)
-    if not clean and not (is_sum and _is_finite(part, request.state.keys() - changed)):
+    if not clean and not (is_sum and _is_finite(part, model.keys() - changed)):
         finite &= _finite_members(request.state, stack, changed)
     for i, variate in enumerate(variates):
         if variate is not None:
@@ -280,8 +279,8 @@ def _of_finite(
         return None, frozenset()
     kept = {name: tensor[torch.from_numpy(finite)] for name, tensor in stack.items()}
     weights = request.cohort.weights[finite]
-    part = request.aggregator.collect(request.state, kept, weights, request.parameters)
-    return part, changed_names(request.state, kept)
+    part = request.aggregator.collect(request.sent_back, kept, weights, request.parameters)
+    return part, changed_names(request.sent_back, kept)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -39,7 +39,7 @@ class TrainRequest:
 
     round: int
     state: State  # w_t
-    parameters: Sequence[str]  # names of the trained tensors; the others are buffers
+    parameters: Sequence[str]  # names of the trained tensors
     cohort: Cohort
     training: LocalTraining
     aggregator: BaseAggregator
@@ -52,6 +52,14 @@ class TrainRequest:
     seed: int = 0  # of the projection of updates
     last_layer: str = ""  # the name of the tensor that stands for it, if it is needed
     keeps_models: bool = False  # whether each member's model is needed, beside what is aggregated
+    fixed: frozenset[str] = frozenset()  # names of what training leaves alone; nobody sends it
+
+    @property
+    def sent_back(self) -> State:
+        """The tensors of w_t that members send back after training."""
+        if not self.fixed:
+            return self.state
+        return {name: w for name, w in self.state.items() if name not in self.fixed}
 
     def subset(self, members: np.ndarray) -> "TrainRequest":
         """Return the request to some members alone."""

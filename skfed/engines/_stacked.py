@@ -124,9 +124,15 @@ class StackedEngine:
     def train(self, request: TrainRequest) -> Updates:
         """Train a cohort; a client that is listed twice trains twice."""
         join = partial(merge, request.aggregator)
-        works: list[Any] = list(self._trainings(request))
+        # A callback may have frozen parameters since the method was chosen.
+        is_stackable = list(request.parameters) == self.net_pool.trained
         if "spread" in request.needs and not self._records_rows:
-            works = list(trainings_one_by_one(self.net_pool, self.batching, request))
+            is_stackable = False
+        works: list[Any] = (
+            list(self._trainings(request))
+            if is_stackable
+            else list(trainings_one_by_one(self.net_pool, self.batching, request))
+        )
         return self.workers.run(works, balanced_tree, join, self.data)
 
     @property

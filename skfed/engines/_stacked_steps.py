@@ -108,7 +108,7 @@ class ChunkTraining:
             return collect(
                 replace(request, state=stack.state),
                 self.members,
-                stack.whole,
+                stack.sent_back,
                 means.result(),
                 chunk.sizes.sum(axis=0),
                 variates,
@@ -162,6 +162,8 @@ class StackedStates:
     ----------
     whole : dict of str to Tensor
         The states of all members, with those that have taken their last step.
+    sent_back : dict of str to Tensor
+        What they send back of them.
     """
 
     def __init__(
@@ -179,6 +181,7 @@ class StackedStates:
             name: memory.empty(name, (n_members, *w.shape), w.dtype, w.device).copy_(w)
             for name, w in self.state.items()
         }
+        self.sent_back = {n: w for n, w in self.whole.items() if n not in request.fixed}
         # Those of members that still train; they share the memory of the whole.
         self.params: State = {}
         self.buffers: State = {}

@@ -13,6 +13,7 @@ from skfed.exchanges._exchange import (
     late_clients,
 )
 from skfed.exchanges._failures import NOT_FINITE, FailureLog
+from skfed.exchanges._fixed import FixedTensors
 from skfed.exchanges._kinds import (
     KINDS,
     POLL,
@@ -59,6 +60,7 @@ __all__ = [
     "Exchange",
     "Exchanges",
     "FailureLog",
+    "FixedTensors",
     "Kind",
     "Limits",
     "LossPrivatizer",

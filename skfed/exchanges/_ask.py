@@ -12,6 +12,7 @@ from skfed.engines import Late, ReplyTimes
 from skfed.exchanges._clock import Clock, Speeds
 from skfed.exchanges._exchange import Exchange, ModelHolders, Outcome
 from skfed.exchanges._failures import FailureLog
+from skfed.exchanges._fixed import FixedTensors
 from skfed.exchanges._kinds import Kind
 from skfed.exchanges._messages import Messages
 from skfed.exchanges._noise import LossPrivatizer
@@ -84,6 +85,7 @@ class Exchanges:
     round: int = 0
     clock: Clock | None = None  # None: no seconds
     holders: ModelHolders = field(default_factory=ModelHolders)  # of w_t
+    fixed: FixedTensors | None = None  # None: the model has none
     privatizer: LossPrivatizer = field(default_factory=LossPrivatizer)
     settled: list[Exchange] = field(default_factory=list)
 
@@ -131,11 +133,14 @@ class Exchanges:
         """
         holders = self.holders if holders is None else holders
         polled = {"metric": metric, "on_all_rows": on_all_rows}
-        plan = plan_exchange(kind, messages, clients, rows, holders, away, **polled)
+        plan = plan_exchange(kind, messages, clients, rows, holders, away, self.fixed, **polled)
         speeds = self.clock.speeds(clients, self.round) if self.clock else None
         closed, in_time = self._in_time(plan, speeds)
         holders.note(clients if messages.down.model else clients[:0])
         answers = send(in_time)
+        if self.fixed is not None and closed.fixed is not None:
+            self.fixed.note(clients)
+            closed = replace(closed, fixed=closed.fixed + self.fixed.resent(clients))
         self.failures.note(clients[in_time], answers.raised, asked_for)
         answers = self._with_noise(kind, clients, in_time, answers)
         exchange = _recorded(closed, in_time, answers, at_most)
@@ -164,6 +169,7 @@ def plan_exchange(
     rows: np.ndarray | None,
     holders: ModelHolders,
     away: np.ndarray | None = None,
+    fixed: FixedTensors | None = None,
     **polled: Any,
 ) -> Exchange:
     """Return an exchange before anybody is asked; all answer but those in the mask ``away``.
@@ -172,6 +178,7 @@ def plan_exchange(
     """
     n_clients = len(clients)
     none = np.broadcast_to(0, n_clients)  # views, as there may be very many clients
+    sends_tensors = messages.down.model or messages.down.models
     rows = none if rows is None else rows
     outcomes = np.broadcast_to(np.int8(Outcome.OK), n_clients)
     replied = np.broadcast_to(True, n_clients)
@@ -187,6 +194,7 @@ def plan_exchange(
         lacked=holders.lacking(clients) if messages.down.model else none,
         replied=replied,
         answers=np.broadcast_to(np.nan, n_clients),
+        fixed=fixed.lacking(clients) if fixed is not None and sends_tensors else None,
         **polled,
     )
 

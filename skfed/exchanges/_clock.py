@@ -58,6 +58,10 @@ class Clock:
     batching: Batching
     model_bytes: int
 
+    def of_models(self, model_bytes: int) -> "Clock":
+        """Return a clock for models of some bytes."""
+        return self if model_bytes == self.model_bytes else replace(self, model_bytes=model_bytes)
+
     @property
     def is_timed(self) -> bool:
         """Whether exchanges have seconds."""

@@ -45,6 +45,8 @@ class Exchange:
     lacked: np.ndarray  # of the model that the messages have, how many each was sent: 0 or 1
     replied: np.ndarray  # whether its message has left it
     answers: np.ndarray  # polled values or training losses, NaN without
+    # Bytes that each was sent of what training leaves alone, with a model; None: nothing is.
+    fixed: np.ndarray | None = None
     # Bytes of tensors that each has sent, by name, where the messages do not say them.
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)  # what else is known, by name
@@ -100,6 +102,8 @@ class Exchange:
         down = np.broadcast_to(message.n_bytes(0), len(self.clients))
         if message.model or message.models:  # which not each client lacks
             down = down + self.models_down * np.int64(model_bytes)
+        if self.fixed is not None:
+            down = down + self.fixed
         up = self._sent_up(self.messages.up.n_bytes(model_bytes))
         return down, sum(self.tensors.values(), start=up)
 

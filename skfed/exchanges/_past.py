@@ -31,6 +31,7 @@ _FACTS: dict[str, Any] = {
     "seconds": np.nan,
     "updates": np.nan,
     "last_layer": np.nan,
+    "fixed_version": np.int32(0),  # of what training leaves alone; see ``FixedTensors``
 }
 _NEW = _FACTS | TOTALS
 _ROWS = "updates", "last_layer"  # of which a client has several numbers
@@ -127,6 +128,10 @@ class PastRecords:
                 self._add_training(exchange)
             elif exchange.kind is UPLOAD:
                 self._add_extras(exchange)
+
+    def note_versions(self, clients: np.ndarray, versions: np.ndarray) -> None:
+        """Note what some clients have received in the round of the last ``add``."""
+        self._set("fixed_version", clients, versions)
 
     def add_costs(
         self,

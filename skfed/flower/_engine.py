@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ from skfed.flower._messages import (
     TRAIN,
     UPLOAD_QUERY,
     VALUATION_QUERY,
+    LostTensors,
     get_moments,
     get_norms,
     get_number,
@@ -51,10 +52,10 @@ from skfed.flower._messages import (
 )
 from skfed.flower._nodes import Nodes
 from skfed.flower._valuation import Valuation, messages_of_models
-from skfed.flower._waiting import Replies, read_reply
+from skfed.flower._waiting import End, Replies, read_reply
 from skfed.nets import State
 from skfed.selection._past import SKETCH_SIZE
-from skfed.server import ClientMoments, Norms, mean_and_scale
+from skfed.server import ClientMoments, Norms, ServerState, mean_and_scale
 
 T = TypeVar("T")
 
@@ -71,6 +72,7 @@ class MessageEngine:
     steps: Mapping[str, ConfigRecord | ArrayRecord]  # a Pipeline's fitted transformers, if any
     limits: Limits
     n_values: Mapping[str, int]  # of a row, in "columns" and "targets"
+    server: ServerState
     clients_add_noise: bool = field(default=True, init=False)
     measures_time: bool = field(default=True, init=False)
     target_scale: str | None = field(default=None, init=False)  # as text
@@ -91,7 +93,7 @@ class MessageEngine:
             name: self._content(name, request.round, request.state, request.model, **options)
             for name in dict.fromkeys(names)
         }
-        replies = self.nodes.exchange(contents, EVALUATE, partial(self.limits.end, POLL))
+        replies = self._exchange(contents, EVALUATE, partial(self.limits.end, POLL))
         read = partial(_value, request=request)
         values = [read_reply(replies.contents[name], read) for name in names]
         raised = {i: value for i, value in enumerate(values) if isinstance(value, Exception)}
@@ -106,7 +108,7 @@ class MessageEngine:
         contents = {
             name: self._content(name, request.round, request.state) for name in dict.fromkeys(names)
         }
-        replies = self.nodes.exchange(contents, SKETCH_QUERY, partial(self.limits.end, SKETCH))
+        replies = self._exchange(contents, SKETCH_QUERY, partial(self.limits.end, SKETCH))
         found = [read_reply(replies.contents[name], get_sketch) for name in names]
         raised = {i: one for i, one in enumerate(found) if isinstance(one, Exception)}
         nothing = np.full(SKETCH_SIZE, np.nan)
@@ -130,7 +132,7 @@ class MessageEngine:
             }
             for content in contents.values():
                 content.update({f"model-{j}": model for j, model in enumerate(models)})
-            replies = self.nodes.exchange(contents, VALUATION_QUERY, valuation.end)
+            replies = self._exchange(contents, VALUATION_QUERY, valuation.end)
             valuation.add(replies, partial(_values, metric=request.metric, n_models=len(models)))
         n_samples = self.batching.n_polled(request.clients, None)
         return valuation.evaluation(names, len(request.coefficients), n_samples)
@@ -175,7 +177,7 @@ class MessageEngine:
         elif is_report:
             kind = REPORT
         end = partial(self.limits.end, kind)
-        replies = self.nodes.exchange(self._train_contents(request), TRAIN, end)
+        replies = self._exchange(self._train_contents(request), TRAIN, end)
         read_updates = self._reported if is_report else self._updates
 
         def read(i: int) -> Updates:
@@ -205,6 +207,11 @@ class MessageEngine:
             one = self._read_updates(kept, np.array([i]), k, copy, replies, self._uploaded)
             updates = merge(request.aggregator, updates, one)
         return updates
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        """The index of each client by name."""
+        return {name: k for k, name in enumerate(self._names(range(len(self.federation))))}
 
     def _names(self, clients: Iterable[int]) -> list[str]:
         return [str(name) for name in self.federation.names(clients)]
@@ -242,10 +249,13 @@ class MessageEngine:
         **options: Any,
     ) -> RecordDict:
         """Return the content of a message; a client gets the same state once in a round."""
-        shared = {"fit_id": self.fit_id, "seed": self.batching.seed, "classes": self.classes}
-        shared["target_scale"] = self.target_scale
+        shared: dict[str, Any] = {"fit_id": self.fit_id, "seed": self.batching.seed}
+        shared |= {"classes": self.classes, "target_scale": self.target_scale}
         if state is not None:
             shared["model"] = model
+            if fixed := self.server.fixed.state:
+                shared["fixed"] = list(fixed)
+                shared["fixed_digests"] = [self.server.fixed.digests[key] for key in fixed]
         records: dict[str, ConfigRecord | ArrayRecord]
         records = {"request": to_config(client=name, round=t, **shared, **options), **self.steps}
         if self.shift is not None:
@@ -255,9 +265,40 @@ class MessageEngine:
         if state is not None and self._held.get((name, model)) is not state:
             self._held[name, model] = state
             if self._arrays[0] is not state:
-                self._arrays = state, to_arrays(state)
+                fixed = self.server.fixed.state
+                own = {key: w for key, w in state.items() if key not in fixed}
+                self._arrays = state, to_arrays(own)
             records["state"] = self._arrays[1]
+            if tensors := self.server.fixed_tensors:
+                lacking = tensors.names_lacking(self._index[name])
+                if lacking:
+                    records["fixed"] = self._fixed_arrays(lacking)
         return RecordDict(records)
+
+    def _fixed_arrays(self, names: Iterable[str]) -> ArrayRecord:
+        return to_arrays({name: self.server.fixed.state[name] for name in names})
+
+    def _exchange(self, contents: dict[str, RecordDict], kind: str, end: End) -> Replies:
+        """Send messages with a model, and again to clients that have lost a part of it."""
+        replies = self.nodes.exchange(contents, kind, end)
+        found = replies.contents.items()
+        lost = [name for name, reply in found if isinstance(reply, LostTensors)]
+        tensors = self.server.fixed_tensors
+        if not lost or tensors is None:
+            return replies
+        for name in lost:
+            state = contents[name].get("state", {}).values()
+            n_bytes = sum(array.numpy().nbytes for array in state)
+            tensors.resend(self._index[name], n_bytes)
+            contents[name]["fixed"] = self._fixed_arrays(self.server.fixed.state)
+        others = [s for name, s in replies.seconds.items() if name not in lost]
+
+        def end_again(own: np.ndarray) -> float:
+            seconds = np.concatenate([others, own + replies.duration])
+            return end(seconds) - replies.duration
+
+        again = self.nodes.exchange({name: contents[name] for name in lost}, kind, end_again)
+        return replies.followed_by(again)
 
     def _read_updates(
         self,
@@ -327,7 +368,7 @@ class MessageEngine:
         spread: Mapping[str, np.ndarray],
     ) -> Updates:
         """Return the update that a message has."""
-        state = to_state(get_record(content, f"state-{copy}", ArrayRecord), request.state)
+        state = to_state(get_record(content, f"state-{copy}", ArrayRecord), request.sent_back)
         variate: State | None = None
         if request.corrections is not None:
             arrays = get_record(content, f"variate-{copy}", ArrayRecord)

@@ -3,25 +3,48 @@
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 from skfed.flower._local_client import LocalClient
-from skfed.flower._messages import Refusal, to_arrays, to_state
+from skfed.flower._messages import LostTensors, Refusal, to_arrays, to_state
 from skfed.nets import State, get_state
 
 # Records of this round, in the context's state: what is known of each model, and its state; and
 # the updates that are kept until they are asked for.
 _HELD, _STATE, UPDATES = "skfed.held ", "skfed.state ", "skfed.update "
+# What training leaves alone, of any round, and the digests that the server gave with it.
+_FIXED, _DIGESTS = "skfed.fixed", "skfed.digests"
 
 
 def sent_or_stored_state(content: RecordDict, context: Context, local: LocalClient) -> State:
-    """Return the state of a message, or else that of the same name that it has in this round."""
+    """Return the state of a message, or else that of the same name that it has in this round.
+
+    What training leaves alone is added to it.
+    """
     request = content["request"]
     if "state" not in content and known_model(context, request) is None:
         t = request["round"]
         raise Refusal(f"it has no model of round {t}: it was restarted after its poll.")
     stored = context.state.get(_STATE + request["model"])
-    return to_state(content.get("state", stored), get_state(local.net))
+    like, fixed = get_state(local.net), _fixed_arrays(content, context)
+    expected = {name: w for name, w in like.items() if name not in fixed}
+    own = to_state(content.get("state", stored), expected)
+    return own | to_state(fixed, {name: like[name] for name in fixed if name in like})
+
+
+def _fixed_arrays(content: RecordDict, context: Context) -> ArrayRecord:
+    """Return what training leaves alone of the request's model; keep what the message has of it."""
+    request, kept = content["request"], context.state
+    digests = dict(zip(request.get("fixed", ()), request.get("fixed_digests", ()), strict=True))
+    if "fixed" in content:
+        arrays = content["fixed"]
+        kept[_FIXED] = ArrayRecord({**kept.get(_FIXED, {}), **arrays})
+        known = {name: digests[name] for name in arrays}
+        kept[_DIGESTS] = ConfigRecord({**kept.get(_DIGESTS, {}), **known})
+    known = kept.get(_DIGESTS, {})
+    if any(known.get(name) != digest for name, digest in digests.items()):
+        raise LostTensors("tensors that training leaves alone are missing: it was restarted.")
+    return ArrayRecord({name: kept[_FIXED][name] for name in digests})
 
 
 def keep_state(context: Context, request: ConfigRecord, state: State, silent: bool) -> None:
@@ -31,7 +54,9 @@ def keep_state(context: Context, request: ConfigRecord, state: State, silent: bo
         silent, bound = True, min(bound, known["bound"])
     model = request["model"]
     context.state[_HELD + model] = _of_round(request, silent=silent, bound=bound)
-    context.state[_STATE + model] = to_arrays(state)
+    fixed = request.get("fixed", ())
+    own = {name: w for name, w in state.items() if name not in fixed}
+    context.state[_STATE + model] = to_arrays(own)
 
 
 def keep_updates(context: Context, request: ConfigRecord, reply: RecordDict) -> None:

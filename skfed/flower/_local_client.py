@@ -167,6 +167,7 @@ class LocalClient:
             needs=frozenset(request.get("needs", ())),
             corrections=corrections,
             rate_factors=self._rate_factors(request, training, state),
+            fixed=frozenset(request.get("fixed", ())),
         )
 
     def _rate_factors(

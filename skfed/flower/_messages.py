@@ -32,7 +32,10 @@ message type              contents of the request, and of the reply
 ========================  ==============================================================
 
 A ``state`` that a client has in this round is not sent again; ``model`` tells it from that of a
-trial. A training whose ``keeps_state`` is true says that a valuation of its round may follow.
+trial. It lacks the tensors that training leaves alone: requests with a model name them, with
+digests of their values, and have in ``fixed`` those that the client has not received before. One
+that no longer has them says so, and gets the message again with all of them. A training whose
+``keeps_state`` is true says that a valuation of its round may follow.
 
 Where columns are shifted before they are cast, requests have ``columns``, their ``shift``.
 SCAFFOLD adds a ``correction`` to the request of a training, and ``variate-i`` to its reply. With a
@@ -57,7 +60,7 @@ from skfed.selection._past import SKETCH_SIZE
 from skfed.server import SENT, Moments, Norms
 from skfed.utils import _files
 
-PROTOCOL = 4  # raised when the records of a message change
+PROTOCOL = 5  # raised when the records of a message change
 HELLO, MOMENTS = "query.skfed_hello", "query.skfed_moments"
 NORMS, STEPS = "query.skfed_norms", "query.skfed_steps"
 EVALUATE, TRAIN = "query.skfed_poll", "train"
@@ -68,6 +71,10 @@ TIMES = "times"
 
 class Refusal(ValueError):
     """Why a client refuses a request, in a message without data."""
+
+
+class LostTensors(RuntimeError):
+    """A client no longer has tensors that it was sent before; it is sent them again."""
 
 
 def check_protocol(protocol: Any) -> None:
@@ -170,6 +177,8 @@ def content_of(reply: Message) -> RecordDict | Exception:
         return reply.content
     failure = reply.content["failure"]
     name, message = str(failure.get("type"))[:80], failure.get("message")
+    if name == LostTensors.__name__:
+        return LostTensors("the client has lost tensors that are sent once, and again")
     if isinstance(message, str):
         return RuntimeError(f"the client refuses: {abbreviated(message)}")
     return RuntimeError(f"the client failed with {name!r}: see its log.")

@@ -344,6 +344,7 @@ class FederatedStrategy(Strategy):
             steps,
             limits,
             n_values={name: int(np.prod(shape)) for name, shape in shapes.items()},
+            server=server,
         )
 
     def _start_fit(

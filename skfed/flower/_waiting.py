@@ -40,6 +40,15 @@ class Replies:
         computing = np.array([self._computing(name) for name in clients])
         return ReplyTimes(seconds, computing, self.duration)
 
+    def followed_by(self, again: "Replies") -> "Replies":
+        """Return the replies with those of some clients to a message that was sent again."""
+        seconds = {name: self.duration + one for name, one in again.seconds.items()}
+        return Replies(
+            contents={**self.contents, **again.contents},
+            seconds={**self.seconds, **seconds},
+            duration=self.duration + again.duration,
+        )
+
     def _computing(self, client: str) -> float:
         """Return the seconds in which a client says to have computed; NaN if they are not valid."""
         content = self.contents[client]

@@ -184,7 +184,7 @@ def _fine_tuned(
             error.add_note(f"personalised_scores: while client {client!r} trains")
             raise
         _check_finite(stack, state, client, local_steps)
-        set_state(own.net_, {name: tensor[0] for name, tensor in stack.items()})
+        set_state(own.net_, state | {name: tensor[0] for name, tensor in stack.items()})
         yield own
 
 

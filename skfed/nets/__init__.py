@@ -14,6 +14,7 @@ from skfed.nets._criteria import (
     without_idle_steps,
 )
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
+from skfed.nets._fixed import left_alone
 from skfed.nets._inputs import (
     Samples,
     batch_size,
@@ -55,6 +56,7 @@ from skfed.nets._state import (
     named_tensors,
     parameter_names,
     set_state,
+    set_trained,
 )
 
 __all__ = [
@@ -90,6 +92,7 @@ __all__ = [
     "has_plain_steps",
     "is_cross_entropy",
     "last_layer_of",
+    "left_alone",
     "linear_attributes",
     "make_net",
     "model_bytes",
@@ -107,6 +110,7 @@ __all__ = [
     "rows_recorded",
     "set_shift",
     "set_state",
+    "set_trained",
     "shift_of",
     "standardize_layers",
     "tells_rows",

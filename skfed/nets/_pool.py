@@ -16,7 +16,7 @@ from torch import nn
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.nets._convolutions import has_convolutions, put_channels_last, takes_channels_last
 from skfed.nets._inputs import set_shift, shift_of, to_tensors
-from skfed.nets._state import State, model_bytes, set_state
+from skfed.nets._state import State, model_bytes, parameter_names, set_state, set_trained
 from skfed.utils._pools import Pool
 from skfed.utils._seeding import StreamKey, stream, torch_seeded
 from skfed.utils._torch_context import TorchContext, deterministic_cudnn, one_torch_thread
@@ -43,6 +43,7 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
         self._settings = cloned(net, keep=False)
         self._classes = getattr(net, "classes_inferred_", None)  # for scorers
         self._row = row  # of X, in the net's dtype: a lazy module infers its shapes from it
+        self.trained = parameter_names(net)  # a fitted net may have others than a new one
         self._shift = shift_of(net)
         self._channels_last: bool | None = None  # of copies; None: not tried
         self.torch_context = TorchContext.current(net.device)
@@ -107,6 +108,7 @@ class NetPool(Pool["tuple[NeuralNet, ResetPoint]"]):
             net.initialize()
             net.evaluation_step((*to_tensors(net, self._row), None))
         set_shift(net, self._shift)
+        set_trained(net, self.trained)
         if self._classes is not None:
             net.classes_inferred_ = self._classes
         defaults = {name for name, _ in net.get_default_callbacks()}

@@ -1,6 +1,6 @@
 """The state of a net, a dict of its parameters and buffers; linear nets as coefficients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,13 @@ def get_state(net: NeuralNet) -> State:
 def parameter_names(net: NeuralNet) -> list[str]:
     """Return the names of the trained parameters."""
     return [name for name, tensor in named_tensors(net).items() if tensor.requires_grad]
+
+
+def set_trained(net: NeuralNet, names: Collection[str]) -> None:
+    """Let the parameters of these names, and no others, have gradients."""
+    for name, tensor in named_tensors(net).items():
+        if isinstance(tensor, nn.Parameter) and tensor.requires_grad != (name in names):
+            tensor.requires_grad_(name in names)
 
 
 def group_of_parameters(net: NeuralNet) -> dict[str, int]:

@@ -6,6 +6,7 @@ from skfed.server._fitting import (
     open_rounds,
     reset_on_failure,
 )
+from skfed.server._fixed import Fixed
 from skfed.server._moments import (
     SENT,
     Moments,
@@ -41,6 +42,7 @@ __all__ = [
     "SENT",
     "Best",
     "ClientMoments",
+    "Fixed",
     "LocalStatistics",
     "Memory",
     "Moments",

@@ -108,7 +108,9 @@ class CurrentRound:
     def expected_seconds(self, clients: np.ndarray) -> np.ndarray:
         """Return the seconds that a training of some clients is expected to take now."""
         planned = plan_exchange(
-            TRAINING, self._messages, clients, self.n_trained(clients), self.exchanges.holders
+            *(TRAINING, self._messages, clients, self.n_trained(clients)),
+            self.exchanges.holders,
+            fixed=self.exchanges.fixed,
         )
         return self.clock.expected(planned, self.server.round)
 

@@ -35,6 +35,7 @@ def make_exchanges(
         round=server.round,
         clock=clock,
         holders=ModelHolders(len(federation)),
+        fixed=server.fixed_tensors,
         failures=FailureLog(federation, not config.drop_failing, server.round, server.logged),
         privatizer=LossPrivatizer(noise, partial(noise_stream, server, federation)),
     )

@@ -59,6 +59,7 @@ def make_train_request(
         # Of two phases, the server computes it of the uploads.
         last_layer=last_layer_of(server.net) if "last_layer" in config.selector.needs else "",
         keeps_models=not is_trial and config.values_updates(server.round),
+        fixed=frozenset(server.fixed.state),
     )
 
 

@@ -25,13 +25,14 @@ from skfed.exchanges import (
     pack_losses,
 )
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, bytes_of, last_layer_of, named_tensors, set_state
+from skfed.nets import State, last_layer_of, named_tensors, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._config import RoundConfig
 from skfed.server._current_round import CurrentRound
 from skfed.server._divergence import warn_at_end
 from skfed.server._doubt import in_doubt, n_tested
 from skfed.server._exchanges import make_clock
+from skfed.server._fixed import note_fixed
 from skfed.server._last_round import LastRound
 from skfed.server._poll import objective, poll_in_doubt, spread
 from skfed.server._private_messages import count_messages
@@ -179,7 +180,7 @@ class Rounds:
             if not self._apply_server_optimizer(training, cohort, aggregate):
                 cohort = cohort.keep(np.zeros(len(cohort.clients), dtype=bool))
             settled = [*self.server.first_exchanges, *current.exchanges.settled]
-            self._remember(pending.chosen, training.memory, settled)
+            self._remember(pending, training.memory, settled)
             valued = None
             if self.valuation is not None:
                 valued = self.valuation.of_round(current, pending.view, training, cohort, before)
@@ -221,9 +222,10 @@ class Rounds:
     def _select(self) -> PendingRound:
         """Let the selector poll clients and choose the cohort."""
         server, config, started = self.server, self.config, perf_counter()
+        state = self.last_round.current_model()
+        self.clock = self.clock.of_models(note_fixed(server, state))
         current = CurrentRound(
-            *(server, self.federation, config, self.engine, self.clock, self.limits),
-            self.last_round.current_model(),
+            *(server, self.federation, config, self.engine, self.clock, self.limits), state
         )
         view, settled = current.view(), current.exchanges.settled
         chosen = config.selector.select(view)
@@ -240,13 +242,15 @@ class Rounds:
 
     def _remember(
         self,
-        chosen: Cohort,
+        pending: PendingRound,
         memory: Mapping[str, Any] | None,
         settled: Sequence[Exchange],
     ) -> None:
         """Keep what the round has told of clients, and what the rule wants to remember."""
-        server = self.server
-        server.past.add(server.round, chosen.clients, settled)
+        server, fixed = self.server, pending.current.exchanges.fixed
+        server.past.add(server.round, pending.chosen.clients, settled)
+        if fixed is not None:
+            server.past.note_versions(*fixed.news())
         if memory is not None:
             server.memory = Memory(self._owner, memory)
         count_messages(server, self.federation, settled, self.config)
@@ -307,7 +311,7 @@ class Rounds:
         if self.validation is not None:
             n_rows = self.engine.validation_rows
             scores = self.validation.after_round(server.net, server.round, n_rows)
-        n_bytes = bytes_of(request.state)
+        n_bytes = self.clock.model_bytes
         known = pending.chosen.objective  # NaN unless the selector has computed it
         row = make_row(
             round=server.round,

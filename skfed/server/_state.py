@@ -9,8 +9,9 @@ from skorch import NeuralNet
 
 from skfed._problem import Guess
 from skfed.callbacks._skorch import get_callback_state
-from skfed.exchanges import Exchange, PastRecords
+from skfed.exchanges import Exchange, FixedTensors, PastRecords
 from skfed.nets import State
+from skfed.server._fixed import Fixed
 from skfed.server._moments import Pooled
 from skfed.utils._seeding import Purpose, stream
 
@@ -50,6 +51,12 @@ class ServerState:
     seed: int
     past: PastRecords = field(default_factory=PastRecords)  # of clients; a round can be undone
     memory: Memory = field(default_factory=Memory)
+    # Names of the tensors that no pass in training mode changes, whether the optimizer does or not.
+    left_alone: frozenset[str] = frozenset()
+    fixed: Fixed = field(
+        default_factory=Fixed
+    )  # those of them that the optimizer does not change either
+    fixed_tensors: FixedTensors | None = None  # who has received them, in the present round
     variates: dict[bytes, State] = field(default_factory=dict)  # SCAFFOLD's c_k
     # Numbers of messages sent under noise, by kind, "update" or "loss", and noise multiplier.
     messages: dict[bytes, Mapping[tuple[str, float], int]] = field(default_factory=dict)
@@ -78,7 +85,8 @@ class ServerState:
 
     def __getstate__(self) -> dict[str, Any]:
         # skorch pickles a scheduler apart from the optimizer whose rates it sets.
-        return vars(self) | {"callback_state": self.current_callback_state()}
+        fixed = {"fixed": self.fixed._replace(state={}), "fixed_tensors": None}
+        return vars(self) | {"callback_state": self.current_callback_state()} | fixed
 
     def rates_now(self) -> tuple[float, ...]:
         """Return the learning rate of each parameter group, as callbacks have left it."""

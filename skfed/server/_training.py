@@ -135,7 +135,7 @@ class CohortTraining:
         if not parts:
             return request.state
         aggregate = request.aggregator.combine(
-            request.state, parts, request.cohort, request.parameters
+            request.sent_back, parts, request.cohort, request.parameters
         )
         return settled(request.state, aggregate, self.changed)
 

@@ -67,6 +67,7 @@ class TwoPhaseTraining(CohortTraining):
     def finish(self, min_clients: int) -> tuple[Cohort, State]:
         """Let the rule admit members, have them upload, and return those who did, aggregated."""
         clients, model = self.request.cohort.clients, self.request.state
+        sent_back = self.request.sent_back
         if not len(self.cohort.clients):
             return self.cohort, model
         admitted = checked_cohort(self.admit(self.reports), self.available, self.name)
@@ -80,7 +81,8 @@ class TwoPhaseTraining(CohortTraining):
         for i in set(range(len(clients))) - set(members[arrived].tolist()):
             self.variates[i] = None
         aggregator = self.request.aggregator
-        return cohort, aggregator.aggregate(model, states, cohort, self.request.parameters)
+        aggregate = aggregator.aggregate(sent_back, states, cohort, self.request.parameters)
+        return cohort, model | aggregate
 
     def _members(self, admitted: Cohort) -> np.ndarray:
         """Return the positions of the admitted in the cohort, the first copies of a client."""

@@ -99,7 +99,7 @@ class SubsetModels:
 
     def _model(self, mask: np.ndarray) -> State:
         """Return the model of some members as the aggregator and the server optimizer make it."""
-        request, w = self.request, self.request.state
+        request, w = self.request, self.request.sent_back
         updates = [
             w | {name: tensor[1 + i] for name, tensor in self.states.items()}
             for i in np.flatnonzero(mask).tolist()

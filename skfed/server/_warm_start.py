@@ -9,7 +9,7 @@ from torch import nn
 
 from skfed._problem import Problem
 from skfed.callbacks._sklearn import check_callbacks_of_net
-from skfed.nets import get_state
+from skfed.nets import cast, get_state, left_alone
 from skfed.server._state import ServerState
 from skfed.utils._describe import describe
 from skfed.utils._warnings import warn
@@ -36,7 +36,8 @@ def _settings(estimator: Any) -> Settings:
 def new_state(problem: Problem, estimator: Any, X: np.ndarray, seed: int) -> ServerState:
     """Return the state before round 0 for the ``estimator`` parameter and data like X."""
     net = problem.make_net(estimator, X, seed)
-    return ServerState(net, seed, settings=_settings(estimator))
+    known = left_alone(net, cast(net, X[:1]))
+    return ServerState(net, seed, settings=_settings(estimator), left_alone=known)
 
 
 def resumed_state(
@@ -60,6 +61,7 @@ def resumed_state(
         _check_criteria(server.net, new_net, changed)
         _apply_changes(server, new_net, {name.removeprefix("estimator__") for name in changed})
     server.settings = settings
+    server.left_alone = left_alone(server.net, cast(server.net, X[:1]))
     server.succeeded = False
     return server
 

@@ -104,9 +104,10 @@ def test_silent_clients_send_nothing_up():
 def test_what_clients_send_before_round_0_is_in_its_seconds():
     """The default net takes three moments of the column and two shares of classes: 40 bytes up."""
     history = estimator(n_rounds=2).set_params(estimator=None).fit(X, Y, clients=CLIENTS).history_
-    # 6 float32, with the layer's mean and deviation; batches of 16 rows, so that a step has 4.
-    training = 0.25 + 24 / 16 + 12 / 1 + 24 / 32
-    assert history["seconds"].tolist() == [0.25 + 40 / 32 + training, training]
+    # 4 float32, at first with the layer's mean and deviation; batches of 16 rows, so that a step
+    # has 4.
+    first, later = (0.25 + down / 16 + 12 / 1 + 16 / 32 for down in (24, 16))
+    assert history["seconds"].tolist() == [0.25 + 40 / 32 + first, later]
 
 
 COPIES = 0.25 + 1 + 2 * 1 + 2 * 0.5  # of a: a model down, two trainings, two models up

@@ -1,0 +1,69 @@
+"""The tensors of a net that training leaves alone."""
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+from torch import nn
+
+from skfed.nets._inputs import to_tensors
+from skfed.nets._pool import ResetPoint
+from skfed.nets._state import get_state, named_tensors, parameter_names, set_state
+from skfed.utils._seeding import torch_seeded
+
+
+def left_alone(net: NeuralNet, row: np.ndarray) -> frozenset[str]:
+    """Return the names of the tensors that a pass in training mode leaves alone.
+
+    What has a gradient is among them: the optimizer changes it, not the pass. The net passes two
+    rows of the shape and dtype of ``row``, and is then as before. Where its module does not take
+    them, nothing is known of its buffers, and they are not among them.
+    """
+    tensors, trained = named_tensors(net), set(parameter_names(net))
+    if tensors.keys() == trained:
+        return frozenset(trained)
+    state, reset_point = get_state(net), ResetPoint(net)
+    modes = {module: module.training for module in net.module_.modules()}
+    try:
+        changed = _changed_by_pass(net, _two_rows(row))
+    except Exception:  # whatever its layers raise
+        changed = {name for name, w in tensors.items() if not isinstance(w, nn.Parameter)}
+    finally:
+        reset_point.reset()
+        set_state(net, state)
+        for module, mode in modes.items():
+            module.training = mode
+    # A running mean may stay as it is by chance, while its variance or count changes.
+    owners = {_owner(name) for name in changed}
+    return frozenset(
+        name
+        for name, w in tensors.items()
+        if name not in changed and (isinstance(w, nn.Parameter) or _owner(name) not in owners)
+    )
+
+
+def _changed_by_pass(net: NeuralNet, rows: np.ndarray) -> set[str]:
+    """Return the names of what a pass in training mode has changed, or written to."""
+    before, tensors = get_state(net), named_tensors(net)
+    writes = {name: tensor._version for name, tensor in tensors.items()}
+    with torch_seeded(np.random.default_rng(0), net.device), torch.no_grad():
+        net.module_.train()
+        net.infer(*to_tensors(net, rows))
+    after = get_state(net)
+    return {
+        name
+        for name, w in tensors.items()
+        if w._version != writes[name] or not torch.equal(after[name], before[name])
+    }
+
+
+def _two_rows(row: np.ndarray) -> np.ndarray:
+    """Return rows like one of X: normalisation over a batch needs two, that differ."""
+    shape = 2, *row.shape[1:]
+    if row.dtype.kind != "f":  # zero is an id that is in range
+        return np.zeros(shape, row.dtype)
+    return np.random.default_rng(0).normal(size=shape).astype(row.dtype)
+
+
+def _owner(name: str) -> str:
+    """Return the name of the module that has a tensor."""
+    return name.rpartition(".")[0]
