@@ -42,6 +42,7 @@ from skfed.flower._messages import (
     TRAIN,
     UPLOAD_QUERY,
     VALUATION_QUERY,
+    LostTensors,
     Refusal,
     check_protocol,
     failure_of,
@@ -172,6 +173,9 @@ def _with_failures(handler: Callable[[RecordDict, Context], RecordDict]) -> Call
     def handle(message: Message, context: Context) -> Message:
         try:
             content = handler(message.content, context)
+        except LostTensors as error:
+            logger.info("client %r: %s", context.node_config.get("client-name"), error)
+            content = failure_of(error)
         except Exception as error:
             logger.exception("client %r fails", context.node_config.get("client-name"))
             content = failure_of(error)

@@ -46,6 +46,7 @@ from skfed.flower._messages import (
     get_numbers,
     get_record,
     get_sketch,
+    model_bytes_of,
     to_arrays,
     to_config,
     to_state,
@@ -286,18 +287,17 @@ class MessageEngine:
         tensors = self.server.fixed_tensors
         if not lost or tensors is None:
             return replies
+        fixed = {"fixed": self._fixed_arrays(self.server.fixed.state)}
         for name in lost:
-            state = contents[name].get("state", {}).values()
-            n_bytes = sum(array.numpy().nbytes for array in state)
-            tensors.resend(self._index[name], n_bytes)
-            contents[name]["fixed"] = self._fixed_arrays(self.server.fixed.state)
+            tensors.resend(self._index[name], model_bytes_of(contents[name]))
         others = [s for name, s in replies.seconds.items() if name not in lost]
 
         def end_again(own: np.ndarray) -> float:
             seconds = np.concatenate([others, own + replies.duration])
             return end(seconds) - replies.duration
 
-        again = self.nodes.exchange({name: contents[name] for name in lost}, kind, end_again)
+        with_fixed = {name: RecordDict({**contents[name], **fixed}) for name in lost}
+        again = self.nodes.exchange(with_fixed, kind, end_again)
         return replies.followed_by(again)
 
     def _read_updates(

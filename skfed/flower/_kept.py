@@ -43,7 +43,7 @@ def _fixed_arrays(content: RecordDict, context: Context) -> ArrayRecord:
         kept[_DIGESTS] = ConfigRecord({**kept.get(_DIGESTS, {}), **known})
     known = kept.get(_DIGESTS, {})
     if any(known.get(name) != digest for name, digest in digests.items()):
-        raise LostTensors("tensors that training leaves alone are missing: it was restarted.")
+        raise LostTensors("it was restarted, and asks for the tensors that are sent once.")
     return ArrayRecord({name: kept[_FIXED][name] for name in digests})
 
 

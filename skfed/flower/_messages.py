@@ -100,6 +100,16 @@ def to_arrays(state: State) -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
+def model_bytes_of(content: RecordDict) -> int:
+    """Return the bytes of what a request has of models, but for what training leaves alone."""
+    return sum(
+        array.numpy().nbytes
+        for name, record in content.items()
+        if name.startswith(("state", "correction", "model-"))
+        for array in record.values()
+    )
+
+
 def to_state(arrays: ArrayRecord, like: Mapping[str, torch.Tensor]) -> State:
     """Convert a received record to a state with the names, shapes and dtypes of ``like``."""
     if arrays.keys() != like.keys():

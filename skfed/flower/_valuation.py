@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, RecordDict
 
 from skfed.engines import CombinationsRequest, Evaluation, Late, ReplyTimes, combine
@@ -27,9 +28,10 @@ def messages_of_models(request: CombinationsRequest) -> Iterator[list[ArrayRecor
 
 
 def _written(request: CombinationsRequest, j: int) -> State:
-    """Return the tensors of a combination that may differ from those of w."""
+    """Return the tensors of a combination that differ from those of w."""
     own = request.coefficients[j : j + 1]
-    return {name: combine(stack, own)[0] for name, stack in request.models.items()}
+    written = ((name, combine(stack, own)[0]) for name, stack in request.models.items())
+    return {name: w for name, w in written if not torch.equal(w, request.state[name])}
 
 
 @dataclass
