@@ -32,7 +32,7 @@ def left_alone(net: NeuralNet, row: np.ndarray) -> frozenset[str]:
         set_state(net, state)
         for module, mode in modes.items():
             module.training = mode
-    # A running mean may stay as it is by chance, while the variance or a count of its module changes.
+    # A running mean may stay as it is by chance, while its module's variance or count changes.
     owners = {_owner(name) for name in changed}
     return frozenset(
         name

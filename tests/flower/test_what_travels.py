@@ -91,10 +91,10 @@ def test_a_client_that_was_started_again_is_sent_it_again_and_charged(federate):
     def restart(message):
         """Start node f again before its training of round 2."""
         request = message.content["request"]
-        if is_kind(message, "train") and request["round"] == 2 and request["client"] == "f":
-            if not restarted:
-                restarted.append(grid.nodes[message.metadata.dst_node_id])
-                restarted[0].start()
+        is_due = is_kind(message, "train") and request["round"] == 2 and request["client"] == "f"
+        if is_due and not restarted:
+            restarted.append(grid.nodes[message.metadata.dst_node_id])
+            restarted[0].start()
 
     restarted = []
     push = grid.push_messages
