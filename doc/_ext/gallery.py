@@ -8,7 +8,7 @@ from pathlib import Path
 import sklearn
 
 DATA = "data sets, from the folder that ``$SKFED_DATA`` names"
-NEEDS_DATA = {"plot_adult", "plot_whose_statistics", "plot_wisdm_pipeline"}
+NEEDS_DATA = {"plot_adult", "plot_fine_tuning", "plot_whose_statistics", "plot_wisdm_pipeline"}
 NEEDS = {"plot_dask": "distributed", "plot_ray": "ray"}  # packages of extras
 
 # The order on a page: first what is read first. What is not here follows.
@@ -20,6 +20,7 @@ ORDER = [
     "plot_quickstart",
     "plot_skorch_net",
     "plot_wisdm_pipeline",
+    "plot_fine_tuning",
     "plot_paying_and_free",
     "plot_own_selector",
     "plot_accuracy_per_byte",

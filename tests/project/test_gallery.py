@@ -298,6 +298,14 @@ def conclude_skorch_net(rows):
     assert rows["accuracy:"][0] > 0.8  # more than four in five
 
 
+def conclude_fine_tuning(rows):
+    """Read MB down and up, and accuracies."""
+    whole, head, untrained = rows.values()
+    assert sum(head[:2]) < 0.2 * sum(whole[:2]) and head[1] < 0.01 * whole[1]
+    assert 0 < whole[2] - head[2] < 0.1 and head[2] > untrained[2] + 0.1
+    assert untrained[1] == head[1]
+
+
 def conclude_whose_statistics(rows):
     """Read accuracies for users who pay, for others, and for those who were not in fit."""
     alike, free, second = (
@@ -333,6 +341,7 @@ CONCLUSIONS = {
     "plot_contributions_converge": conclude_contributions_converge,
     "plot_eps_and_d": conclude_eps_and_d,
     "plot_fairness": conclude_fairness,
+    "plot_fine_tuning": conclude_fine_tuning,
     "plot_hostile": conclude_hostile,
     "plot_intermittent": conclude_intermittent,
     "plot_own_selector": conclude_own_selector,
