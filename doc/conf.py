@@ -50,7 +50,7 @@ sphinx_gallery_conf = {
     "reset_modules": ("matplotlib", "gallery.reset"),
     "show_memory": False,
     "subsection_order": [
-        *(f"../examples/{topic}" for topic in ("getting_started", "selection", "search")),
+        *(f"../examples/{topic}" for topic in ("getting_started", "nets", "selection", "search")),
         "*",
     ],
     "within_subsection_order": "gallery.rank",

@@ -9,6 +9,7 @@ bytes that training all layers sends, for an accuracy that is a few points lower
 learned nothing are as cheap, and worse.
 """
 
+# sphinx_gallery_thumbnail_path = 'images/fine_tuning.png'
 from copy import deepcopy
 
 import matplotlib.pyplot as plt

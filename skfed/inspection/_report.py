@@ -133,7 +133,7 @@ def participation_report(
     b                      10           500      0.333333
     c                      10           500      0.333333
     >>> report.attrs["summary"]
-    '3 of 3 clients gave updates, and 5.88 kB were sent.'
+    '3 of 3 clients gave updates, and 4.06 kB were sent.'
     """
     step = federated_step(model)
     data = _given(dict(zip(_TRAINING, (X, y, clients), strict=True)))

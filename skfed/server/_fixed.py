@@ -1,16 +1,13 @@
 """Which tensors of the model training leaves alone, and since when they have their values."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from skfed.exchanges import FixedTensors, PastRecords
-from skfed.nets import State, bytes_of, parameter_names
+from skfed.nets import State
 from skfed.utils._files import checksum
-
-if TYPE_CHECKING:
-    from skfed.server._state import ServerState
 
 
 class Fixed(NamedTuple):
@@ -43,13 +40,3 @@ class Fixed(NamedTuple):
         n_bytes = {name: tensor.nbytes for name, tensor in self.state.items()}
         versions = {name: self.versions[name] for name in self.state}
         return FixedTensors(n_bytes, versions, past.column("fixed_version"))
-
-
-def note_fixed(server: "ServerState", state: State) -> int:
-    """Note what training leaves alone in a round, given w_t; return the bytes of the rest of it.
-
-    It is found in each round, as callbacks may freeze parameters, or change frozen ones.
-    """
-    server.fixed = server.fixed.of(state, server.left_alone - set(parameter_names(server.net)))
-    server.fixed_tensors = server.fixed.tensors(server.past)
-    return bytes_of({name: w for name, w in state.items() if name not in server.fixed.state})

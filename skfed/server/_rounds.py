@@ -32,7 +32,6 @@ from skfed.server._current_round import CurrentRound
 from skfed.server._divergence import warn_at_end
 from skfed.server._doubt import in_doubt, n_tested
 from skfed.server._exchanges import make_clock
-from skfed.server._fixed import note_fixed
 from skfed.server._last_round import LastRound
 from skfed.server._poll import objective, poll_in_doubt, spread
 from skfed.server._private_messages import count_messages
@@ -223,7 +222,7 @@ class Rounds:
         """Let the selector poll clients and choose the cohort."""
         server, config, started = self.server, self.config, perf_counter()
         state = self.last_round.current_model()
-        self.clock = self.clock.of_models(note_fixed(server, state))
+        self.clock = self.clock.of_models(server.note_fixed(state))
         current = CurrentRound(
             *(server, self.federation, config, self.engine, self.clock, self.limits), state
         )

@@ -10,7 +10,7 @@ from skorch import NeuralNet
 from skfed._problem import Guess
 from skfed.callbacks._skorch import get_callback_state
 from skfed.exchanges import Exchange, FixedTensors, PastRecords
-from skfed.nets import State
+from skfed.nets import State, bytes_of, parameter_names
 from skfed.server._fixed import Fixed
 from skfed.server._moments import Pooled
 from skfed.utils._seeding import Purpose, stream
@@ -87,6 +87,15 @@ class ServerState:
         # skorch pickles a scheduler apart from the optimizer whose rates it sets.
         fixed = {"fixed": self.fixed._replace(state={}), "fixed_tensors": None}
         return vars(self) | {"callback_state": self.current_callback_state()} | fixed
+
+    def note_fixed(self, state: State) -> int:
+        """Note what training leaves alone, given w_t; return the bytes of what travels of it.
+
+        It is done in each round, as callbacks may freeze parameters, or change frozen ones.
+        """
+        self.fixed = self.fixed.of(state, self.left_alone - set(parameter_names(self.net)))
+        self.fixed_tensors = self.fixed.tensors(self.past)
+        return bytes_of({name: w for name, w in state.items() if name not in self.fixed.state})
 
     def rates_now(self) -> tuple[float, ...]:
         """Return the learning rate of each parameter group, as callbacks have left it."""

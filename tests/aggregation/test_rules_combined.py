@@ -295,8 +295,11 @@ def test_scaffold_keeps_variates_only_of_who_took_part_and_charges_for_them(blob
     assert model.history_["scalars_up"].equals(plain.history_["scalars_up"])
     models, plain_models = (h.assign(bytes_up=h["bytes_up"] - 8 * h["scalars_up"])
                             for h in (model.history_, plain.history_))  # fmt: skip
-    for column in ("models_down", "models_up", "bytes_down", "bytes_up"):
+    for column in ("models_down", "models_up", "bytes_up"):
         assert (models[column] == 2 * plain_models[column]).all()
+    # Variates have no scaling of columns: 5 x 3 weights and 3 biases.
+    more = models["bytes_down"] - plain_models["bytes_down"]
+    assert (more == plain_models["models_down"] * 4 * (5 * 3 + 3)).all()
 
 
 def test_scaffold_removes_the_drift_of_skewed_clients():

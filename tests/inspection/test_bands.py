@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from torch import nn
 
 from skfed import FederatedClassifier, RandomSelector
 from skfed.inspection import ConvergenceDisplay
@@ -85,8 +86,9 @@ def fits(data):
 
     def fit(seed, n_rounds=6):
         selector = RandomSelector(3, "uniform", replace=False)  # so that all rounds cost the same
+        module = nn.Linear(X.shape[1], len(set(y.tolist())))  # all of it travels in each round
         model = FederatedClassifier(
-            selector=selector, n_rounds=n_rounds, engine="loop", random_state=seed
+            module, selector=selector, n_rounds=n_rounds, engine="loop", random_state=seed
         )
         model.fit(X, y, clients=clients, X_val=X, y_val=y)
         # Measured seconds differ from fit to fit, so that two fits may have none in common.
