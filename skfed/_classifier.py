@@ -1,14 +1,15 @@
 """The federated classifier."""
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skfed._class_weight import check_class_weight, check_known_before_fit
+from skfed._class_weight import check_class_weight, check_known_before_fit, check_one_label
 from skfed._estimator import BaseFederated
 from skfed._input import check_sample_shape, rows_to_score
-from skfed._problem import Classification
+from skfed._problem import Classification, Labels, is_indicator
 from skfed.nets import predict_log, predictions, probabilities
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
@@ -271,17 +272,41 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         self.class_weight = class_weight
 
     def _check_training_data(self, X, y, *, reset, classes=None):
-        X, y = validate_data(self, X, y, reset=reset, dtype="numeric", allow_nd=True)
+        has_labels = is_indicator(y) if reset else self._problem.has_labels
+        is_sparse = sparse.issparse(y)
+        if has_labels:
+            y = Labels.check_targets(y, "y")
+        X, y = validate_data(
+            *(self, X, y), reset=reset, dtype="numeric", allow_nd=True, multi_output=has_labels
+        )
         if reset:
-            check_classification_targets(y)
-            with naming("y" if classes is None else "classes"):
-                self.classes_ = np.unique(y if classes is None else classes)
+            self._set_classes(y, classes, has_labels, is_sparse)
             self._sample_shape = X.shape[1:]
         check_sample_shape(self, X)
         return X, self._problem.encode(y)
 
+    def _set_classes(self, y, classes, has_labels, is_sparse):
+        """Set the classes, or the columns of an indicator."""
+        self.__dict__.pop("_indicator", None)
+        if has_labels:
+            check_one_label(self.class_weight)
+            self._indicator = "sparse" if is_sparse else "dense"
+            self.classes_ = np.arange(y.shape[1])
+            if classes is not None and not np.array_equal(classes, self.classes_):
+                raise ValueError(
+                    f"classes={classes!r}, but y is an indicator of {y.shape[1]} labels, which are "
+                    f"the classes 0 to {y.shape[1] - 1}: leave classes out."
+                )
+            return
+        check_classification_targets(y)
+        with naming("y" if classes is None else "classes"):
+            self.classes_ = np.unique(y if classes is None else classes)
+
     @property
     def _problem(self):
+        indicator = getattr(self, "_indicator", None)
+        if indicator is not None:
+            return Labels(self.classes_, is_sparse=indicator == "sparse")
         return Classification(self.classes_, self.class_weight)
 
     def _validate_params(self):
@@ -337,7 +362,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             ``predict_nonlinearity`` or a predict_proba of its own says what makes them.
         """
         X = self._check_X(X)
-        return probabilities(self.net_, X)
+        return probabilities(self.net_, X, self._problem.has_labels)
 
     def predict_log_proba(self, X):
         """Return the logarithms of the class probabilities of each sample.
@@ -361,7 +386,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             As ``predict_proba``.
         """
         X = self._check_X(X)
-        return predict_log(self.net_, X)
+        return predict_log(self.net_, X, self._problem.has_labels)
 
     def predict(self, X):
         """Return the most probable class of each sample.
@@ -377,7 +402,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             Labels out of ``classes_``.
         """
         X = self._check_X(X)
-        return self.classes_[predictions(self.net_, X)]
+        problem = self._problem
+        return problem.decode(predictions(self.net_, X, problem.has_labels))
 
     def score(self, X, y, sample_weight=None, clients=None):
         """Return the accuracy, over the rows of the priority clients if ``clients`` is given.
@@ -403,6 +429,14 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ValueError
             If ``clients`` does not fit X or names no priority client.
         """
+        check_is_fitted(self)
+        if self._problem.has_labels:
+            y = Labels.check_targets(y, "y")
         X, y, sample_weight = rows_to_score(self, X, y, sample_weight, clients)
         with naming("X", "y", "sample_weight"):
             return super().score(X, y, sample_weight)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

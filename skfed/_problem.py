@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
+from scipy import sparse
 from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from skorch import NeuralNet
@@ -17,15 +19,20 @@ from skfed._federation import Federation
 from skfed.engines import row_weights
 from skfed.nets import (
     CLASSIFIER,
+    LABELS,
     LINEAR_ATTRIBUTES,
     REGRESSOR,
     NetSpec,
     Samples,
+    as_inferred,
+    is_by_logit,
     is_cross_entropy,
+    is_single,
     linear_attributes,
     make_net,
     output_of,
     standardize_layers,
+    wrong_rows,
 )
 from skfed.utils._checks import naming
 
@@ -58,12 +65,12 @@ class Problem(ABC):
         """Encode targets whose shape has been checked."""
 
     @abstractmethod
-    def score(self, outputs: np.ndarray, y: np.ndarray) -> float:
-        """Score a net's outputs on encoded targets, as the estimator's ``score`` does."""
+    def score(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        """Score a net's predictions on encoded targets, as the estimator's ``score`` does."""
 
     @abstractmethod
-    def client_scores(self, outputs: np.ndarray, y: np.ndarray, owners: np.ndarray) -> np.ndarray:
-        """Score each client's outputs; NaN for one without rows, or whose score is not defined.
+    def client_scores(self, predicted: np.ndarray, y: np.ndarray, owners: np.ndarray) -> np.ndarray:
+        """Score each client's predictions; NaN for one without rows, or whose score is not defined.
 
         ``owners`` has the index of each row's client. A rule for all clients at once, since a call
         of ``score`` for each of thousands takes longer than their round.
@@ -109,10 +116,22 @@ class Classification(Problem):
     class_weight: str | Mapping | None = None
 
     net_spec = CLASSIFIER
+    has_labels: ClassVar[bool] = False
 
     @property
     def output_shape(self):
         return (len(self.classes),)
+
+    def decode(self, predicted: np.ndarray) -> Any:
+        """Return what a net predicts as targets are given."""
+        return self.classes[predicted]
+
+    def row_losses(self, probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the cross-entropy of each row of predict_proba, given encoded targets."""
+        return -_log(probabilities[np.arange(len(y)), y])
+
+    def linear_attributes(self, net):
+        return linear_attributes(net, None)
 
     @staticmethod
     def check_targets(y, name):
@@ -133,11 +152,11 @@ class Classification(Problem):
             )
         return np.searchsorted(self.classes, y).astype(np.int64)
 
-    def score(self, outputs, y):
-        return float((outputs.argmax(axis=1) == y).mean())
+    def score(self, predicted, y):
+        return float((~wrong_rows(predicted, y)).mean())
 
-    def client_scores(self, outputs, y, owners):
-        n_correct = np.bincount(owners, outputs.argmax(axis=1) == y)
+    def client_scores(self, predicted, y, owners):
+        n_correct = np.bincount(owners, ~wrong_rows(predicted, y))
         with np.errstate(invalid="ignore"):  # 0 / 0 without rows
             return n_correct / np.bincount(owners)
 
@@ -145,6 +164,12 @@ class Classification(Problem):
         net = super().make_net(estimator, X, seed)
         net.check_data(None, np.arange(len(self.classes)))  # sets the net's classes_
         return net
+
+    def for_criterion(self, net, X, y):
+        if not is_by_logit(net):
+            return y
+        output = as_inferred(net, output_of(net, X[:1]))
+        return _like_output(output, y) if is_single(output) else y
 
     def row_weights(self, sample_weight, X, y, federation):
         weights = super().row_weights(sample_weight, X, y, federation)
@@ -165,11 +190,78 @@ class Classification(Problem):
     def guess(self, net):
         # That of equal probabilities, whatever the weights of rows and classes.
         criterion = getattr(net, "criterion_", None)  # a net of one's own may have none
-        if not isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+        by_class = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss)
+        if not (by_class and criterion.reduction == "mean") and not is_cross_entropy(net):
             return None
-        if criterion.reduction != "mean":
-            return None
-        return Guess(math.log(len(self.classes)), "equal probabilities", is_best=False)
+        return Guess(math.log(self.n_outcomes), "equal probabilities", is_best=False)
+
+    @property
+    def n_outcomes(self) -> int:
+        """The outcomes of which a model gives probabilities that sum to 1."""
+        return len(self.classes)
+
+
+@dataclass(frozen=True)
+class Labels(Classification):
+    """Targets are an indicator of several labels a row; ``classes`` are its columns."""
+
+    is_sparse: bool = False  # as the indicator of fit
+
+    net_spec = LABELS
+    has_labels = True
+
+    @staticmethod
+    def check_targets(y, name):
+        shape = np.shape(y) if not sparse.issparse(y) else y.shape
+        if len(shape) != 2:
+            raise ValueError(
+                f"{name} has shape {shape}, but fit had an indicator of several labels a row: pass "
+                "shape (n_samples, n_labels)."
+            )
+        return y.toarray() if sparse.issparse(y) else y
+
+    def encode(self, y, name="y"):
+        y = np.asarray(y)
+        if y.shape[1:] != self.output_shape:
+            raise ValueError(
+                f"{name} has {y.shape[1]} columns, but those of fit are {len(self.classes)} "
+                "labels: pass one column a label."
+            )
+        wrong = (y != 0) & (y != 1)
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0].tolist()
+            raise ValueError(
+                f"{name} has {y.shape[1]} columns, but is no indicator of labels, which has 0 and "
+                f"1: it has {y[row, column].item()!r} in row {row}, column {column}. Of sets of "
+                "labels, MultiLabelBinarizer makes one; for one of several classes in each column, "
+                "fit a sklearn.multioutput.MultiOutputClassifier of this estimator."
+            )
+        return y.astype(np.int64)
+
+    def decode(self, predicted):
+        return sparse.csr_matrix(predicted) if self.is_sparse else predicted
+
+    def row_losses(self, probabilities, y):
+        return -_log(np.where(y == 1, probabilities, 1 - probabilities)).mean(axis=1)
+
+    def for_criterion(self, net, X, y):
+        return _like_output(output_of(net, X[:1]), y)
+
+    def n_shares(self, net):
+        return 0  # shares of labels, which have no sum, are not sent
+
+    @property
+    def n_outcomes(self):
+        return 2  # of each label
+
+
+def is_indicator(y: Any) -> bool:
+    """Tell whether targets have several columns, as an indicator of labels has."""
+    try:
+        shape = y.shape if sparse.issparse(y) else np.shape(y)
+    except ValueError:  # rows of different lengths
+        return False
+    return len(shape) == 2 and shape[1] > 1
 
 
 @dataclass(frozen=True)
@@ -231,18 +323,18 @@ class Regression(Problem):
         values = coef * scale[..., None], (intercept * scale + mean)[()]
         return dict(zip(LINEAR_ATTRIBUTES, values, strict=True))
 
-    def score(self, outputs, y):
-        if not np.isfinite(outputs).all():  # of a net that has diverged
+    def score(self, predicted, y):
+        if not np.isfinite(predicted).all():  # of a net that has diverged
             return float("nan")
-        return float(r2_score(y.astype(float), outputs.astype(float)))
+        return float(r2_score(y.astype(float), predicted.astype(float)))
 
-    def client_scores(self, outputs, y, owners):
-        if not np.isfinite(outputs).all():
+    def client_scores(self, predicted, y, owners):
+        if not np.isfinite(predicted).all():
             return np.full(owners.max() + 1, np.nan)
-        y, outputs = (one.reshape(len(one), -1).astype(float) for one in (y, outputs))
+        y, predicted = (one.reshape(len(one), -1).astype(float) for one in (y, predicted))
         first = np.zeros(owners.max() + 1, dtype=int)
         first[owners[::-1]] = np.arange(len(owners))[::-1]
-        y, errors = y - y[first[owners]], (y - outputs) ** 2  # equal targets become exactly 0
+        y, errors = y - y[first[owners]], (y - predicted) ** 2  # equal targets become exactly 0
         means = _sums(y, owners) / np.maximum(np.bincount(owners), 1)[:, None]
         errors, spreads = _sums(errors, owners), _sums((y - means[owners]) ** 2, owners)
         varies = spreads > 0
@@ -251,13 +343,23 @@ class Regression(Problem):
         return np.where(varies.any(axis=1), scores.mean(axis=1), np.nan)
 
     def for_criterion(self, net, X, y):
-        output = output_of(net, X[:1])
-        dtype = str(output.dtype).removeprefix("torch.")
-        with naming("y"), np.errstate(over="ignore"):
-            y = self.standardize(y).astype(dtype)
-        if not np.isfinite(y).all():
-            raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
-        return y.reshape(len(y), *output.shape[1:])
+        with naming("y"):
+            return _like_output(output_of(net, X[:1]), self.standardize(y))
+
+
+def _like_output(output: torch.Tensor, y: np.ndarray) -> np.ndarray:
+    """Bring numbers to the dtype of a net's output for one row, and its shape of each row."""
+    dtype = str(output.dtype).removeprefix("torch.")
+    with np.errstate(over="ignore"):
+        y = y.astype(dtype)
+    if not np.isfinite(y).all():
+        raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
+    return y.reshape(len(y), *output.shape[1:])
+
+
+def _log(likelihoods: np.ndarray) -> np.ndarray:
+    """Return logarithms; of 0 that of the smallest positive number."""
+    return np.log(likelihoods.clip(min=np.finfo(likelihoods.dtype).tiny))
 
 
 def _sums(values: np.ndarray, owners: np.ndarray) -> np.ndarray:

@@ -70,7 +70,9 @@ def optima(
     check_is_fitted(model)
     X = np.asarray(model._check_X(X))
     with naming("y"):
-        y = model._problem.encode(model._problem.check_targets(y, "y"))
+        problem = model._problem
+        y = problem.encode(problem.check_targets(y, "y"))
+        y = problem.for_criterion(model.net_, X, y)
     with naming("X", "y"):
         check_consistent_length(X, y)
     federation = make_federation(clients, len(X), model.priority)

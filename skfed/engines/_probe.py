@@ -21,6 +21,7 @@ from skfed.engines.products._vmap import BatchedModule
 from skfed.nets import (
     Samples,
     State,
+    as_inferred,
     get_state,
     moved,
     parameter_names,
@@ -143,6 +144,7 @@ class Probe:
         return state
 
     def _loss(self, output: Any) -> torch.Tensor:
+        output = as_inferred(self.net, output)
         return self.net.get_loss(output, self.y, X=self.X, training=True)
 
     def _watched(self, function: Callable, argument: Any) -> tuple[Any, bool]:

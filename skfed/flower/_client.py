@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import validate_data
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
+from skfed._problem import is_indicator
 from skfed.engines import EvaluateRequest
 from skfed.flower._columns import describe
 from skfed.flower._kept import (
@@ -200,7 +202,7 @@ class _Client:
             )
         name = _client_name(context)
         X, y = self.load_data(context)
-        y = np.asarray(y)
+        y = y.toarray() if sparse.issparse(y) else np.asarray(y)
         if len(X) != len(y) or not len(y):
             raise Refusal(f"client {name!r} has {len(X)} rows of X and {len(y)} of y.")
         info = to_config(
@@ -355,6 +357,8 @@ class _Client:
     def _classes(self, y: np.ndarray) -> str | None:
         if not isinstance(self.estimator, FederatedClassifier):
             return None
+        if is_indicator(y):  # whose columns are the labels, whether it has them or not
+            return to_text(list(range(y.shape[1])))
         if has_privacy(self.estimator):
             raise Refusal(
                 "its estimator has privacy, which does not cover the labels in its data: pass all "

@@ -101,17 +101,20 @@ def _row_losses(
     """Return each row's loss; NaN where a classifier has no probabilities."""
     if not is_classifier(model):
         return ((predicted - true) ** 2).reshape(len(true), -1).mean(axis=1)
+    problem = federated_step(model)._problem
+    if not problem.has_labels:
+        problem = Classification(model.classes_)
     with naming("y"):
-        encoded = Classification(model.classes_).encode(true)
+        encoded = problem.encode(true)
     if not hasattr(model, "predict_proba"):
         return np.full(len(true), np.nan)
     try:
-        found = check_probabilities(predict_rows(model, X, clients, "predict_proba"))
+        found = predict_rows(model, X, clients, "predict_proba")
+        found = check_probabilities(found, problem.has_labels)
     except NotProbabilities as error:
         warn(f"loss is NaN: {error}")
         return np.full(len(true), np.nan)
-    likelihoods = found[np.arange(len(encoded)), encoded]
-    return -np.log(likelihoods.clip(min=np.finfo(found.dtype).tiny))
+    return problem.row_losses(found, encoded)
 
 
 @validated(scores=[pd.DataFrame])
