@@ -212,7 +212,7 @@ class Labels(Classification):
 
     @staticmethod
     def check_targets(y, name):
-        shape = np.shape(y) if not sparse.issparse(y) else y.shape
+        shape = _shape(y)
         if len(shape) != 2:
             raise ValueError(
                 f"{name} has shape {shape}, but fit had an indicator of several labels a row: pass "
@@ -258,10 +258,14 @@ class Labels(Classification):
 def is_indicator(y: Any) -> bool:
     """Tell whether targets have several columns, as an indicator of labels has."""
     try:
-        shape = y.shape if sparse.issparse(y) else np.shape(y)
+        shape = _shape(y)
     except ValueError:  # rows of different lengths
         return False
     return len(shape) == 2 and shape[1] > 1
+
+
+def _shape(y: Any) -> tuple[int, ...]:
+    return y.shape if sparse.issparse(y) else np.asarray(y).shape
 
 
 @dataclass(frozen=True)
