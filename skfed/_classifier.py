@@ -5,11 +5,13 @@ from scipy import sparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
+from skorch import NeuralNetBinaryClassifier
 
 from skfed._class_weight import check_class_weight, check_known_before_fit, check_one_label
 from skfed._estimator import BaseFederated
 from skfed._input import check_sample_shape, rows_to_score
-from skfed._problem import Classification, Labels, is_indicator
+from skfed._labels import Labels, is_indicator
+from skfed._problem import Classification
 from skfed.nets import predict_log, predictions, probabilities
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
@@ -438,5 +440,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
+        is_binary = isinstance(self.estimator, NeuralNetBinaryClassifier)
+        tags.classifier_tags.multi_class = not is_binary
+        tags.classifier_tags.multi_label = not is_binary
         return tags

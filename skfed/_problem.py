@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from scipy import sparse
 from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from skorch import NeuralNet
@@ -19,7 +18,6 @@ from skfed._federation import Federation
 from skfed.engines import row_weights
 from skfed.nets import (
     CLASSIFIER,
-    LABELS,
     LINEAR_ATTRIBUTES,
     REGRESSOR,
     NetSpec,
@@ -49,6 +47,7 @@ class Problem(ABC):
     """A classification or a regression problem."""
 
     net_spec: ClassVar[NetSpec]
+    has_labels: ClassVar[bool] = False  # whether targets are an indicator of labels
 
     @property
     @abstractmethod
@@ -116,7 +115,6 @@ class Classification(Problem):
     class_weight: str | Mapping | None = None
 
     net_spec = CLASSIFIER
-    has_labels: ClassVar[bool] = False
 
     @property
     def output_shape(self):
@@ -128,7 +126,7 @@ class Classification(Problem):
 
     def row_losses(self, probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the cross-entropy of each row of predict_proba, given encoded targets."""
-        return -_log(probabilities[np.arange(len(y)), y])
+        return -log_likelihoods(probabilities[np.arange(len(y)), y])
 
     def linear_attributes(self, net):
         return linear_attributes(net, None)
@@ -169,7 +167,7 @@ class Classification(Problem):
         if not is_by_logit(net):
             return y
         output = as_inferred(net, output_of(net, X[:1]))
-        return _like_output(output, y) if is_single(output) else y
+        return like_output(output, y) if is_single(output) else y
 
     def row_weights(self, sample_weight, X, y, federation):
         weights = super().row_weights(sample_weight, X, y, federation)
@@ -190,8 +188,11 @@ class Classification(Problem):
     def guess(self, net):
         # That of equal probabilities, whatever the weights of rows and classes.
         criterion = getattr(net, "criterion_", None)  # a net of one's own may have none
-        by_class = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss)
-        if not (by_class and criterion.reduction == "mean") and not is_cross_entropy(net):
+        if isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+            is_known = criterion.reduction == "mean"
+        else:
+            is_known = is_cross_entropy(net)
+        if not is_known:
             return None
         return Guess(math.log(self.n_outcomes), "equal probabilities", is_best=False)
 
@@ -199,73 +200,6 @@ class Classification(Problem):
     def n_outcomes(self) -> int:
         """The outcomes of which a model gives probabilities that sum to 1."""
         return len(self.classes)
-
-
-@dataclass(frozen=True)
-class Labels(Classification):
-    """Targets are an indicator of several labels a row; ``classes`` are its columns."""
-
-    is_sparse: bool = False  # as the indicator of fit
-
-    net_spec = LABELS
-    has_labels = True
-
-    @staticmethod
-    def check_targets(y, name):
-        shape = _shape(y)
-        if len(shape) != 2:
-            raise ValueError(
-                f"{name} has shape {shape}, but fit had an indicator of several labels a row: pass "
-                "shape (n_samples, n_labels)."
-            )
-        return y.toarray() if sparse.issparse(y) else y
-
-    def encode(self, y, name="y"):
-        y = np.asarray(y)
-        if y.shape[1:] != self.output_shape:
-            raise ValueError(
-                f"{name} has {y.shape[1]} columns, but those of fit are {len(self.classes)} "
-                "labels: pass one column a label."
-            )
-        wrong = (y != 0) & (y != 1)
-        if wrong.any():
-            row, column = np.argwhere(wrong)[0].tolist()
-            raise ValueError(
-                f"{name} has {y.shape[1]} columns, but is no indicator of labels, which has 0 and "
-                f"1: it has {y[row, column].item()!r} in row {row}, column {column}. Of sets of "
-                "labels, MultiLabelBinarizer makes one; for one of several classes in each column, "
-                "fit a sklearn.multioutput.MultiOutputClassifier of this estimator."
-            )
-        return y.astype(np.int64)
-
-    def decode(self, predicted):
-        return sparse.csr_matrix(predicted) if self.is_sparse else predicted
-
-    def row_losses(self, probabilities, y):
-        return -_log(np.where(y == 1, probabilities, 1 - probabilities)).mean(axis=1)
-
-    def for_criterion(self, net, X, y):
-        return _like_output(output_of(net, X[:1]), y)
-
-    def n_shares(self, net):
-        return 0  # shares of labels, which have no sum, are not sent
-
-    @property
-    def n_outcomes(self):
-        return 2  # of each label
-
-
-def is_indicator(y: Any) -> bool:
-    """Tell whether targets have several columns, as an indicator of labels has."""
-    try:
-        shape = _shape(y)
-    except ValueError:  # rows of different lengths
-        return False
-    return len(shape) == 2 and shape[1] > 1
-
-
-def _shape(y: Any) -> tuple[int, ...]:
-    return y.shape if sparse.issparse(y) else np.asarray(y).shape
 
 
 @dataclass(frozen=True)
@@ -347,21 +281,21 @@ class Regression(Problem):
         return np.where(varies.any(axis=1), scores.mean(axis=1), np.nan)
 
     def for_criterion(self, net, X, y):
-        with naming("y"):
-            return _like_output(output_of(net, X[:1]), self.standardize(y))
+        output = output_of(net, X[:1])
+        with naming("y"), np.errstate(over="ignore"):
+            return like_output(output, self.standardize(y))
 
 
-def _like_output(output: torch.Tensor, y: np.ndarray) -> np.ndarray:
+def like_output(output: torch.Tensor, y: np.ndarray) -> np.ndarray:
     """Bring numbers to the dtype of a net's output for one row, and its shape of each row."""
     dtype = str(output.dtype).removeprefix("torch.")
-    with np.errstate(over="ignore"):
-        y = y.astype(dtype)
+    y = y.astype(dtype)
     if not np.isfinite(y).all():
         raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
     return y.reshape(len(y), *output.shape[1:])
 
 
-def _log(likelihoods: np.ndarray) -> np.ndarray:
+def log_likelihoods(likelihoods: np.ndarray) -> np.ndarray:
     """Return logarithms; of 0 that of the smallest positive number."""
     return np.log(likelihoods.clip(min=np.finfo(likelihoods.dtype).tiny))
 

@@ -18,7 +18,7 @@ from sklearn.utils.validation import validate_data
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
-from skfed._problem import is_indicator
+from skfed._labels import is_indicator
 from skfed.engines import EvaluateRequest
 from skfed.flower._columns import describe
 from skfed.flower._kept import (

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from skfed._estimator import BaseFederated
 from skfed._federation import find_ids, make_federation
+from skfed._labels import Labels
 from skfed._problem import Classification
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.metrics._scorers import (
@@ -101,9 +102,8 @@ def _row_losses(
     """Return each row's loss; NaN where a classifier has no probabilities."""
     if not is_classifier(model):
         return ((predicted - true) ** 2).reshape(len(true), -1).mean(axis=1)
-    problem = federated_step(model)._problem
-    if not problem.has_labels:
-        problem = Classification(model.classes_)
+    own = federated_step(model)._problem
+    problem = own if isinstance(own, Labels) else Classification(model.classes_)
     with naming("y"):
         encoded = problem.encode(true)
     if not hasattr(model, "predict_proba"):

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation, rows_of
+from skfed._labels import Labels
 from skfed.nets import wrong_rows
 from skfed.pipeline import transform_by_clients
 from skfed.utils._checks import labels_of, naming, numbers
@@ -200,7 +201,7 @@ def check_targets(model: Any, y: Any) -> np.ndarray:
     """Return a classifier's labels, or a regressor's targets: finite and of the shape in fit."""
     *above, step = _nested(model)
     if is_classifier(step):
-        return indicator_of(step, y) if step._problem.has_labels else labels_of(y, "y")
+        return _indicator_of(step, y) if step._problem.has_labels else labels_of(y, "y")
     targets = numbers(y, "y")
     for one in above:
         if isinstance(one, _BY_TARGET):  # of which each step has one column
@@ -215,7 +216,7 @@ def check_targets(model: Any, y: Any) -> np.ndarray:
     return targets
 
 
-def indicator_of(step: BaseFederated, y: Any) -> np.ndarray:
+def _indicator_of(step: BaseFederated, y: Any) -> np.ndarray:
     """Return an indicator of the labels of a classifier."""
     problem = step._problem
     with naming("y"):
@@ -291,8 +292,8 @@ def _defined(scorer: ClientScorer, scores: list[float]) -> np.ndarray:
 def _neg_log_loss(scorer, model, step, X, y, clients):
     X, y, clients = _rows_of_group(scorer, model, step, X, y, clients)
     probabilities = predict_rows(model, X, clients, "predict_proba").astype(float)
-    if step._problem.has_labels:
-        return -float(step._problem.row_losses(probabilities, y).mean())
+    if isinstance(problem := step._problem, Labels):
+        return -float(problem.row_losses(probabilities, y).mean())
     probabilities /= probabilities.sum(axis=1, keepdims=True)  # which float32 has rounded
     with naming("y"):
         return -float(log_loss(y, probabilities, labels=model.classes_))

@@ -164,8 +164,9 @@ def _check_binary(spec: NetSpec, n_outputs: int) -> None:
         )
     if spec is CLASSIFIER and n_outputs != 2:
         raise ValueError(
-            f"y has {n_outputs} classes, but estimator is a NeuralNetBinaryClassifier, which has "
-            f"one logit for two classes: pass a NeuralNetClassifier{spec.hint}."
+            "Only binary classification is supported by a NeuralNetBinaryClassifier, whose one "
+            f"logit is for two classes, but y has {n_outputs} classes: pass a NeuralNetClassifier "
+            f"as estimator{spec.hint}."
         )
 
 

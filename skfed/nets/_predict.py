@@ -189,6 +189,7 @@ def predict(net: NeuralNet, X: Samples) -> np.ndarray:
 
 def predict_log(net: NeuralNet, X: Samples, labels: bool = False) -> np.ndarray:
     """Return the logarithms of predict_proba, computed from logits if it is made of these."""
+    log_of: Callable[[torch.Tensor], torch.Tensor]
     if _predicts_softmax(net):
         log_of = partial(torch.log_softmax, dim=-1)
     elif _predicts_sigmoid(net):

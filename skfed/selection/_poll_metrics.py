@@ -90,8 +90,8 @@ def error_sums(batches: Batches) -> np.ndarray:
     """Return the number of errors in each batch; outputs tell what is predicted."""
     net = batches.net
     differs = predicted_by(net, as_inferred(net, batches.output)) != batches.y
-    wrong = differs.view(len(differs), -1).any(1) if differs.dim() > 1 else differs
-    wrong = wrong.to(torch.double).cpu().numpy()
+    rows = differs.flatten(1).any(1) if differs.dim() > 1 else differs
+    wrong = rows.to(torch.double).cpu().numpy()
     if batches.weights is not None:
         wrong *= batches.weights.cpu().numpy()
     return np.add.reduceat(wrong, batches.starts)
