@@ -33,8 +33,8 @@ class Labels(Classification):
         y = np.asarray(y)
         if y.shape[1:] != self.output_shape:
             raise ValueError(
-                f"{name} has {y.shape[1]} columns, but the indicator of fit has {len(self.classes)} "
-                "labels: pass one column a label."
+                f"{name} has {y.shape[1]} columns, but fit had an indicator of "
+                f"{len(self.classes)} labels: pass one column a label."
             )
         wrong = (y != 0) & (y != 1)
         if wrong.any():
