@@ -19,7 +19,12 @@ def is_by_logit(net: NeuralNet) -> bool:
     """Tell whether a classifier's net has one output for two classes, or for each label."""
     if isinstance(net, NeuralNetBinaryClassifier):
         return True
-    return isinstance(net, NeuralNetClassifier) and isinstance(_criterion(net), _BY_LOGIT)
+    return isinstance(net, NeuralNetClassifier) and has_binary_loss(net)
+
+
+def has_binary_loss(net: NeuralNet) -> bool:
+    """Tell whether a net's loss is a binary cross-entropy of each output."""
+    return isinstance(_criterion(net), _BY_LOGIT)
 
 
 def takes_no_classes(net: NeuralNet) -> bool:

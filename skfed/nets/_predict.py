@@ -18,6 +18,7 @@ from skfed.nets._inputs import Samples, batch_size, plain, takes_rows, to_tensor
 from skfed.nets._logits import (
     CLASSIFIERS,
     as_inferred,
+    has_binary_loss,
     is_by_logit,
     is_single,
     probability_of,
@@ -107,10 +108,8 @@ def wrong_rows(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _nonlinearity(net: NeuralNet) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return what makes predictions of outputs."""
-    criterion = getattr(net, "criterion_", None)
-    is_binary = isinstance(criterion, nn.BCEWithLogitsLoss | nn.BCELoss)
     # skorch makes two columns of each output, also of a regressor's, or of several labels'.
-    if net.predict_nonlinearity == "auto" and is_binary:
+    if net.predict_nonlinearity == "auto" and has_binary_loss(net):
         return partial(_of_outputs, net)
     return net._get_predict_nonlinearity()
 
@@ -141,7 +140,7 @@ def predicted_by(net: NeuralNet, outputs: torch.Tensor) -> torch.Tensor:
 def predicts_largest(net: NeuralNet) -> bool:
     """Tell whether a classifier's net predicts the class of the largest output."""
     as_usual = not overridden(net, _PREDICTIONS) and net.predict_nonlinearity in ("auto", None)
-    return as_usual and not is_by_logit(net)
+    return as_usual and not (is_by_logit(net) or has_binary_loss(net))
 
 
 def probabilities(net: NeuralNet, X: Samples, labels: bool = False) -> np.ndarray:
