@@ -77,7 +77,8 @@ def client_app(
     - its name, number of rows, shape of a row of X and of y, dtype and column names of X; with a
       Pipeline, for each column also the dtype, and whether it has numbers, text or nothing;
     - the classes in its data, if the server requests them. It refuses if this ``estimator`` has
-      ``update_privacy`` or ``loss_privacy``;
+      ``update_privacy`` or ``loss_privacy``. Of an indicator of several labels it sends the number
+      of columns alone;
     - of a Pipeline, the statistics of its federated transformers, in exchanges before the first
       round; not the categories, most frequent values and extremes that their ``min_count`` in this
       Pipeline suppresses. For medians and quantiles it sends counts of any size;
@@ -85,7 +86,7 @@ def client_app(
       priority and the net has a layer :class:`~skfed.modules.Standardize`, as the default net has.
       It refuses this and the next three if this ``estimator`` has ``update_privacy``;
     - its share of each class, if it has priority, and this ``estimator`` is a classifier with such
-      a net. It refuses if this ``estimator`` has ``loss_privacy``;
+      a net, of one label a row. It refuses if this ``estimator`` has ``loss_privacy``;
     - the mean and variance of its targets, if it has priority, and this ``estimator`` is a
       regressor with the default net or ``standardize_targets``;
     - the largest norm of its scaled rows, and the largest eigenvalue of their second moment, if it

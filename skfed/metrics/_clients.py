@@ -63,7 +63,8 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     DataFrame of shape (n_clients, 4)
         ``n_samples``, ``priority`` (False for clients that the model has not seen) and, of a
         classifier, ``loss`` (the mean cross-entropy of the predicted probabilities, NaN without
-        any) and ``accuracy``; of a regressor, ``loss`` (the mean squared error) and ``r2``: NaN for
+        any; also the mean over several labels) and ``accuracy`` (of several labels, of whole rows);
+        of a regressor, ``loss`` (the mean squared error) and ``r2``: NaN for
         a client of fewer than two rows, or whose targets are all equal.
 
     Raises
