@@ -111,7 +111,7 @@ def _row_losses(
         return np.full(len(true), np.nan)
     try:
         found = predict_rows(model, X, clients, "predict_proba")
-        found = check_probabilities(found, problem.has_labels)
+        found = found if problem.has_labels else check_probabilities(found)
     except NotProbabilities as error:
         warn(f"loss is NaN: {error}")
         return np.full(len(true), np.nan)

@@ -43,8 +43,8 @@ def threshold_of(net: NeuralNet) -> float:
 
 
 def is_single(outputs: torch.Tensor) -> bool:
-    """Tell whether there is one output a row."""
-    return outputs.numel() == len(outputs)
+    """Tell whether there is one output a row; of one row it may be a number."""
+    return not outputs.dim() or outputs.numel() == len(outputs)
 
 
 def has_labels(y: np.ndarray) -> bool:

@@ -21,9 +21,9 @@ from skfed.callbacks._sklearn import check_callbacks_of_net
 from skfed.callbacks._skorch import idle_callbacks
 from skfed.modules import LinearRegression, SoftmaxRegression
 from skfed.nets._inputs import cast
-from skfed.nets._logits import is_by_logit, is_single, takes_no_classes
+from skfed.nets._logits import has_binary_loss, is_by_logit, is_single, takes_no_classes
 from skfed.nets._pool import cloned
-from skfed.nets._predict import output_of, predict
+from skfed.nets._predict import output_of, predict, says_probabilities
 from skfed.nets._state import named_tensors
 from skfed.utils._seeding import Purpose, stream, torch_seeded
 from skfed.utils._warnings import warn
@@ -172,7 +172,7 @@ def _check_binary(spec: NetSpec, n_outputs: int) -> None:
 
 def _check_one_logit(net: NeuralNet, output: torch.Tensor, X: np.ndarray) -> None:
     """Check the output for one row of a net for two classes, and what is predicted of it."""
-    if not is_single(output):
+    if not is_single(output) or output.dim() > 2:
         raise ValueError(
             f"estimator returns shape {tuple(output.shape)} for one row of X, but a "
             "NeuralNetBinaryClassifier has one logit: give its module one output, of shape "
@@ -196,11 +196,14 @@ def _check_criterion(spec: NetSpec, net: NeuralNet) -> None:
             "more outputs, or y has more classes: give the module one output, or pass "
             "criterion=torch.nn.CrossEntropyLoss."
         )
-    if spec is LABELS and isinstance(net.criterion_, nn.CrossEntropyLoss | nn.NLLLoss):
+    by_class = isinstance(getattr(net, "criterion_", None), nn.CrossEntropyLoss | nn.NLLLoss)
+    is_known = has_binary_loss(net) or says_probabilities(net)
+    if spec is LABELS and (by_class or not is_known):
         raise ValueError(
             f"y is an indicator of several labels, but estimator's criterion {kind} is for one "
-            "label a row: pass criterion=torch.nn.BCEWithLogitsLoss, or y.argmax(axis=1) if its "
-            "rows are one-hot."
+            "label a row, or unknown: pass criterion=torch.nn.BCEWithLogitsLoss; with a criterion "
+            "of your own predict_nonlinearity, for logits torch.sigmoid; or y.argmax(axis=1) if "
+            "its rows are one-hot."
         )
 
 

@@ -144,29 +144,29 @@ def predicts_largest(net: NeuralNet) -> bool:
 
 
 def probabilities(net: NeuralNet, X: Samples, labels: bool = False) -> np.ndarray:
-    """Return a classifier's predict_proba, with ``labels`` one of each.
+    """Return a classifier's predict_proba; of ``labels`` a column each.
 
     Raise NotProbabilities where its rows are none, unless the net says what makes them.
     """
     found = predict(net, X)
-    is_own = net.predict_nonlinearity != "auto" or overridden(net, _PREDICTIONS)
-    return found if is_own or _predicts_softmax(net) else check_probabilities(found, labels)
+    is_known = labels or says_probabilities(net) or _predicts_softmax(net)
+    return found if is_known else check_probabilities(found)
 
 
-def check_probabilities(found: np.ndarray, labels: bool = False) -> np.ndarray:
+def says_probabilities(net: NeuralNet) -> bool:
+    """Tell whether a net says itself what makes probabilities of outputs."""
+    return net.predict_nonlinearity != "auto" or bool(overridden(net, _PREDICTIONS))
+
+
+def check_probabilities(found: np.ndarray) -> np.ndarray:
     """Check that rows are probabilities, or NaN as of a net that has diverged."""
-    wrong = (found < 0).any(axis=1)
-    if labels:
-        wrong = wrong | (found > 1).any(axis=1)
-    else:
-        wrong = wrong | (np.abs(found.sum(axis=1, dtype=float) - 1) > _ROUNDING)
+    wrong = (found < 0).any(axis=1) | (np.abs(found.sum(axis=1, dtype=float) - 1) > _ROUNDING)
     if wrong.any():
-        makes = "torch.sigmoid" if labels else "functools.partial(torch.softmax, dim=-1)"
         raise NotProbabilities(
             "the net's predict_proba returns rows that are no probabilities, such as "
             f"{np.round(found[wrong.argmax()], 3).tolist()}, as skorch does not know what its "
             "criterion makes of outputs: pass predict_nonlinearity to the net, for logits "
-            f"{makes}. predict needs none."
+            "functools.partial(torch.softmax, dim=-1). predict needs none."
         )
     return found
 
