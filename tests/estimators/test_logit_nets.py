@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from logits import ALL_NETS, BCE, NETS, ONE_LOGIT, federated, targets
+from logits import ALL_NETS, BCE, NETS, ONE_LOGIT, Seeded, federated, targets
 from parity import ALL, flat
 from scipy import sparse
 from sklearn.metrics import accuracy_score, log_loss
@@ -236,6 +236,25 @@ def test_the_threshold_is_the_nets(blobs):
     np.testing.assert_allclose(model.predict_proba(X)[:, 1], 1 / (1 + np.exp(-logits)), atol=1e-6)
 
 
+class Squeezed(Seeded):
+    def forward(self, X):
+        return super().forward(X).squeeze()  # to a number, of one row
+
+
+def test_a_module_may_return_a_number_for_one_row(blobs):
+    X, y, clients = blobs
+    y = targets("module", X, y)
+    loop, stacked = (
+        FederatedClassifier(Squeezed, n_rounds=2, engine=engine, random_state=0)
+        for engine in ("loop", "stacked")
+    )
+    for model in (loop, stacked):
+        model.fit(X[9:], y[9:], clients=clients[9:])  # the first client has one row
+    states = flat(stacked.net_.module_), flat(loop.net_.module_)
+    torch.testing.assert_close(*states, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(loop.predict_proba(X[:1]), loop.predict_proba(X)[:1], rtol=1e-6)
+
+
 def test_a_module_with_two_outputs_is_trained_with_cross_entropy(blobs):
     X, y, clients = blobs
     model = FederatedClassifier(nn.Linear(5, 2), n_rounds=1).fit(X, y > 0, clients=clients)
@@ -382,6 +401,10 @@ def test_what_is_no_indicator_is_refused(blobs, change, message):
     [
         (NeuralNetBinaryClassifier(nn.Linear(5, 1)), "3 labels.*NeuralNetBinaryClassifier"),
         (NeuralNetClassifier(nn.Linear(5, 3)), "NLLLoss.*BCEWithLogitsLoss"),
+        (
+            NeuralNetClassifier(nn.Linear(5, 3), criterion=nn.MultiLabelSoftMarginLoss),
+            "MultiLabelSoftMarginLoss.*predict_nonlinearity",
+        ),
         (nn.Linear(5, 2), "3 labels in y: give its module 3 outputs"),
         (nn.Linear(5, 1), "3 labels in y: give its module 3 outputs"),
     ],
