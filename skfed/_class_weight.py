@@ -16,8 +16,8 @@ def check_class_weight(classifier: Any) -> None:
     if classifier.estimator is not None:
         raise ValueError(
             "class_weight is for the default net (estimator=None): set the weights of the "
-            "criterion of your net, as criterion__weight=torch.tensor([...]), or pass "
-            "sample_weight to fit."
+            "criterion of your net, as criterion__weight=torch.tensor([...]) (of one logit, "
+            "criterion__pos_weight), or pass sample_weight to fit."
         )
     mechanisms = ("update_privacy", "loss_privacy")
     private = [name for name in mechanisms if getattr(classifier, name) is not None]
@@ -25,6 +25,16 @@ def check_class_weight(classifier: Any) -> None:
         raise ValueError(
             "class_weight='balanced' asks clients for the number of their rows of each class, "
             f"which {private[0]} does not cover: pass a dict of labels to weights."
+        )
+
+
+def check_one_label(class_weight: str | Mapping | None) -> None:
+    """Check that weights of classes are not given where rows have several labels."""
+    if class_weight is not None:
+        raise ValueError(
+            f"class_weight={class_weight!r} is for one label a row, but y is an indicator of "
+            "several: set criterion__pos_weight of a net with criterion=BCEWithLogitsLoss, or pass "
+            "sample_weight to fit."
         )
 
 

@@ -1,13 +1,16 @@
 """The federated classifier."""
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
+from skorch import NeuralNetBinaryClassifier
 
-from skfed._class_weight import check_class_weight, check_known_before_fit
+from skfed._class_weight import check_class_weight, check_known_before_fit, check_one_label
 from skfed._estimator import BaseFederated
 from skfed._input import check_sample_shape, rows_to_score
+from skfed._labels import Labels, is_indicator
 from skfed._problem import Classification
 from skfed.nets import predict_log, predictions, probabilities
 from skfed.utils._checks import naming
@@ -20,11 +23,14 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     In each round the selector chooses a cohort, each of its clients trains the global model on
     its own rows, and the weighted mean of their models becomes the next global model. ``history_``
     has what that would cost on a network. The wrapped net defines what is trained and by which
-    optimizer, the other parameters how it is federated.
+    optimizer, the other parameters how it is federated. Rows have one of two or more classes, or
+    several labels: then y is an indicator of 0 and 1 with a column for each, an array or a sparse
+    matrix.
 
     Parameters
     ----------
-    estimator : NeuralNetClassifier, torch.nn.Module (class or instance) or None, default=None
+    estimator : NeuralNetClassifier, NeuralNetBinaryClassifier, torch.nn.Module (class or \
+instance) or None, default=None
         What every client trains. Of a skorch net the module, the criterion (a mean over samples),
         the optimizer, learning rate, batch size and device are used; ``max_epochs``,
         ``train_split`` and the shuffle setting are not. Its batch-level callbacks run on every
@@ -32,21 +38,25 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         client's training. Callbacks with an ``on_epoch_end`` or ``on_train_end``, such as
         EpochScoring, run on the global net, once a round; those that monitor a value skip the
         rounds that lack it. A warning names callbacks that do neither, and datasets and iterators
-        of the net's own, which are not used. A torch module returns logits and is trained with
-        cross-entropy, SGD, learning rate 0.01 and batch size 128; a class is built without
-        arguments, an instance is copied. None: zero-initialised softmax regression on standardised
+        of the net's own, which are not used. A torch module returns logits and is trained with SGD,
+        learning rate 0.01 and batch size 128; a class is built without arguments, an instance is
+        copied. With one output for two classes it is wrapped in a NeuralNetBinaryClassifier, with
+        BCEWithLogitsLoss; else its loss is cross-entropy or, of several labels, the mean of
+        BCEWithLogitsLoss over them. None: zero-initialised softmax regression on standardised
         columns (:class:`~skfed.modules.SoftmaxRegression` with ``standardize=True``), trained with
-        SGD, learning rate 0.1 and batch size 16. For four hospitals with raw columns, 36 phone
-        users and 1,000 clients with 60 images each, its accuracy is within 5 points of pooled
-        logistic regression. Before round 0 each priority client sends three moments of its columns
-        (see :class:`~skfed.modules.Standardize`) and its share of each class, and again in a later
-        fit of the same model, if they have changed: the columns are scaled anew, and the weights
-        converted. ``partial_fit`` scales by all rows so far.
+        SGD, learning rate 0.1 and batch size 16. Of several labels, its outputs are a logit each,
+        and the rate is 0.1 times their number, as the loss is their mean. For four hospitals with
+        raw columns, 36 phone users and 1,000 clients with 60 images each, its accuracy is within 5
+        points of pooled logistic regression. Before round 0 each priority client sends three
+        moments of its columns (see :class:`~skfed.modules.Standardize`) and its share of each
+        class, and again in a later fit of the same model, if they have changed: the columns are
+        scaled anew, and the weights converted. ``partial_fit`` scales by all rows so far.
     class_weight : dict, "balanced" or None, default=None
         Weights of the rows of each class in the loss of the default net, by label, 1 for a class
         that is not named; they multiply ``sample_weight``. "balanced": n_rows / (n_classes *
         n_rows_of_class), counted over the priority clients, each of which sends a count for each
-        class before round 0, whose cost includes them.
+        class before round 0, whose cost includes them. It is an error where rows have several
+        labels.
     selector : BaseSelector, default=None
         Chooses the clients that train in a round; None is ``FedAlignSelector()`` if ``priority`` is
         given, else ``RandomSelector()``. A fit with ``priority`` warns of one that does not use it,
@@ -142,10 +152,10 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    net_ : skorch.NeuralNetClassifier
-        The fitted net with the global model; it predicts positions in ``classes_``, from columns
-        that are shifted as :class:`~skfed.modules.Standardize` says.
+        Class labels; of an indicator of several labels the numbers of its columns.
+    net_ : skorch.NeuralNetClassifier or skorch.NeuralNetBinaryClassifier
+        The fitted net with the global model; it predicts positions in ``classes_``, or an
+        indicator, from columns that are shifted as :class:`~skfed.modules.Standardize` says.
     clients_ : ndarray of shape (n_clients,)
         Client ids, sorted by type name and value.
     priority_ : ndarray of shape (n_clients,), dtype=bool
@@ -166,7 +176,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     coef_ : ndarray of shape (n_classes, n_features)
         Weights of the features, in units of X; only if the net is linear: the default, and a
         ``torch.nn.Linear``. Samples of more dimensions are flattened. Each of two classes has a
-        row, as in a softmax; scikit-learn's single row is their difference.
+        row, as in a softmax, whose difference is scikit-learn's single row; a net of one logit has
+        that row.
     intercept_ : ndarray of shape (n_classes,)
         Intercepts, under the same condition.
     n_features_in_ : int
@@ -271,17 +282,41 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         self.class_weight = class_weight
 
     def _check_training_data(self, X, y, *, reset, classes=None):
-        X, y = validate_data(self, X, y, reset=reset, dtype="numeric", allow_nd=True)
+        has_labels = is_indicator(y) if reset else self._problem.has_labels
+        is_sparse = sparse.issparse(y)
+        if has_labels:
+            y = Labels.check_targets(y, "y")
+        X, y = validate_data(
+            *(self, X, y), reset=reset, dtype="numeric", allow_nd=True, multi_output=has_labels
+        )
         if reset:
-            check_classification_targets(y)
-            with naming("y" if classes is None else "classes"):
-                self.classes_ = np.unique(y if classes is None else classes)
+            self._set_classes(y, classes, has_labels, is_sparse)
             self._sample_shape = X.shape[1:]
         check_sample_shape(self, X)
         return X, self._problem.encode(y)
 
+    def _set_classes(self, y, classes, has_labels, is_sparse):
+        """Set the classes, or the columns of an indicator."""
+        self.__dict__.pop("_indicator", None)
+        if has_labels:
+            check_one_label(self.class_weight)
+            self._indicator = "sparse" if is_sparse else "dense"
+            self.classes_ = np.arange(y.shape[1])
+            if classes is not None and not np.array_equal(classes, self.classes_):
+                raise ValueError(
+                    f"classes={classes!r}, but y is an indicator of {y.shape[1]} labels, which are "
+                    f"the classes 0 to {y.shape[1] - 1}: leave classes out."
+                )
+            return
+        check_classification_targets(y)
+        with naming("y" if classes is None else "classes"):
+            self.classes_ = np.unique(y if classes is None else classes)
+
     @property
     def _problem(self):
+        indicator = getattr(self, "_indicator", None)
+        if indicator is not None:
+            return Labels(self.classes_, is_sparse=indicator == "sparse")
         return Classification(self.classes_, self.class_weight)
 
     def _validate_params(self):
@@ -295,10 +330,11 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ----------
         X : array-like of shape (n_samples, n_features, ...)
             Training data; it may differ from call to call, and so may the clients.
-        y : array-like of shape (n_samples,)
+        y : array-like of shape (n_samples,), or indicator of shape (n_samples, n_labels)
             Targets.
         classes : array-like of shape (n_classes,), default=None
-            All classes that will occur; used by the first call only. None: those in y.
+            All classes that will occur; used by the first call only. None: those in y, or the
+            columns of an indicator.
         clients : array-like of shape (n_samples,), default=None
             The id of the client that holds each row.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -328,7 +364,8 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Probabilities, in the order of ``classes_``.
+            Probabilities, in the order of ``classes_``: of one class a row they sum to 1, of
+            several labels each is that of the label.
 
         Raises
         ------
@@ -337,13 +374,14 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             ``predict_nonlinearity`` or a predict_proba of its own says what makes them.
         """
         X = self._check_X(X)
-        return probabilities(self.net_, X)
+        return probabilities(self.net_, X, self._problem.has_labels)
 
     def predict_log_proba(self, X):
         """Return the logarithms of the class probabilities of each sample.
 
-        For a net that is trained with cross-entropy they are computed from its logits, and are
-        finite even if a probability rounds to 0; for other nets they are then -inf.
+        For a net that is trained with cross-entropy, or BCEWithLogitsLoss, they are computed from
+        its logits, and are finite even if a probability rounds to 0; for other nets they are then
+        -inf.
 
         Parameters
         ----------
@@ -361,10 +399,12 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
             As ``predict_proba``.
         """
         X = self._check_X(X)
-        return predict_log(self.net_, X)
+        return predict_log(self.net_, X, self._problem.has_labels)
 
     def predict(self, X):
-        """Return the most probable class of each sample.
+        """Return the most probable class of each sample, or its labels.
+
+        A NeuralNetBinaryClassifier predicts the second class above its ``threshold``.
 
         Parameters
         ----------
@@ -373,11 +413,13 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
         Returns
         -------
-        ndarray of shape (n_samples,)
-            Labels out of ``classes_``.
+        ndarray of shape (n_samples,), or indicator of shape (n_samples, n_labels)
+            Labels out of ``classes_``; an indicator of those whose probability is above 0.5,
+            sparse if that of fit was.
         """
         X = self._check_X(X)
-        return self.classes_[predictions(self.net_, X)]
+        problem = self._problem
+        return problem.decode(predictions(self.net_, X, problem.has_labels))
 
     def score(self, X, y, sample_weight=None, clients=None):
         """Return the accuracy, over the rows of the priority clients if ``clients`` is given.
@@ -386,7 +428,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         ----------
         X : array-like of shape (n_samples, n_features, ...)
             Samples.
-        y : array-like of shape (n_samples,)
+        y : array-like of shape (n_samples,), or indicator of shape (n_samples, n_labels)
             Their labels.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each sample.
@@ -396,13 +438,23 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         Returns
         -------
         float
-            Fraction of correct predictions.
+            Fraction of correct predictions; of several labels, of rows where all are correct.
 
         Raises
         ------
         ValueError
             If ``clients`` does not fit X or names no priority client.
         """
+        check_is_fitted(self)
+        if self._problem.has_labels:
+            y = Labels.check_targets(y, "y")
         X, y, sample_weight = rows_to_score(self, X, y, sample_weight, clients)
         with naming("X", "y", "sample_weight"):
             return super().score(X, y, sample_weight)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        is_binary = isinstance(self.estimator, NeuralNetBinaryClassifier)
+        tags.classifier_tags.multi_class = not is_binary
+        tags.classifier_tags.multi_label = not is_binary
+        return tags

@@ -163,8 +163,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         ----------
         X : array-like of shape (n_samples, n_features, ...)
             Training data of all clients.
-        y : array-like of shape (n_samples,)
-            Targets.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets: several numbers, or an indicator of several labels, have columns.
         clients : array-like of shape (n_samples,), default=None
             The id of each row's client: any hashable values. None: one client, with a warning.
         X_val, y_val : array-like, default=None
@@ -197,7 +197,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         ConvergenceWarning
             If a loss in ``history_`` has grown a thousandfold; if the loss of the priority clients
             ends above that of a model that predicts the mean of the targets, the shares of the
-            classes, or, where clients do not send them, equal probabilities; if it ends above that
+            classes, or, where clients do not send them, as of several labels, equal probabilities;
+            if it ends above that
             of the first round; if from some round on every client in the cohorts failed.
         UserWarning
             If ``clients`` was not given; if ``priority`` is ignored; if no free client has matched.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from sklearn.metrics import r2_score
 from sklearn.utils import column_or_1d
 from skorch import NeuralNet
@@ -21,11 +22,15 @@ from skfed.nets import (
     REGRESSOR,
     NetSpec,
     Samples,
+    as_inferred,
+    is_by_logit,
     is_cross_entropy,
+    is_single,
     linear_attributes,
     make_net,
     output_of,
     standardize_layers,
+    wrong_rows,
 )
 from skfed.utils._checks import naming
 
@@ -42,6 +47,7 @@ class Problem(ABC):
     """A classification or a regression problem."""
 
     net_spec: ClassVar[NetSpec]
+    has_labels: ClassVar[bool] = False  # whether targets are an indicator of labels
 
     @property
     @abstractmethod
@@ -58,12 +64,12 @@ class Problem(ABC):
         """Encode targets whose shape has been checked."""
 
     @abstractmethod
-    def score(self, outputs: np.ndarray, y: np.ndarray) -> float:
-        """Score a net's outputs on encoded targets, as the estimator's ``score`` does."""
+    def score(self, predicted: np.ndarray, y: np.ndarray) -> float:
+        """Score a net's predictions on encoded targets, as the estimator's ``score`` does."""
 
     @abstractmethod
-    def client_scores(self, outputs: np.ndarray, y: np.ndarray, owners: np.ndarray) -> np.ndarray:
-        """Score each client's outputs; NaN for one without rows, or whose score is not defined.
+    def client_scores(self, predicted: np.ndarray, y: np.ndarray, owners: np.ndarray) -> np.ndarray:
+        """Score each client's predictions; NaN for one without rows, or whose score is not defined.
 
         ``owners`` has the index of each row's client. A rule for all clients at once, since a call
         of ``score`` for each of thousands takes longer than their round.
@@ -114,6 +120,17 @@ class Classification(Problem):
     def output_shape(self):
         return (len(self.classes),)
 
+    def decode(self, predicted: np.ndarray) -> Any:
+        """Return what a net predicts as targets are given."""
+        return self.classes[predicted]
+
+    def row_losses(self, probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the cross-entropy of each row of predict_proba, given encoded targets."""
+        return -log_likelihoods(probabilities[np.arange(len(y)), y])
+
+    def linear_attributes(self, net):
+        return linear_attributes(net, None)
+
     @staticmethod
     def check_targets(y, name):
         shape = np.asarray(y).shape
@@ -133,11 +150,11 @@ class Classification(Problem):
             )
         return np.searchsorted(self.classes, y).astype(np.int64)
 
-    def score(self, outputs, y):
-        return float((outputs.argmax(axis=1) == y).mean())
+    def score(self, predicted, y):
+        return float((~wrong_rows(predicted, y)).mean())
 
-    def client_scores(self, outputs, y, owners):
-        n_correct = np.bincount(owners, outputs.argmax(axis=1) == y)
+    def client_scores(self, predicted, y, owners):
+        n_correct = np.bincount(owners, ~wrong_rows(predicted, y))
         with np.errstate(invalid="ignore"):  # 0 / 0 without rows
             return n_correct / np.bincount(owners)
 
@@ -145,6 +162,12 @@ class Classification(Problem):
         net = super().make_net(estimator, X, seed)
         net.check_data(None, np.arange(len(self.classes)))  # sets the net's classes_
         return net
+
+    def for_criterion(self, net, X, y):
+        if not is_by_logit(net):
+            return y
+        output = as_inferred(net, output_of(net, X[:1]))
+        return like_output(output, y) if is_single(output) else y
 
     def row_weights(self, sample_weight, X, y, federation):
         weights = super().row_weights(sample_weight, X, y, federation)
@@ -165,11 +188,18 @@ class Classification(Problem):
     def guess(self, net):
         # That of equal probabilities, whatever the weights of rows and classes.
         criterion = getattr(net, "criterion_", None)  # a net of one's own may have none
-        if not isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+        if isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss):
+            is_known = criterion.reduction == "mean"
+        else:
+            is_known = is_cross_entropy(net)
+        if not is_known:
             return None
-        if criterion.reduction != "mean":
-            return None
-        return Guess(math.log(len(self.classes)), "equal probabilities", is_best=False)
+        return Guess(math.log(self.n_outcomes), "equal probabilities", is_best=False)
+
+    @property
+    def n_outcomes(self) -> int:
+        """The outcomes of which a model gives probabilities that sum to 1."""
+        return len(self.classes)
 
 
 @dataclass(frozen=True)
@@ -231,18 +261,18 @@ class Regression(Problem):
         values = coef * scale[..., None], (intercept * scale + mean)[()]
         return dict(zip(LINEAR_ATTRIBUTES, values, strict=True))
 
-    def score(self, outputs, y):
-        if not np.isfinite(outputs).all():  # of a net that has diverged
+    def score(self, predicted, y):
+        if not np.isfinite(predicted).all():  # of a net that has diverged
             return float("nan")
-        return float(r2_score(y.astype(float), outputs.astype(float)))
+        return float(r2_score(y.astype(float), predicted.astype(float)))
 
-    def client_scores(self, outputs, y, owners):
-        if not np.isfinite(outputs).all():
+    def client_scores(self, predicted, y, owners):
+        if not np.isfinite(predicted).all():
             return np.full(owners.max() + 1, np.nan)
-        y, outputs = (one.reshape(len(one), -1).astype(float) for one in (y, outputs))
+        y, predicted = (one.reshape(len(one), -1).astype(float) for one in (y, predicted))
         first = np.zeros(owners.max() + 1, dtype=int)
         first[owners[::-1]] = np.arange(len(owners))[::-1]
-        y, errors = y - y[first[owners]], (y - outputs) ** 2  # equal targets become exactly 0
+        y, errors = y - y[first[owners]], (y - predicted) ** 2  # equal targets become exactly 0
         means = _sums(y, owners) / np.maximum(np.bincount(owners), 1)[:, None]
         errors, spreads = _sums(errors, owners), _sums((y - means[owners]) ** 2, owners)
         varies = spreads > 0
@@ -252,12 +282,22 @@ class Regression(Problem):
 
     def for_criterion(self, net, X, y):
         output = output_of(net, X[:1])
-        dtype = str(output.dtype).removeprefix("torch.")
         with naming("y"), np.errstate(over="ignore"):
-            y = self.standardize(y).astype(dtype)
-        if not np.isfinite(y).all():
-            raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
-        return y.reshape(len(y), *output.shape[1:])
+            return like_output(output, self.standardize(y))
+
+
+def like_output(output: torch.Tensor, y: np.ndarray) -> np.ndarray:
+    """Bring numbers to the dtype of a net's output for one row, and its shape of each row."""
+    dtype = str(output.dtype).removeprefix("torch.")
+    y = y.astype(dtype)
+    if not np.isfinite(y).all():
+        raise ValueError(f"y has values too large for the module's dtype, {dtype}: scale y.")
+    return y.reshape(len(y), *output.shape[1:])
+
+
+def log_likelihoods(likelihoods: np.ndarray) -> np.ndarray:
+    """Return logarithms; of 0 that of the smallest positive number."""
+    return np.log(likelihoods.clip(min=np.finfo(likelihoods.dtype).tiny))
 
 
 def _sums(values: np.ndarray, owners: np.ndarray) -> np.ndarray:

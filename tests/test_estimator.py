@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import (
     check_sample_weight_equivalence_on_dense_data,
     parametrize_with_checks,
 )
-from skorch import NeuralNetClassifier
+from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier
 from skorch.callbacks import Callback, Freezer
 from skorch.dataset import Dataset
 from torch import nn
@@ -38,6 +38,18 @@ EXPECTED_FAILURES = {
     [FederatedClassifier(n_rounds=15)], expected_failed_checks=lambda _: EXPECTED_FAILURES
 )
 def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore:clients was not given", "ignore:the fit ends with objective")
+@parametrize_with_checks(
+    [FederatedClassifier(NeuralNetBinaryClassifier(nn.LazyLinear(1), lr=0.1), n_rounds=15)],
+    expected_failed_checks=lambda _: (
+        EXPECTED_FAILURES
+        | {"check_class_weight_classifiers": "class_weight is for the default net"}
+    ),
+)
+def test_scikit_learns_own_checks_of_binary_classifiers(estimator, check):
     check(estimator)
 
 

@@ -15,7 +15,7 @@ from skfed.utils._checks import naming
 
 Result = TypeVar("Result")
 
-_PRIVATE = {"_sample_shape", "_target_shape"}
+_PRIVATE = {"_indicator", "_sample_shape", "_target_shape"}
 _BY_CLIENT = {"clients_", "priority_", "sizes_", "fractions_"}
 _FROM_STATE = {"net_", "history_", "n_rounds_"}  # made of the server's state
 

@@ -70,7 +70,9 @@ def optima(
     check_is_fitted(model)
     X = np.asarray(model._check_X(X))
     with naming("y"):
-        y = model._problem.encode(model._problem.check_targets(y, "y"))
+        problem = model._problem
+        y = problem.encode(problem.check_targets(y, "y"))
+        y = problem.for_criterion(model.net_, X, y)
     with naming("X", "y"):
         check_consistent_length(X, y)
     federation = make_federation(clients, len(X), model.priority)
@@ -127,9 +129,9 @@ class _Objective:
         for name in self.net._modules + self.net._criteria:
             if isinstance(part := getattr(self.net, f"{name}_"), torch.nn.Module):
                 part.double().eval()
-        self.X, self.y = to_tensors(self.net, X, y)
-        if self.X.is_floating_point():
-            self.X = self.X.double()
+        self.X, self.y = (
+            one.double() if one.is_floating_point() else one for one in to_tensors(self.net, X, y)
+        )
         self.tol = tol
         self.parameters = [parameter for _, parameter in self.net.get_all_learnable_params()]
         decays = {

@@ -31,7 +31,7 @@ from skfed.nets import (
     model_bytes,
     overridden,
     parameter_names,
-    predicts_largest,
+    predicts_by_outputs,
     weighs_rows,
 )
 from skfed.selection._poll_metrics import is_rowwise
@@ -241,7 +241,7 @@ def _make_plan(net: NeuralNet, probe: Probe, speed: _Speed | None) -> tuple[Plan
         random=probe.random,
         rowwise=is_rowwise(net.criterion_),
         evaluation_batch=batch_size(net, "iterator_valid") if averages_rows(net) else -1,
-        predicts_largest=predicts_largest(net),
+        predicts_by_outputs=predicts_by_outputs(net),
         weighing=net.criterion_ if weighs_rows(net.criterion_) else None,
         model_bytes=model_bytes(net),
         state_bytes=probe.state_bytes(),

@@ -49,9 +49,10 @@ from skfed.nets import (
     add_to_gradients,
     evaluate_net,
     evaluated_channels_last,
-    final_outputs,
+    final_predictions,
     get_state,
     group_of_parameters,
+    has_labels,
     moved,
     pool_before_relu,
     rows_recorded,
@@ -335,7 +336,7 @@ def evaluate(
     rng: np.random.Generator,
     n_rows: int | None = None,
 ) -> tuple[float, np.ndarray]:
-    """Return the loss and the final outputs of a net as it stands; ``rng`` is for its layers.
+    """Return the loss and the predictions of a net as it stands; ``rng`` is for its layers.
 
     Batches have ``n_rows``; see ``Evaluator.validation_rows``.
     """
@@ -346,7 +347,7 @@ def evaluate(
         evaluated_channels_last(net, X),
     ):
         loss, outputs = evaluate_net(net, X, y, n_rows=n_rows)
-        return loss, final_outputs(net, outputs.cpu(), X)
+        return loss, final_predictions(net, outputs.cpu(), X, has_labels(y))
 
 
 def _train_step(net: NeuralNet, batch: tuple[torch.Tensor, torch.Tensor]) -> float:

@@ -21,6 +21,7 @@ from skfed.engines.products._vmap import BatchedModule
 from skfed.nets import (
     Samples,
     State,
+    as_inferred,
     get_state,
     moved,
     parameter_names,
@@ -81,7 +82,8 @@ class Probe:
         if self._has_hidden_state():
             raise CannotStack("the module or criterion changes attributes of its own")
         with self._in_state(training=False):
-            single = [self.net.module_(row) for row in self.X.split(1)]
+            single = [as_inferred(self.net, self.net.module_(row)) for row in self.X.split(1)]
+            output = as_inferred(self.net, output)
             if not _close(output, torch.cat(single), output.abs().max()):
                 raise CannotStack("rows influence each other when the module is evaluated")
         if self.random and self._draws_without_dropout():
@@ -143,6 +145,7 @@ class Probe:
         return state
 
     def _loss(self, output: Any) -> torch.Tensor:
+        output = as_inferred(self.net, output)
         return self.net.get_loss(output, self.y, X=self.X, training=True)
 
     def _watched(self, function: Callable, argument: Any) -> tuple[Any, bool]:

@@ -60,8 +60,8 @@ class Plan:
         Whether the criterion is the plain mean of cross-entropies.
     evaluation_batch : int
         Rows of a batch of evaluation; -1 means all.
-    predicts_largest : bool
-        Whether the largest output is predicted, of a classifier.
+    predicts_by_outputs : bool
+        Whether the outputs of a row tell the prediction, of a classifier.
     weighing : Module or None
         The criterion, if its mean has weights by class.
     model_bytes, state_bytes, row_bytes : int
@@ -73,7 +73,7 @@ class Plan:
     random: bool
     rowwise: bool
     evaluation_batch: int
-    predicts_largest: bool
+    predicts_by_outputs: bool
     weighing: nn.Module | None
     model_bytes: int
     state_bytes: int
@@ -190,7 +190,7 @@ class StackedEngine:
 
     def _batch_sums(self, metric: PollMetric) -> Callable[[Batches], np.ndarray] | None:
         """Return what sums a metric over batches, given the net's outputs; None: nothing."""
-        by_outputs = self.plan.predicts_largest or not metric.by_prediction
+        by_outputs = self.plan.predicts_by_outputs or not metric.by_prediction
         return metric.batch_sums if by_outputs else None
 
     def _evaluation(

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import validate_data
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
+from skfed._labels import is_indicator
 from skfed.engines import EvaluateRequest
 from skfed.flower._columns import describe
 from skfed.flower._kept import (
@@ -76,7 +78,8 @@ def client_app(
     - its name, number of rows, shape of a row of X and of y, dtype and column names of X; with a
       Pipeline, for each column also the dtype, and whether it has numbers, text or nothing;
     - the classes in its data, if the server requests them. It refuses if this ``estimator`` has
-      ``update_privacy`` or ``loss_privacy``;
+      ``update_privacy`` or ``loss_privacy``. Of an indicator of several labels it sends the number
+      of columns alone;
     - of a Pipeline, the statistics of its federated transformers, in exchanges before the first
       round; not the categories, most frequent values and extremes that their ``min_count`` in this
       Pipeline suppresses. For medians and quantiles it sends counts of any size;
@@ -84,7 +87,7 @@ def client_app(
       priority and the net has a layer :class:`~skfed.modules.Standardize`, as the default net has.
       It refuses this and the next three if this ``estimator`` has ``update_privacy``;
     - its share of each class, if it has priority, and this ``estimator`` is a classifier with such
-      a net. It refuses if this ``estimator`` has ``loss_privacy``;
+      a net, of one label a row. It refuses if this ``estimator`` has ``loss_privacy``;
     - the mean and variance of its targets, if it has priority, and this ``estimator`` is a
       regressor with the default net or ``standardize_targets``;
     - the largest norm of its scaled rows, and the largest eigenvalue of their second moment, if it
@@ -204,7 +207,7 @@ class _Client:
             )
         name = _client_name(context)
         X, y = self.load_data(context)
-        y = np.asarray(y)
+        y = y.toarray() if sparse.issparse(y) else np.asarray(y)
         if len(X) != len(y) or not len(y):
             raise Refusal(f"client {name!r} has {len(X)} rows of X and {len(y)} of y.")
         info = to_config(
@@ -359,6 +362,8 @@ class _Client:
     def _classes(self, y: np.ndarray) -> str | None:
         if not isinstance(self.estimator, FederatedClassifier):
             return None
+        if is_indicator(y):  # whose columns are the labels, whether it has them or not
+            return to_text(list(range(y.shape[1])))
         if has_privacy(self.estimator):
             raise Refusal(
                 "its estimator has privacy, which does not cover the labels in its data: pass all "

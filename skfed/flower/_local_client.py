@@ -93,10 +93,11 @@ class LocalClient:
         is_told = self.estimator.loss_privacy is None
         is_regressor = isinstance(self.estimator, FederatedRegressor)
         is_default = is_regressor and self.estimator.estimator is None
+        has_classes = not (is_regressor or self.estimator._problem.has_labels)
         answers = {
             "columns": bool(standardize_layers(self.net)),
             "targets": is_default or getattr(self.estimator, "standardize_targets", False),
-            "classes": not is_regressor and bool(standardize_layers(self.net)) and is_told,
+            "classes": has_classes and bool(standardize_layers(self.net)) and is_told,
             "norms": is_default,
         }
         return [name for name, needed in answers.items() if needed]

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from math import prod
 from typing import Any
 from uuid import uuid4
 
@@ -313,7 +314,8 @@ class FederatedStrategy(Strategy):
         if isinstance(estimator, FederatedClassifier):
             labels = [label for info in clients.values() for label in info.classes or ()]
             classes = np.unique(labels).tolist() if self.classes is None else self.classes
-            y = np.array(classes[:1])
+            is_indicator = prod(info.target_shape) > 1
+            y = np.zeros((1, *info.target_shape)) if is_indicator else np.array(classes[:1])
         # One made-up row, for the attributes that fit sets from data.
         X, _ = estimator._check_training_data(X, y, reset=True, classes=classes)
         seed = draw_seed(estimator.random_state)

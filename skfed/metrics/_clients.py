@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from skfed._estimator import BaseFederated
 from skfed._federation import find_ids, make_federation
+from skfed._labels import Labels
 from skfed._problem import Classification
 from skfed.callbacks._skorch import acts_on_batches
 from skfed.metrics._scorers import (
@@ -62,7 +63,8 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     DataFrame of shape (n_clients, 4)
         ``n_samples``, ``priority`` (False for clients that the model has not seen) and, of a
         classifier, ``loss`` (the mean cross-entropy of the predicted probabilities, NaN without
-        any) and ``accuracy``; of a regressor, ``loss`` (the mean squared error) and ``r2``: NaN for
+        any; also the mean over several labels) and ``accuracy`` (of several labels, of whole rows);
+        of a regressor, ``loss`` (the mean squared error) and ``r2``: NaN for
         a client of fewer than two rows, or whose targets are all equal.
 
     Raises
@@ -101,17 +103,19 @@ def _row_losses(
     """Return each row's loss; NaN where a classifier has no probabilities."""
     if not is_classifier(model):
         return ((predicted - true) ** 2).reshape(len(true), -1).mean(axis=1)
+    own = federated_step(model)._problem
+    problem = own if isinstance(own, Labels) else Classification(model.classes_)
     with naming("y"):
-        encoded = Classification(model.classes_).encode(true)
+        encoded = problem.encode(true)
     if not hasattr(model, "predict_proba"):
         return np.full(len(true), np.nan)
     try:
-        found = check_probabilities(predict_rows(model, X, clients, "predict_proba"))
+        found = predict_rows(model, X, clients, "predict_proba")
+        found = found if problem.has_labels else check_probabilities(found)
     except NotProbabilities as error:
         warn(f"loss is NaN: {error}")
         return np.full(len(true), np.nan)
-    likelihoods = found[np.arange(len(encoded)), encoded]
-    return -np.log(likelihoods.clip(min=np.finfo(found.dtype).tiny))
+    return problem.row_losses(found, encoded)
 
 
 @validated(scores=[pd.DataFrame])

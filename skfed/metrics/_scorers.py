@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss, r2_score
@@ -15,6 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation, rows_of
+from skfed._labels import Labels
+from skfed.nets import wrong_rows
 from skfed.pipeline import transform_by_clients
 from skfed.utils._checks import labels_of, naming, numbers
 from skfed.utils._routing import takes_clients_in
@@ -140,7 +143,8 @@ def predict_rows(model: Any, X: Any, clients: Any, method: str = "predict") -> n
     if len(getattr(model, "steps", ())) > 1 and takes_clients_in("transform", model[:-1]):
         X = transform_by_clients(model[:-1], X, clients)
         return predict_rows(model.steps[-1][1], X, clients, method)
-    return getattr(model, method)(X)
+    found = getattr(model, method)(X)
+    return found.toarray() if sparse.issparse(found) else found  # an indicator of labels
 
 
 def _nested(model: Any) -> list[Any]:
@@ -189,7 +193,7 @@ def measure_of(step: BaseFederated) -> str:
 def measured(true: np.ndarray, predicted: np.ndarray, measure: str) -> float:
     """Return the accuracy, or R^2, which is NaN if all targets are equal."""
     if measure == "accuracy":
-        return float((predicted == true).mean())
+        return float((~wrong_rows(predicted, true)).mean())
     return float(r2_score(true, predicted)) if (true != true[0]).any() else float("nan")
 
 
@@ -197,7 +201,7 @@ def check_targets(model: Any, y: Any) -> np.ndarray:
     """Return a classifier's labels, or a regressor's targets: finite and of the shape in fit."""
     *above, step = _nested(model)
     if is_classifier(step):
-        return labels_of(y, "y")
+        return _indicator_of(step, y) if step._problem.has_labels else labels_of(y, "y")
     targets = numbers(y, "y")
     for one in above:
         if isinstance(one, _BY_TARGET):  # of which each step has one column
@@ -210,6 +214,13 @@ def check_targets(model: Any, y: Any) -> np.ndarray:
     with naming("y"):
         step._problem.encode(targets)  # checks their shape
     return targets
+
+
+def _indicator_of(step: BaseFederated, y: Any) -> np.ndarray:
+    """Return an indicator of the labels of a classifier."""
+    problem = step._problem
+    with naming("y"):
+        return problem.encode(problem.check_targets(y, "y"))
 
 
 def _rows_of_group(
@@ -281,6 +292,8 @@ def _defined(scorer: ClientScorer, scores: list[float]) -> np.ndarray:
 def _neg_log_loss(scorer, model, step, X, y, clients):
     X, y, clients = _rows_of_group(scorer, model, step, X, y, clients)
     probabilities = predict_rows(model, X, clients, "predict_proba").astype(float)
+    if isinstance(problem := step._problem, Labels):
+        return -float(problem.row_losses(probabilities, y).mean())
     probabilities /= probabilities.sum(axis=1, keepdims=True)  # which float32 has rounded
     with naming("y"):
         return -float(log_loss(y, probabilities, labels=model.classes_))

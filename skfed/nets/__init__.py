@@ -27,18 +27,21 @@ from skfed.nets._inputs import (
     to_tensors,
     whole,
 )
-from skfed.nets._make import CLASSIFIER, REGRESSOR, NetSpec, make_net
+from skfed.nets._logits import CLASSIFIERS, as_inferred, has_labels, is_by_logit, is_single
+from skfed.nets._make import CLASSIFIER, LABELS, REGRESSOR, NetSpec, make_net
 from skfed.nets._own_code import STEP_METHODS, has_hooks, has_plain_steps, overridden
 from skfed.nets._pool import NetPool
 from skfed.nets._predict import (
     NotProbabilities,
     check_probabilities,
-    final_outputs,
+    final_predictions,
     output_of,
     predict_log,
+    predicted_by,
     predictions,
-    predicts_largest,
+    predicts_by_outputs,
     probabilities,
+    wrong_rows,
 )
 from skfed.nets._state import (
     LINEAR_ATTRIBUTES,
@@ -61,6 +64,8 @@ from skfed.nets._state import (
 
 __all__ = [
     "CLASSIFIER",
+    "CLASSIFIERS",
+    "LABELS",
     "LINEAR_ATTRIBUTES",
     "REGRESSOR",
     "STEP_METHODS",
@@ -72,6 +77,7 @@ __all__ = [
     "State",
     "StepMeans",
     "add_to_gradients",
+    "as_inferred",
     "averages_rows",
     "batch_size",
     "batch_weight",
@@ -84,13 +90,16 @@ __all__ = [
     "clear_idle",
     "evaluate_net",
     "evaluated_channels_last",
-    "final_outputs",
+    "final_predictions",
     "float_dtype",
     "get_state",
     "group_of_parameters",
     "has_hooks",
+    "has_labels",
     "has_plain_steps",
+    "is_by_logit",
     "is_cross_entropy",
+    "is_single",
     "last_layer_of",
     "left_alone",
     "linear_attributes",
@@ -104,8 +113,9 @@ __all__ = [
     "parameter_names",
     "pool_before_relu",
     "predict_log",
+    "predicted_by",
     "predictions",
-    "predicts_largest",
+    "predicts_by_outputs",
     "probabilities",
     "rows_recorded",
     "set_shift",
@@ -120,4 +130,5 @@ __all__ = [
     "weighted_mean",
     "whole",
     "without_idle_steps",
+    "wrong_rows",
 ]

@@ -96,6 +96,8 @@ def is_cross_entropy(net: NeuralNet) -> bool:
     """Tell whether a net's loss is the mean of -log p of the labels, all rows alike."""
     is_plain = averages_rows(net) and not overridden(net, STEP_METHODS)
     criterion = net.criterion_ if is_plain else None
+    if type(criterion) is nn.BCEWithLogitsLoss:
+        return criterion.weight is None and criterion.pos_weight is None
     smoothing = getattr(criterion, "label_smoothing", 0.0)
     return type(criterion) in _BY_CLASS and not weighs_rows(criterion) and smoothing == 0.0
 

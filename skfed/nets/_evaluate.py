@@ -15,6 +15,7 @@ from torch import nn
 
 from skfed.nets._criteria import averages_rows, batch_weight
 from skfed.nets._inputs import Samples, batch_size, to_tensors, whole
+from skfed.nets._logits import as_inferred
 from skfed.nets._own_code import overridden
 from skfed.utils._products import PRODUCTS
 
@@ -64,7 +65,7 @@ def _evaluate_at_once(
         net._set_training(False)
         (target,) = to_tensors(net, y)
         with torch.no_grad():
-            output = _output_of_all(net, X, n_rows)
+            output = as_inferred(net, _output_of_all(net, X, n_rows))
             # Only code of the user's looks at X.
             rows = to_tensors(net, X[:])[0] if overridden(net, ["get_loss"]) else None
             loss = net.get_loss(output, target, X=rows, training=False)
@@ -93,7 +94,7 @@ def _plain_step(net: NeuralNet, n_rows: int) -> Callable[[Sequence[torch.Tensor]
     def step(batch: Sequence[torch.Tensor]) -> dict[str, Any]:
         X, y = batch
         with evaluating:
-            output = net.module_(X)
+            output = as_inferred(net, net.module_(X))
         return {"loss": net.get_loss(output, y, X=X, training=False), "y_pred": output}
 
     return step

@@ -2,7 +2,12 @@
 
 from collections.abc import Iterable
 
-from skorch import NeuralNet, NeuralNetClassifier, NeuralNetRegressor
+from skorch import (
+    NeuralNet,
+    NeuralNetBinaryClassifier,
+    NeuralNetClassifier,
+    NeuralNetRegressor,
+)
 from torch import nn
 
 from skfed.utils._torch_context import HOOKS
@@ -22,7 +27,8 @@ FORWARD_METHODS = (
 
 def overridden(net: NeuralNet, methods: Iterable[str]) -> list[str]:
     """Return those of skorch's methods that the class of a net overrides."""
-    base = NeuralNetClassifier if isinstance(net, NeuralNetClassifier) else NeuralNetRegressor
+    bases = NeuralNetClassifier, NeuralNetBinaryClassifier
+    base = next((base for base in bases if isinstance(net, base)), NeuralNetRegressor)
     return [name for name in methods if getattr(type(net), name) is not getattr(base, name)]
 
 

@@ -151,15 +151,18 @@ def named_tensors(net: NeuralNet) -> State:
     return tensors
 
 
-def linear_attributes(net: NeuralNet, output_shape: tuple[int, ...]) -> dict[str, Any]:
+def linear_attributes(net: NeuralNet, output_shape: tuple[int, ...] | None) -> dict[str, Any]:
     """Return ``coef_`` and ``intercept_`` by name; empty if the net is not known to be linear.
 
-    ``output_shape`` is that of the outputs for one row, () for a single target.
+    ``output_shape`` is that of the outputs for one row, () for a single target; None: a row of
+    weights for each output of the module.
     """
     found = _coefficients(net.module_)
     if found is None:
         return {}
     coef, intercept = (tensor.detach().cpu().double().numpy() for tensor in found)
+    if output_shape is None:
+        output_shape = intercept.shape
     # Copied: the net's weights change in place. [()] makes a number of an array without axes.
     values = coef.reshape(*output_shape, -1).copy(), intercept.reshape(output_shape).copy()[()]
     return dict(zip(LINEAR_ATTRIBUTES, values, strict=True))

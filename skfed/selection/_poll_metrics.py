@@ -8,7 +8,17 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
-from skfed.nets import batch_weight, evaluate_net, final_outputs, weighed, weighted_mean
+from skfed.nets import (
+    as_inferred,
+    batch_weight,
+    evaluate_net,
+    final_predictions,
+    has_labels,
+    predicted_by,
+    weighed,
+    weighted_mean,
+    wrong_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class PollMetric:
     # For a mean over rows: returns the sum of the rows' values, by weight, of each batch. The
     # stacked engine evaluates clients one by one where there is none.
     batch_sums: Callable[[Batches], np.ndarray] | None = None
-    by_prediction: bool = False  # ``batch_sums`` are for a net that predicts the largest output
+    by_prediction: bool = False  # ``batch_sums`` are for a net that ``predicts_by_outputs``
     # Whether the rows of a client have the weights that the criterion gives their classes.
     by_criterion: bool = False
     not_for_regressors: str = ""  # for a metric of classifiers: what a regressor is to do instead
@@ -48,10 +58,10 @@ def loss(net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | N
 
 
 def error(net: NeuralNet, X: np.ndarray, y: np.ndarray, weights: torch.Tensor | None) -> float:
-    """Return 1 - accuracy."""
+    """Return 1 - accuracy; of several labels, that of whole rows."""
     _, output = evaluate_net(net, X, y, weights)
-    predicted = final_outputs(net, output.cpu(), X).argmax(1)
-    wrong = torch.from_numpy(predicted != y).to(torch.double)
+    predicted = final_predictions(net, output.cpu(), X, has_labels(y))
+    wrong = torch.from_numpy(wrong_rows(predicted, y)).to(torch.double)
     return float(wrong.mean() if weights is None else weighted_mean(wrong, weights))
 
 
@@ -67,7 +77,7 @@ def loss_sums(batches: Batches) -> np.ndarray:
         return np.add.reduceat(losses, batches.starts, dtype=float)
     sums = []
     for a, b in zip(batches.starts.tolist(), batches.ends.tolist(), strict=True):
-        y, output = batches.y[a:b], batches.output[a:b]
+        y, output = batches.y[a:b], as_inferred(net, batches.output[a:b])
         own = None if weights is None else weights[a:b]
         with weighed(net, own):
             mean = net.get_loss(output, y, X=None, training=False).item()
@@ -77,9 +87,11 @@ def loss_sums(batches: Batches) -> np.ndarray:
 
 
 def error_sums(batches: Batches) -> np.ndarray:
-    """Return the number of errors in each batch; the largest output is predicted."""
-    # The indices of ``max`` are those of ``argmax``, in a seventh of the time if rows are last.
-    wrong = (batches.output.max(1).indices != batches.y).to(torch.double).cpu().numpy()
+    """Return the number of errors in each batch; outputs tell what is predicted."""
+    net = batches.net
+    differs = predicted_by(net, as_inferred(net, batches.output)) != batches.y
+    rows = differs.flatten(1).any(1) if differs.dim() > 1 else differs
+    wrong = rows.to(torch.double).cpu().numpy()
     if batches.weights is not None:
         wrong *= batches.weights.cpu().numpy()
     return np.add.reduceat(wrong, batches.starts)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from skorch import NeuralNet, NeuralNetClassifier
+from skorch import NeuralNet
 
 from skfed._federation import Federation
 from skfed._mechanism import GaussianMechanism
@@ -14,7 +14,7 @@ from skfed.contribution import BaseContribution
 from skfed.devices import BaseDevices
 from skfed.engines import LocalTraining
 from skfed.exchanges import Limits
-from skfed.nets import buffer_names, tells_rows
+from skfed.nets import CLASSIFIERS, buffer_names, tells_rows
 from skfed.schedules import Scheduled
 from skfed.selection import BaseSelector, FedAlignSelector, RandomSelector
 from skfed.selection._base import admission_of
@@ -164,7 +164,7 @@ def _check_contribution(
             f"contribution={contribution} needs the update of each client that has trained, but "
             f"{config.selector} has only some uploaded: use another selector, or no contribution."
         )
-    if contribution.metric == "accuracy" and not isinstance(net, NeuralNetClassifier):
+    if contribution.metric == "accuracy" and not isinstance(net, CLASSIFIERS):
         raise ValueError(
             "contribution__metric='accuracy' is not defined for a regressor: set it to 'loss'."
         )

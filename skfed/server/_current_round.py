@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
-from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
 from skfed.engines import CombinationsRequest, Engine, Evaluation, Late, SketchRequest
@@ -21,7 +20,7 @@ from skfed.exchanges import (
     Messages,
     plan_exchange,
 )
-from skfed.nets import State, weighs_rows
+from skfed.nets import CLASSIFIERS, State, weighs_rows
 from skfed.selection import Cohort, Round
 from skfed.selection._base import admission_of
 from skfed.selection._past import SKETCH_SIZE
@@ -67,7 +66,7 @@ class CurrentRound:
             state=self.state,
             exchanges=self.exchanges,
             batching=self.clock.batching,
-            is_classifier=isinstance(net, NeuralNetClassifier),
+            is_classifier=isinstance(net, CLASSIFIERS),
             leaves_out_rows=weighs_rows(getattr(net, "criterion_", None)),
         )
 

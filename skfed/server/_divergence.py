@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation, find_ids
 from skfed.availability import Always
 from skfed.exchanges import NO_ANSWER, NOT_FINITE, TOO_LATE
-from skfed.nets import set_state, standardize_layers
+from skfed.nets import CLASSIFIERS, set_state, standardize_layers
 from skfed.server._config import RoundConfig
 from skfed.server._doubt import (
     LASTING,
@@ -212,7 +211,7 @@ def _cause_and_way_out(
     elif server.begun and not is_renewable(server.net):
         parts.append("X is scaled by the rows of the first fit: fit anew to scale it by these.")
     is_scaled_y = guesses_mean(server) or server.target_scale is not None
-    may_scale_y = not (is_private or isinstance(server.net, NeuralNetClassifier))
+    may_scale_y = not (is_private or isinstance(server.net, CLASSIFIERS))
     if may_scale_y and not is_scaled_y:
         parts.append("standardize_targets=True scales y.")
     if found is not None and standardizes and not is_private and federation.priority.sum() > 1:

@@ -6,12 +6,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from skorch import NeuralNetClassifier
 
 from skfed._federation import Federation
 from skfed._problem import Guess
 from skfed.exchanges import NOT_FINITE, reported_losses
 from skfed.modules import LinearModel
+from skfed.nets import CLASSIFIERS
 from skfed.server._state import ServerState
 
 LASTING = 3  # rounds: a loss may be high by chance in fewer
@@ -122,7 +122,7 @@ def still_falls(server: ServerState, rows: Rows) -> bool:
 
 def guesses_mean(server: ServerState) -> bool:
     """Tell whether the guess is the mean of the targets."""
-    return server.guess is not None and not isinstance(server.net, NeuralNetClassifier)
+    return server.guess is not None and not isinstance(server.net, CLASSIFIERS)
 
 
 def _needs_rounds(server: ServerState, n_rounds: int) -> bool:

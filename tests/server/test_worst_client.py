@@ -73,7 +73,7 @@ def test_it_is_not_defined_if_an_output_is_not_finite():
 def test_scores_of_all_clients_at_once_are_those_of_each():
     rng = np.random.default_rng(0)
     owners = rng.permutation(np.repeat([0, 2, 5], [4, 7, 30]))
-    labels, votes = rng.integers(0, 3, 41), rng.normal(size=(41, 3))
+    labels, votes = rng.integers(0, 3, 41), rng.integers(0, 3, 41)
     y, outputs = 1e3 + rng.normal(size=(41, 2)), 1e3 + rng.normal(size=(41, 2))
     y[owners == 2, 1] = 0.5  # one of two targets does not vary
     classes, numbers = Classification(np.arange(3)), Regression((2,))

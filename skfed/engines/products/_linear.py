@@ -13,7 +13,7 @@ from skorch import NeuralNet
 from torch.nn import functional as F
 
 from skfed.engines.products._targets import Target, one_hot_targets, plain_targets
-from skfed.nets import RowSquares, State, clear_idle, weighed
+from skfed.nets import RowSquares, State, as_inferred, clear_idle, weighed
 from skfed.utils._products import PRODUCTS
 
 # Overloads, since it takes time to choose one by a name that has several.
@@ -284,7 +284,7 @@ class CriterionLoss:
         def loss(
             z: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | None = None
         ) -> torch.Tensor:
-            output = z if self.head is None else self.head(z)
+            output = as_inferred(net, z if self.head is None else self.head(z))
             with weighed(net, weights):
                 return net.get_loss(output, y, X=None, training=True)
 

@@ -9,7 +9,7 @@ from skorch import NeuralNet
 
 from skfed.engines.products._recurrent import StackedRecurrence
 from skfed.engines.products._targets import Target, plain_targets
-from skfed.nets import State, clear_idle, weighed
+from skfed.nets import State, as_inferred, clear_idle, weighed
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ class BoundModule:
         def loss(params, buffers, X, y, weights=None):
             buffers = {name: tensor.clone() for name, tensor in buffers.items()}
             output = torch.func.functional_call(self.net.module_, {**params, **buffers}, (X,))
+            output = as_inferred(self.net, output)
             with weighed(self.net, weights):
                 return self.net.get_loss(output, y, X=X, training=True), buffers
 
