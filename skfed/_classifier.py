@@ -3,13 +3,12 @@
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from skfed._class_weight import check_class_weight, check_known_before_fit
 from skfed._estimator import BaseFederated
-from skfed._input import check_sample_shape, rows_to_score
+from skfed._input import check_sample_shape, rows_to_score, validate_samples
 from skfed._problem import Classification
-from skfed.nets import predict_log, predictions, probabilities
+from skfed.nets import predict_log, predictions, probabilities, sample_shape
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
 
@@ -271,12 +270,12 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
         self.class_weight = class_weight
 
     def _check_training_data(self, X, y, *, reset, classes=None):
-        X, y = validate_data(self, X, y, reset=reset, dtype="numeric", allow_nd=True)
+        X, y = validate_samples(self, X, y, reset=reset)
         if reset:
             check_classification_targets(y)
             with naming("y" if classes is None else "classes"):
                 self.classes_ = np.unique(y if classes is None else classes)
-            self._sample_shape = X.shape[1:]
+            self._sample_shape = sample_shape(X)
         check_sample_shape(self, X)
         return X, self._problem.encode(y)
 

@@ -33,7 +33,13 @@ from skfed.contribution import BaseContribution
 from skfed.devices import BaseDevices
 from skfed.exchanges import sum_contributions
 from skfed.history import to_frame
-from skfed.nets import LINEAR_ATTRIBUTES, Samples, cast_samples, standardize_layers
+from skfed.nets import (
+    LINEAR_ATTRIBUTES,
+    Samples,
+    cast_samples,
+    row_of_shape,
+    standardize_layers,
+)
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
 from skfed.selection._counts import CLIENT_COUNT
@@ -330,7 +336,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         for name in [name for name in vars(self) if is_saved(name)]:  # of an earlier fit
             delattr(self, name)
         self.__dict__.update(attributes)
-        X = np.zeros((1, *self._sample_shape), dtype=np.int64)
+        X = row_of_shape(self._sample_shape)
         return new_state(self._problem, self.estimator, X, seed)
 
     def _wanted(self, server: ServerState) -> Wanted:

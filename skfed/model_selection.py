@@ -14,6 +14,7 @@ from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_consistent_length, check_random_state, check_scalar
 from sklearn.utils.multiclass import type_of_target
 
+from skfed._dict_input import sliceable
 from skfed._federation import Federation, make_federation
 from skfed.utils._checks import labels_of, naming
 
@@ -65,6 +66,7 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
             used are missing, do not fit X, or are numbers that are not classes.
         """
         check_scalar(self.n_splits, "n_splits", Integral, min_val=2)
+        X = sliceable(X)
         with naming("X"):
             check_consistent_length(X)
             n_samples = X.shape[0] if hasattr(X, "shape") else len(X)

@@ -1,6 +1,7 @@
 """Choose the engine of a fit: stacked where it gives the loop engine's result, else the loop."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import UnionType
 
@@ -149,6 +150,8 @@ def _plan(
     if net_pool.torch_context.autocast:
         raise CannotStack("torch.autocast is on, and stacked products round otherwise")
     _check_settings(net)
+    if isinstance(X, Mapping):
+        raise CannotStack("X is a dict of arrays, which only the loop trains")
     speed = None
     if wanted == "auto" and torch.device(net_pool.device).type == "cpu":
         speed = _Speed.of(net, _PRESUMED_ROWS if batch == -1 else batch)

@@ -3,7 +3,8 @@
 X is never copied as a whole nor sorted by client, so it may be a memory map larger than memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from skfed._federation import Federation
 from skfed.engines._memory import Memory
-from skfed.nets import Samples, moved, overridden, weighed
+from skfed.nets import Samples, arrays_of, from_arrays, moved, overridden, weighed
 from skfed.utils._checks import naming
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._sklearn import check_sample_weight
@@ -29,7 +30,7 @@ class Dataset:
 
     Parameters
     ----------
-    X : ndarray or CastRows of shape (n_samples, ...)
+    X : ndarray, CastRows or DictRows of shape (n_samples, ...)
         In the dtype of the module.
     y : ndarray of shape (n_samples,)
         Encoded targets.
@@ -54,6 +55,26 @@ class Dataset:
             if 2 * X.nbytes <= free:
                 whole = np.require(X, requirements=("C", "W"))
                 self._moved = torch.from_numpy(whole).to(self.device)
+
+    @classmethod
+    def of(
+        cls, keys: tuple[str, ...] | None, arrays: Sequence[Samples], device: str = "cpu"
+    ) -> Self:
+        """Return a dataset of the keys and arrays of another."""
+        n = 1 if keys is None else len(keys)
+        y, *weights = arrays[n:]
+        return cls(from_arrays(keys, arrays[:n]), y, device, *weights)
+
+    @property
+    def keys(self) -> tuple[str, ...] | None:
+        """The keys of X if it is a dict."""
+        return arrays_of(self.X)[0]
+
+    @property
+    def arrays(self) -> tuple[Samples, ...]:
+        """The array of X or those by key, y, and the weights if rows have any."""
+        _, arrays = arrays_of(self.X)
+        return (*arrays, self.y) if self.weights is None else (*arrays, self.y, self.weights)
 
     def prepare(self, rows: np.ndarray) -> tuple[np.ndarray | torch.Tensor, torch.Tensor]:
         """Return row numbers in the form that ``take`` needs, and their y."""
@@ -168,7 +189,7 @@ def _largest_weights(weights: np.ndarray, federation: Federation) -> np.ndarray:
     return np.maximum.reduceat(weights[federation.order], federation.offsets[:-1])
 
 
-def check_gives_row_losses(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> None:
+def check_gives_row_losses(net: NeuralNet, X: Any, y: torch.Tensor) -> None:
     """Check that a net's loss is the mean of losses of rows, by its settings and on a few rows.
 
     Raises
@@ -199,7 +220,7 @@ def _obstacle(net: NeuralNet) -> str | None:
     return None
 
 
-def _difference(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> str | None:
+def _difference(net: NeuralNet, X: Any, y: torch.Tensor) -> str | None:
     with torch_seeded(np.random.default_rng(0), net.device):
         output = net.evaluation_step((X, None))
         mean = net.get_loss(output, y, X=X, training=False)

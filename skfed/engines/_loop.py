@@ -46,6 +46,7 @@ from skfed.nets import (
     State,
     StepMeans,
     add_to_gradients,
+    by_array,
     evaluate_net,
     evaluated_channels_last,
     final_outputs,
@@ -243,7 +244,7 @@ class ClientTraining:
             rows = torch.from_numpy(positions).to(y.device)
             of_rows = None if weights is None else weights[rows]
             with weighed(net, of_rows), rows_recorded(net, squares, of_rows):
-                batch = X.index_select(0, rows), y.index_select(0, rows)
+                batch = by_array(lambda one: one.index_select(0, rows), X), y.index_select(0, rows)
                 losses.append(_train_step(net, batch))
             if not means.alike:
                 means.add(torch.tensor([losses[-1:]], dtype=torch.double), batch[1][None, None])

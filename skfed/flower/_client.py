@@ -13,10 +13,11 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import validate_data
 
 from skfed._classifier import FederatedClassifier
+from skfed._dict_input import sliceable
 from skfed._estimator import BaseFederated
+from skfed._input import validate_samples
 from skfed.engines import EvaluateRequest
 from skfed.flower._columns import describe
 from skfed.flower._kept import (
@@ -54,6 +55,7 @@ from skfed.flower._messages import (
 from skfed.flower._pipeline import check_estimator, split
 from skfed.flower._report import OnReport, receive_report
 from skfed.flower._steps import client_statistics, transform
+from skfed.nets import sample_shape
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,8 @@ def client_app(
 
     A client sends:
 
-    - its name, number of rows, shape of a row of X and of y, dtype and column names of X; with a
+    - its name, number of rows, shape of a row of X and of y, dtype and column names of X, or of a
+      dict its keys, and the shape of a row and kind of numbers of each array; with a
       Pipeline, for each column also the dtype, and whether it has numbers, text or nothing;
     - the classes in its data, if the server requests them. It refuses if this ``estimator`` has
       ``update_privacy`` or ``loss_privacy``;
@@ -117,7 +120,7 @@ def client_app(
         ``infer``.
     load_data : callable
         Takes Flower's ``Context``, whose ``node_config`` is the configuration of the node, and
-        returns X, a DataFrame or an array, and y; rows have no weights. It is called for each
+        returns X, a DataFrame, an array or a dict of arrays, and y; rows have no weights. It is called for each
         message, since Flower may run each in a new process.
     on_report : callable, default=None
         Takes the DataFrame that a server with ``report`` sends after the last round, with the row
@@ -200,7 +203,7 @@ class _Client:
             )
         name = _client_name(context)
         X, y = self.load_data(context)
-        y = np.asarray(y)
+        X, y = _checked_dict(X, name), np.asarray(y)
         if len(X) != len(y) or not len(y):
             raise Refusal(f"client {name!r} has {len(X)} rows of X and {len(y)} of y.")
         info = to_config(
@@ -216,10 +219,13 @@ class _Client:
     def _describe(self, X: Any) -> dict[str, Any]:
         """Describe the rows of X."""
         estimator = clone(self.estimator)
-        X = validate_data(estimator, X, dtype="numeric", allow_nd=True)  # as fit does
+        X = validate_samples(estimator, X, reset=True)  # as fit does
+        shape = sample_shape(X)
+        if isinstance(shape, dict):
+            return {"arrays": to_text(shape)}
         columns = getattr(estimator, "feature_names_in_", None)
         return {
-            "shape": X.shape[1:],
+            "shape": shape,
             "dtype": X.dtype.name,
             "columns": None if columns is None else columns.tolist(),
         }
@@ -370,6 +376,14 @@ class _Client:
         X, y = self.load_data(context)
         X = transform(self.steps, X, content)
         return LocalClient.make(clone(self.estimator), X, y, content)
+
+
+def _checked_dict(X: Any, name: str) -> Any:
+    """Return a dict of arrays as one with rows, anything else as it is."""
+    try:
+        return sliceable(X)
+    except (TypeError, ValueError) as error:
+        raise Refusal(f"the data of client {name!r}: {error}") from error
 
 
 def _check_name(request: ConfigRecord, context: Context) -> None:

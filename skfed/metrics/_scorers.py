@@ -13,6 +13,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 from sklearn.utils.validation import check_is_fitted
 
+from skfed._dict_input import sliceable
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation, rows_of
 from skfed.pipeline import transform_by_clients
@@ -130,7 +131,7 @@ def transform_for_step(model: Any, X: Any, clients: Any) -> Any:
     for one in _nested(model):
         if len(getattr(one, "steps", ())) > 1:
             X = transform_by_clients(one[:-1], X, clients)
-    return X
+    return sliceable(X)
 
 
 def predict_rows(model: Any, X: Any, clients: Any, method: str = "predict") -> np.ndarray:
@@ -216,7 +217,7 @@ def _rows_of_group(
     scorer: ClientScorer, model: Any, step: BaseFederated, X: Any, y: Any, clients: Any
 ) -> tuple[Any, np.ndarray, Any]:
     """Return the rows, targets and ids of the clients with or without priority."""
-    y = check_targets(model, y)
+    y, X = check_targets(model, y), sliceable(X)
     with naming("X", "y"):
         check_consistent_length(X, y)
     mask = priority_rows_of(model, clients, len(y))

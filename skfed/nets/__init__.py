@@ -13,6 +13,16 @@ from skfed.nets._criteria import (
     weighs_rows,
     without_idle_steps,
 )
+from skfed.nets._dict_rows import (
+    DictRows,
+    SampleShape,
+    arrays_of,
+    by_array,
+    call_module,
+    from_arrays,
+    row_of_shape,
+    sample_shape,
+)
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
 from skfed.nets._inputs import (
     Samples,
@@ -59,6 +69,7 @@ from skfed.nets._state import (
 
 __all__ = [
     "CLASSIFIER",
+    "DictRows",
     "LINEAR_ATTRIBUTES",
     "REGRESSOR",
     "STEP_METHODS",
@@ -66,16 +77,20 @@ __all__ = [
     "NetSpec",
     "NotProbabilities",
     "RowSquares",
+    "SampleShape",
     "Samples",
     "State",
     "StepMeans",
     "add_to_gradients",
+    "arrays_of",
     "averages_rows",
     "batch_size",
     "batch_weight",
     "buffer_names",
+    "by_array",
     "by_member",
     "bytes_of",
+    "call_module",
     "cast",
     "cast_samples",
     "check_probabilities",
@@ -84,6 +99,7 @@ __all__ = [
     "evaluated_channels_last",
     "final_outputs",
     "float_dtype",
+    "from_arrays",
     "get_state",
     "group_of_parameters",
     "has_hooks",
@@ -104,7 +120,9 @@ __all__ = [
     "predictions",
     "predicts_largest",
     "probabilities",
+    "row_of_shape",
     "rows_recorded",
+    "sample_shape",
     "set_shift",
     "set_state",
     "shift_of",

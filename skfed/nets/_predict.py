@@ -1,6 +1,6 @@
 """Outputs and predictions of nets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
 from skfed.nets._convolutions import evaluated_channels_last
+from skfed.nets._dict_rows import DictRows, by_array, call_module, describe_samples
 from skfed.nets._inputs import Samples, batch_size, plain, takes_rows, to_tensors, whole
 from skfed.nets._own_code import FORWARD_METHODS, has_hooks, overridden
 from skfed.utils._products import PRODUCTS
@@ -29,22 +30,25 @@ _ROWWISE = {
 }  # fmt: skip
 
 
-def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
+def output_of(net: NeuralNet, X: np.ndarray | DictRows) -> torch.Tensor:
     """Return the module's output for a few rows of X, which are in the net's dtype."""
     try:
         output = net.evaluation_step((*to_tensors(net, X), None))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        # Tables of objects and of pandas' nullable integers arrive as floats.
-        hint = (
-            ". It takes integers: pass X of an integer dtype, such as X.astype('int64')"
-            if X.dtype.kind == "f" and takes_rows(net, X[:1].astype(np.int64))
-            else ""
-        )
         raise ValueError(
-            f"estimator cannot take rows of X of shape {X.shape[1:]} and dtype {X.dtype}: "
-            f"{error}{hint}"
+            f"estimator cannot take rows of X {describe_samples(X)}: {error}{_hint(net, X)}"
         ) from error
     return output[0] if isinstance(output, tuple) else output
+
+
+def _hint(net: NeuralNet, X: np.ndarray | DictRows) -> str:
+    """Return what to do about rows that a net does not take, to be added to the error."""
+    if isinstance(X, Mapping):
+        return ". The keys of X are the names of the arguments of its module's forward"
+    # Tables of objects and of pandas' nullable integers arrive as floats.
+    if X.dtype.kind == "f" and takes_rows(net, X[:1].astype(np.int64)):
+        return ". It takes integers: pass X of an integer dtype, such as X.astype('int64')"
+    return ""
 
 
 class NotProbabilities(ValueError):
@@ -150,9 +154,11 @@ def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
     else:
         net._set_training(False)
         n_rows = _rows_a_batch(net, X)
-        batches = torch.from_numpy(X).split(n_rows)
+        starts = range(0, len(X), n_rows)
+        X = by_array(torch.from_numpy, X)
         with torch.no_grad(), PRODUCTS.evaluating(net.module_, n_rows):
-            outputs = [to_device(net.module_(batch.to(net.device)), "cpu") for batch in batches]
+            batches = (by_array(lambda one: one.to(net.device), X[i : i + n_rows]) for i in starts)
+            outputs = [to_device(call_module(net.module_, batch), "cpu") for batch in batches]
     return [output[0] if isinstance(output, tuple) else output for output in outputs]
 
 

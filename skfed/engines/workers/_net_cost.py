@@ -14,7 +14,7 @@ from skorch import NeuralNet
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from skfed.nets import model_bytes
+from skfed.nets import call_module, model_bytes
 from skfed.utils._seeding import torch_seeded
 
 # Seconds of a core with 100 GFLOP/s and 10 GB/s.
@@ -59,7 +59,7 @@ class NetCost:
         ----------
         net : NeuralNet
             A net with the settings of those that will train.
-        X, y : Tensor of shape (n_rows, ...)
+        X, y : Tensor of shape (n_rows, ...), or a dict of them
             A batch of the usual size, and its targets: where rows are compared with each other, a
             row costs more in a larger one.
         """
@@ -69,7 +69,7 @@ class NetCost:
             with torch_seeded(np.random.default_rng(0), net.device), torch.no_grad():
                 net._set_training(True)
                 with flops, operations:
-                    net.get_loss(net.module_(X), y, X=X, training=True)
+                    net.get_loss(call_module(net.module_, X), y, X=X, training=True)
         except Exception:  # the user's code needs gradients, or raises, as it may for clients
             return None
         return cls(
