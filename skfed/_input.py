@@ -79,9 +79,7 @@ def validate_samples(
     A dict has neither ``n_features_in_`` nor ``feature_names_in_``. ``of_y`` is how y is validated.
     """
     if not isinstance(X, Mapping):
-        return validate_data(
-            estimator, X, y, reset=reset, dtype="numeric", allow_nd=True, **of_y
-        )
+        return validate_data(estimator, X, y, reset=reset, dtype="numeric", allow_nd=True, **of_y)
     rows = check_dict(X, name)
     if reset:
         for attribute in ("n_features_in_", "feature_names_in_"):  # of an earlier fit

@@ -9,7 +9,7 @@ from sklearn.base import RegressorMixin
 from skfed._estimator import BaseFederated
 from skfed._input import check_sample_shape, rows_to_score, validate_samples
 from skfed._problem import Regression
-from skfed.nets import predictions
+from skfed.nets import predictions, sample_shape
 from skfed.utils._checks import naming
 
 

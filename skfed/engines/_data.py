@@ -58,7 +58,7 @@ class Dataset:
 
     @classmethod
     def of(
-        cls, keys: tuple[str, ...] | None, arrays: Sequence[Samples], device: str = "cpu"
+        cls, keys: tuple[str, ...] | None, arrays: Sequence[np.ndarray], device: str = "cpu"
     ) -> Self:
         """Return a dataset of the keys and arrays of another."""
         n = 1 if keys is None else len(keys)

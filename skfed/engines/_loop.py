@@ -46,7 +46,6 @@ from skfed.nets import (
     State,
     StepMeans,
     add_to_gradients,
-    by_array,
     evaluate_net,
     evaluated_channels_last,
     final_outputs,
@@ -55,6 +54,7 @@ from skfed.nets import (
     moved,
     pool_before_relu,
     rows_recorded,
+    select_rows,
     tells_rows,
     to_tensors,
     weighed,
@@ -244,7 +244,7 @@ class ClientTraining:
             rows = torch.from_numpy(positions).to(y.device)
             of_rows = None if weights is None else weights[rows]
             with weighed(net, of_rows), rows_recorded(net, squares, of_rows):
-                batch = by_array(lambda one: one.index_select(0, rows), X), y.index_select(0, rows)
+                batch = select_rows(X, rows), y.index_select(0, rows)
                 losses.append(_train_step(net, batch))
             if not means.alike:
                 means.add(torch.tensor([losses[-1:]], dtype=torch.double), batch[1][None, None])

@@ -120,8 +120,8 @@ def client_app(
         ``infer``.
     load_data : callable
         Takes Flower's ``Context``, whose ``node_config`` is the configuration of the node, and
-        returns X, a DataFrame, an array or a dict of arrays, and y; rows have no weights. It is called for each
-        message, since Flower may run each in a new process.
+        returns X (a DataFrame, an array, or a dict of arrays) and y; rows have no weights. It is
+        called for each message, since Flower may run each in a new process.
     on_report : callable, default=None
         Takes the DataFrame that a server with ``report`` sends after the last round, with the row
         of this client or those of all, and Flower's ``Context``. The table is logged in any case.

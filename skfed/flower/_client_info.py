@@ -37,7 +37,7 @@ class ClientInfo:
         columns, classes = info.get("columns"), info.get("classes")
         target_shape = _shape(info, "target_shape")
         is_dict = "arrays" in info
-        shape = _dict_shape(info["arrays"]) if is_dict else _shape(info, "shape")
+        shape: Any = _dict_shape(info["arrays"]) if is_dict else _shape(info, "shape")
         columns = None if columns is None else tuple(columns)
         raw = None if info.get("contents") is None else _raw_columns(info, columns, shape)
         valid = {
@@ -83,7 +83,7 @@ class ClientInfo:
         return self.raw.mismatch(other.raw, (self.name, other.name))
 
 
-def _raw_columns(info: ConfigRecord, names: tuple | None, shape: tuple[int, ...]) -> Columns:
+def _raw_columns(info: ConfigRecord, names: tuple | None, shape: Any) -> Columns:
     contents, dtypes = (tuple(info.get(key) or ()) for key in ("contents", "dtypes"))
     return Columns.received(
         names=names, is_frame=info.get("frame"), contents=contents, dtypes=dtypes, shape=shape

@@ -22,6 +22,7 @@ from skfed.nets._dict_rows import (
     from_arrays,
     row_of_shape,
     sample_shape,
+    select_rows,
 )
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
 from skfed.nets._inputs import (
@@ -69,10 +70,10 @@ from skfed.nets._state import (
 
 __all__ = [
     "CLASSIFIER",
-    "DictRows",
     "LINEAR_ATTRIBUTES",
     "REGRESSOR",
     "STEP_METHODS",
+    "DictRows",
     "NetPool",
     "NetSpec",
     "NotProbabilities",
@@ -123,6 +124,7 @@ __all__ = [
     "row_of_shape",
     "rows_recorded",
     "sample_shape",
+    "select_rows",
     "set_shift",
     "set_state",
     "shift_of",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from skorch.helper import SliceDict
 from torch import nn
 
@@ -44,6 +45,11 @@ def by_array(function: Callable[..., Any], X: Any, *others: Any) -> Any:
 def call_module(module: nn.Module, X: Any) -> Any:
     """Return a module's output for a batch; the arrays of a dict are keyword arguments."""
     return module(**X) if isinstance(X, Mapping) else module(X)
+
+
+def select_rows(X: Any, rows: torch.Tensor) -> Any:
+    """Return rows of a tensor, or of each tensor of a dict."""
+    return by_array(lambda one: one.index_select(0, rows), X)
 
 
 def arrays_of(X: Any) -> tuple[tuple[str, ...] | None, tuple[Any, ...]]:

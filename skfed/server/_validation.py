@@ -139,9 +139,9 @@ def warn_of_far_columns(
     if len(far) > _NAMED:
         descriptions.append(f"and {len(far) - _NAMED} more")
     warn(
-        f"{name} has columns that are far from those of X: {', '.join(descriptions)}. If X has been "
-        "transformed, X_val must be too, by the same steps: skfed.make_pipeline does it, and, with "
-        "metadata routing on, scikit-learn's Pipeline with transform_input=['X_val']."
+        f"{name} has columns that are far from those of X: {', '.join(descriptions)}. If X has "
+        "been transformed, X_val must be too, by the same steps: skfed.make_pipeline does it, and, "
+        "with metadata routing on, scikit-learn's Pipeline with transform_input=['X_val']."
     )
 
 
