@@ -26,6 +26,7 @@ from skfed.nets._dict_rows import (
 )
 from skfed.nets._evaluate import evaluate_net, normalized, weighed, weighted_mean
 from skfed.nets._inputs import (
+    CastRows,
     Samples,
     batch_size,
     cast,
@@ -73,6 +74,7 @@ __all__ = [
     "LINEAR_ATTRIBUTES",
     "REGRESSOR",
     "STEP_METHODS",
+    "CastRows",
     "DictRows",
     "NetPool",
     "NetSpec",

@@ -36,10 +36,10 @@ class DictRows(SliceDict):
 
 
 def by_array(function: Callable[..., Any], X: Any, *others: Any) -> Any:
-    """Return what a function makes of an array, or of each array of a dict."""
+    """Return what a function makes of an array, or of each array of a dict, by its key."""
     if not isinstance(X, Mapping):
         return function(X, *others)
-    return DictRows(**{key: function(X[key], *(one[key] for one in others)) for key in X})
+    return type(X)(**{key: function(X[key], *(one[key] for one in others)) for key in X})
 
 
 def call_module(module: nn.Module, X: Any) -> Any:

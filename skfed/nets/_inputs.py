@@ -17,9 +17,13 @@ _CHUNK = 2**24  # bytes of rows that are shifted at once
 
 
 def to_tensors(net: NeuralNet, *arrays: np.ndarray | DictRows) -> list[Any]:
-    """Copy arrays to tensors on the net's device; dicts of arrays to dicts of tensors."""
+    """Copy arrays to tensors on the net's device; of a dict, to a plain dict as skorch has it."""
     device = net.device
-    return [by_array(lambda one: torch.from_numpy(_plain(one)).to(device), X) for X in arrays]
+
+    def to_tensor(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(_plain(array)).to(device)
+
+    return [by_array(to_tensor, dict(X) if isinstance(X, Mapping) else X) for X in arrays]
 
 
 def batch_size(net: NeuralNet, iterator="iterator_train") -> int:

@@ -7,6 +7,7 @@ the same on each machine and in each run.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ class NetCost:
     row_bytes: float
 
     @classmethod
-    def of(cls, net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> "NetCost | None":
+    def of(cls, net: NeuralNet, X: Any, y: torch.Tensor) -> "NetCost | None":
         """Return the cost of a net, found on a batch; None if it is not known.
 
         The net may not be used afterwards.
@@ -75,8 +76,8 @@ class NetCost:
         return cls(
             model_bytes=model_bytes(net),
             n_operations=operations.count,
-            row_flops=flops.get_total_flops() / len(X),
-            row_bytes=operations.n_bytes / len(X),
+            row_flops=flops.get_total_flops() / len(y),
+            row_bytes=operations.n_bytes / len(y),
         )
 
     def seconds(self, n_passes: int, n_calls: int, n_rows: int) -> float:
