@@ -1,6 +1,7 @@
 """Outputs and predictions of nets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,13 @@ from torch.utils.data import DataLoader
 
 from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
 from skfed.nets._convolutions import evaluated_channels_last
-from skfed.nets._dict_rows import DictRows, by_array, call_module, describe_samples
+from skfed.nets._dict_rows import (
+    DictRows,
+    arrays_of,
+    call_module,
+    describe_samples,
+    from_arrays,
+)
 from skfed.nets._inputs import Samples, batch_size, plain, takes_rows, to_tensors, whole
 from skfed.nets._own_code import FORWARD_METHODS, has_hooks, overridden
 from skfed.utils._products import PRODUCTS
@@ -154,12 +161,20 @@ def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
     else:
         net._set_training(False)
         n_rows = _rows_a_batch(net, X)
-        starts = range(0, len(X), n_rows)
-        X = by_array(torch.from_numpy, X)
         with torch.no_grad(), PRODUCTS.evaluating(net.module_, n_rows):
-            batches = (by_array(lambda one: one.to(net.device), X[i : i + n_rows]) for i in starts)
-            outputs = [to_device(call_module(net.module_, batch), "cpu") for batch in batches]
+            outputs = [
+                to_device(call_module(net.module_, batch), "cpu")
+                for batch in _batches(net, X, n_rows)
+            ]
     return [output[0] if isinstance(output, tuple) else output for output in outputs]
+
+
+def _batches(net: NeuralNet, X: Samples, n_rows: int) -> Iterator[Any]:
+    """Yield batches of rows on the net's device."""
+    keys, arrays = arrays_of(X)
+    parts = (torch.from_numpy(one).split(n_rows) for one in arrays)
+    for batch in zip(*parts, strict=True):
+        yield from_arrays(keys, [one.to(net.device) for one in batch])
 
 
 def _rows_a_batch(net: NeuralNet, X: np.ndarray) -> int:

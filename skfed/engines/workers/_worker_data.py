@@ -203,9 +203,9 @@ class FileData(ClientData):
 
     def _named(self) -> Iterable[tuple[str, Samples]]:
         """Return the arrays of all rows, by the names of their files."""
-        n = 1 if self.dataset.keys is None else len(self.dataset.keys)
-        names = *(f"X{i}" for i in range(n)), "y", "weights"
-        return zip(names, self.dataset.arrays, strict=False)
+        keys = self.dataset.keys
+        of_X = ["X"] if keys is None else [f"X{i}" for i in range(len(keys))]
+        return zip([*of_X, "y", "weights"], self.dataset.arrays, strict=False)
 
     def _write(self, k: int) -> None:
         """Append the rows of a client to the files."""

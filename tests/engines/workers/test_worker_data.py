@@ -128,7 +128,7 @@ def test_the_files_of_a_fit_are_removed_though_its_exception_is_kept(blobs, tmp_
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
 def test_a_full_folder_for_temporary_files_is_named(data):
     files = FileData(data.dataset, data.federation)
-    (files.folder / "X0").symlink_to("/dev/full")
+    (files.folder / "X").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as error:
         files.payload([0])
     assert "TMPDIR" in error.value.__notes__[0]
