@@ -38,8 +38,7 @@ def sliceable(X: Any, name: str = "X") -> Any:
         arrays[key] = array if hasattr(array, "shape") else np.asarray(array)
         if not arrays[key].shape:
             raise ValueError(
-                f"{name}[{key!r}] is {array!r:.60}, which has no rows: pass an array with an entry "
-                "a row."
+                f"{name}[{key!r}] is one value, not an array: pass an array with an entry a row."
             )
     _check_lengths({key: array.shape[0] for key, array in arrays.items()}, name)
     # In the order of keys, so that it does not matter in which they were given.
