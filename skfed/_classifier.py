@@ -169,7 +169,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
     intercept_ : ndarray of shape (n_classes,)
         Intercepts, under the same condition.
     n_features_in_ : int
-        Number of features seen in fit (the size of X's second dimension).
+        Number of features seen in fit (the size of X's second dimension); not if X is a dict.
     feature_names_in_ : ndarray of shape (``n_features_in_``,)
         Names of features, if X has string column names.
 
@@ -292,7 +292,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Training data; it may differ from call to call, and so may the clients.
         y : array-like of shape (n_samples,)
             Targets.
@@ -321,7 +321,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
 
         Returns
@@ -346,7 +346,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
 
         Returns
@@ -367,7 +367,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
 
         Returns
@@ -383,7 +383,7 @@ class FederatedClassifier(ClassifierMixin, BaseFederated):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
         y : array-like of shape (n_samples,)
             Their labels.

@@ -167,8 +167,12 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
-            Training data of all clients.
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
+            Training data of all clients. A dict has arrays of shape (n_samples, ...) by the names
+            of the arguments of ``forward`` of a net's module, as skorch takes them: booleans and
+            integers stay what they are (bool and int64), floats get the module's dtype. Later data
+            must have its keys. A search slices a dict if it is a
+            :class:`skorch.helper.SliceDict`.
         y : array-like of shape (n_samples,)
             Targets.
         clients : array-like of shape (n_samples,), default=None
@@ -211,7 +215,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         Raises
         ------
         ValueError
-            If a parameter is out of range, ``clients`` does not fit X, or ``priority`` is empty or
+            If a parameter is out of range, arrays of a dict differ in length or are not numbers,
+            ``clients`` does not fit X, or ``priority`` is empty or
             names an unknown client; if in every round no update, or no aggregate, is finite; if the
             run in ``checkpoint`` is damaged; if the module has changed, with ``warm_start``; if
             weights of rows are negative, not finite or, in some client, all 0, or the net's loss

@@ -198,7 +198,7 @@ n_features_in_, feature_names_in_
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Training data; it may differ from call to call, and so may the clients.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets.
@@ -224,7 +224,7 @@ n_features_in_, feature_names_in_
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
 
         Returns
@@ -242,7 +242,7 @@ n_features_in_, feature_names_in_
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Their targets.

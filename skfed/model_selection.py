@@ -44,7 +44,7 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
+        X : array-like of shape (n_samples, ...), or dict of array-like
             Data, of which only the length is used.
         y : array-like of shape (n_samples,), default=None
             Labels, which only WithinClientStratifiedKFold uses.

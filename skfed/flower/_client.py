@@ -15,9 +15,7 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 
 from skfed._classifier import FederatedClassifier
-from skfed._dict_input import sliceable
 from skfed._estimator import BaseFederated
-from skfed._input import validate_samples
 from skfed.engines import EvaluateRequest
 from skfed.flower._columns import describe
 from skfed.flower._kept import (
@@ -54,8 +52,8 @@ from skfed.flower._messages import (
 )
 from skfed.flower._pipeline import check_estimator, split
 from skfed.flower._report import OnReport, receive_report
+from skfed.flower._samples import describe_samples, with_rows
 from skfed.flower._steps import client_statistics, transform
-from skfed.nets import sample_shape
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +201,7 @@ class _Client:
             )
         name = _client_name(context)
         X, y = self.load_data(context)
-        X, y = _checked_dict(X, name), np.asarray(y)
+        X, y = with_rows(X, name), np.asarray(y)
         if len(X) != len(y) or not len(y):
             raise Refusal(f"client {name!r} has {len(X)} rows of X and {len(y)} of y.")
         info = to_config(
@@ -211,24 +209,10 @@ class _Client:
             name=name,
             n_samples=len(y),
             target_shape=y.shape[1:],
-            **(self._describe(X) if self.steps is None else describe(X)),
+            **(describe_samples(self.estimator, X) if self.steps is None else describe(X)),
             classes=self._classes(y) if request.get("classes") else None,
         )
         return RecordDict({"info": info})
-
-    def _describe(self, X: Any) -> dict[str, Any]:
-        """Describe the rows of X."""
-        estimator = clone(self.estimator)
-        X = validate_samples(estimator, X, reset=True)  # as fit does
-        shape = sample_shape(X)
-        if isinstance(shape, dict):
-            return {"arrays": to_text(shape)}
-        columns = getattr(estimator, "feature_names_in_", None)
-        return {
-            "shape": shape,
-            "dtype": X.dtype.name,
-            "columns": None if columns is None else columns.tolist(),
-        }
 
     def statistics(self, content: RecordDict, context: Context) -> RecordDict:
         """Return what a transformer of the Pipeline asks of this client's rows."""
@@ -376,14 +360,6 @@ class _Client:
         X, y = self.load_data(context)
         X = transform(self.steps, X, content)
         return LocalClient.make(clone(self.estimator), X, y, content)
-
-
-def _checked_dict(X: Any, name: str) -> Any:
-    """Return a dict of arrays as one with rows, anything else as it is."""
-    try:
-        return sliceable(X)
-    except (TypeError, ValueError) as error:
-        raise Refusal(f"the data of client {name!r}: {error}") from error
 
 
 def _check_name(request: ConfigRecord, context: Context) -> None:

@@ -46,7 +46,7 @@ class ClientScorer:
         ----------
         estimator : object
             A fitted model.
-        X : array-like of shape (n_samples, ...)
+        X : array-like of shape (n_samples, ...), or dict of array-like
             Samples.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Their labels or targets.
