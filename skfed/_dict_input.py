@@ -35,7 +35,9 @@ def sliceable(X: Any, name: str = "X") -> Any:
                 "forward: pass strings."
             )
         array = X[key]
-        arrays[key] = array if hasattr(array, "shape") else np.asarray(array)
+        # An index of a table is of its labels or columns, not of rows.
+        has_rows = hasattr(array, "shape") and not hasattr(array, "iloc")
+        arrays[key] = array if has_rows else np.asarray(array)
         if not arrays[key].shape:
             raise ValueError(
                 f"{name}[{key!r}] is one value, not an array: pass an array with an entry a row."

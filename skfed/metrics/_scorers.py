@@ -136,6 +136,7 @@ def transform_for_step(model: Any, X: Any, clients: Any) -> Any:
 
 def predict_rows(model: Any, X: Any, clients: Any, method: str = "predict") -> np.ndarray:
     """Predict, with clients where a Pipeline's transformers take them."""
+    X = sliceable(X)
     if hasattr(model, "best_estimator_"):
         return predict_rows(model.best_estimator_, X, clients, method)
     if len(getattr(model, "steps", ())) > 1 and takes_clients_in("transform", model[:-1]):

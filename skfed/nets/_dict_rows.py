@@ -1,6 +1,6 @@
 """X as a dict of arrays of equal length: its keys are the arguments of a module's ``forward``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,14 +37,14 @@ class DictRows(SliceDict):
 
 def by_array(function: Callable[..., Any], X: Any, *others: Any) -> Any:
     """Return what a function makes of an array, or of each array of a dict, by its key."""
-    if not isinstance(X, Mapping):
+    if not isinstance(X, dict):
         return function(X, *others)
     return type(X)(**{key: function(X[key], *(one[key] for one in others)) for key in X})
 
 
 def call_module(module: nn.Module, X: Any) -> Any:
     """Return a module's output for a batch; the arrays of a dict are keyword arguments."""
-    return module(**X) if isinstance(X, Mapping) else module(X)
+    return module(**X) if isinstance(X, dict) else module(X)
 
 
 def select_rows(X: Any, rows: torch.Tensor) -> Any:
@@ -54,7 +54,7 @@ def select_rows(X: Any, rows: torch.Tensor) -> Any:
 
 def arrays_of(X: Any) -> tuple[tuple[str, ...] | None, tuple[Any, ...]]:
     """Return the keys of a dict and its arrays; of an array no keys, and itself."""
-    return (tuple(X), tuple(X.values())) if isinstance(X, Mapping) else (None, (X,))
+    return (tuple(X), tuple(X.values())) if isinstance(X, dict) else (None, (X,))
 
 
 def from_arrays(keys: tuple[str, ...] | None, arrays: Sequence[Any]) -> Any:
@@ -67,7 +67,7 @@ def sample_shape(X: Any) -> SampleShape:
 
     The kinds are "bool", "int64" and "float64".
     """
-    if isinstance(X, Mapping):
+    if isinstance(X, dict):
         return {key: (_KINDS[one.dtype.kind], one.shape[1:]) for key, one in X.items()}
     return X.shape[1:]
 
@@ -81,7 +81,7 @@ def row_of_shape(shape: SampleShape) -> Any:
 
 def describe_samples(X: Any) -> str:
     """Describe samples in words."""
-    if not isinstance(X, Mapping):
+    if not isinstance(X, dict):
         return f"of shape {X.shape[1:]} and dtype {X.dtype}"
     own = (f"{key!r} of shape {one.shape[1:]} and dtype {one.dtype}" for key, one in X.items())
     return f"with the keys {', '.join(own)}"

@@ -1,7 +1,7 @@
 """Inputs of nets: rows in the net's dtype, and in batches."""
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
 from typing import Any
@@ -23,7 +23,7 @@ def to_tensors(net: NeuralNet, *arrays: np.ndarray | DictRows) -> list[Any]:
     def to_tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(_plain(array)).to(device)
 
-    return [by_array(to_tensor, dict(X) if isinstance(X, Mapping) else X) for X in arrays]
+    return [by_array(to_tensor, dict(X) if isinstance(X, dict) else X) for X in arrays]
 
 
 def batch_size(net: NeuralNet, iterator="iterator_train") -> int:
@@ -112,7 +112,7 @@ def cast(net: NeuralNet, X: np.ndarray | DictRows) -> Any:
     Columns that the dtype cannot hold are shifted before; see ``Standardize``. X itself is returned
     if it has that dtype, and none is. In a dict integers and booleans stay what they are.
     """
-    if isinstance(X, Mapping):
+    if isinstance(X, dict):
         return _by_key(_cast, net, X)
     return _cast(X, *_dtype_and_shift(net, X))
 
@@ -130,7 +130,7 @@ def _cast(X: np.ndarray, dtype: np.dtype, shift: np.ndarray | None, name: str = 
 
 def cast_samples(net: NeuralNet, X: np.ndarray | DictRows, rows: np.ndarray | None = None) -> Any:
     """Return X, or some rows of it, as ``cast`` does; of a large memory map, when they are read."""
-    if isinstance(X, Mapping):
+    if isinstance(X, dict):
         return _by_key(partial(_cast_samples, rows=rows), net, X)
     if X.nbytes <= _CHUNK or not _is_mapped(X):
         return cast(net, X if rows is None else X[rows])

@@ -1,6 +1,6 @@
 """The net of an estimator: the ``estimator`` parameter as an initialised skorch net."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ def make_net(
     spec: NetSpec, estimator: Any, X: np.ndarray | DictRows, n_outputs: int, seed: int
 ) -> NeuralNet:
     """Build and initialise the net for ``estimator``, which is not changed."""
-    if estimator is None and isinstance(X, Mapping):
+    if estimator is None and isinstance(X, dict):
         raise ValueError(
             f"X is a dict with the keys {list(X)}, and the default net takes an array: pass as "
             "estimator a module of your own, whose forward takes them as arguments."
@@ -143,7 +143,7 @@ def _check_trained(net: NeuralNet) -> None:
 
 def _check_scaling(net: NeuralNet, X: np.ndarray | DictRows) -> None:
     """Refuse layers that are to be set by the columns of X, where X has several arrays."""
-    if isinstance(X, Mapping) and standardize_layers(net):
+    if isinstance(X, dict) and standardize_layers(net):
         raise ValueError(
             f"X is a dict with the keys {list(X)}, and estimator has a layer Standardize, which is "
             "set by the columns of an array: scale the arrays of the dict, and leave it out."

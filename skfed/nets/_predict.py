@@ -1,6 +1,6 @@
 """Outputs and predictions of nets."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def output_of(net: NeuralNet, X: np.ndarray | DictRows) -> torch.Tensor:
 
 def _hint(net: NeuralNet, X: np.ndarray | DictRows) -> str:
     """Return what to do about rows that a net does not take, to be added to the error."""
-    if isinstance(X, Mapping):
+    if isinstance(X, dict):
         return ". The keys of X are the names of the arguments of its module's forward"
     # Tables of objects and of pandas' nullable integers arrive as floats.
     if X.dtype.kind == "f" and takes_rows(net, X[:1].astype(np.int64)):

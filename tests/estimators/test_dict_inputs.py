@@ -9,6 +9,7 @@ import pytest
 import torch
 from dicts import MaskedMean, net, rows_of, sentences
 from parity import ALL, assert_same, both
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from skorch import NeuralNetRegressor
 from skorch.callbacks import EpochScoring
@@ -20,6 +21,7 @@ import skfed
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.aggregation import Scaffold
 from skfed.contribution import LeaveOneOut
+from skfed.diagnostics import optima
 from skfed.inspection import participation_report
 from skfed.metrics import (
     client_scores,
@@ -218,6 +220,33 @@ def test_scores_by_client(data, model):
     assert model.score(X, y, clients=clients) == expected
     assert priority_accuracy(model, X, y, clients=clients) == expected
     assert mean_client_accuracy(model, X, y, clients=clients) == scores["accuracy"].mean()
+
+
+def test_scores_of_a_calibrated_model(data):
+    X, y, clients = data
+    model = CalibratedClassifierCV(estimator(n_rounds=2), cv=2)
+    model.fit(SliceDict(**X), y, clients=clients)
+    scores = client_scores(model, X, y, clients)
+    expected = (model.predict(SliceDict(**X)) == y)[clients == "c"].mean()
+    assert scores.loc["c", "accuracy"] == expected
+
+
+def test_the_optima_of_clients(data, model):
+    X, y, clients = data
+    found = optima(model, X, y, clients, l2=0.1)
+    assert (found["minimum"] <= found["loss"]).all()
+
+
+def test_tensors_tables_and_lists_are_arrays(data, model):
+    X, y, clients = data
+    given = {
+        "tokens": torch.tensor(X["tokens"]),
+        "mask": pd.DataFrame(X["mask"]),
+        "numbers": X["numbers"].tolist(),
+    }
+    np.testing.assert_array_equal(model.predict_proba(given), model.predict_proba(X))
+    score = model.score(X, y, clients=clients)
+    assert model.score(given, y, clients=clients) == score
 
 
 def test_scores_of_models_that_clients_tune_or_train_alone(data, model):
