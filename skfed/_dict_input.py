@@ -76,7 +76,7 @@ def _checked(array: Any, name: str) -> np.ndarray:
         if name in str(error):
             raise
         raise ValueError(f"{name}: {error}") from error
-    if checked.dtype.kind not in "biuf":
+    if checked.dtype.kind not in _KINDS:
         raise ValueError(
             f"{name} has dtype {checked.dtype}, but the arrays of a dict are booleans, integers or "
             "floats: convert it by astype, and encode text."

@@ -75,7 +75,8 @@ class StepGraphs:
             return function(X, target, *read_in_place)
 
         kind = function.__qualname__, *map(_form, _parts(target))
-        tensors = [*used, *tree_leaves(X), *read_in_place]
+        rows = tree_leaves(X)
+        tensors = [*used, *rows, *read_in_place]
         key = kind, *[(tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors]
         if key in self._graphs:
             self._graphs.move_to_end(key)
@@ -87,7 +88,7 @@ class StepGraphs:
         if kind in self._not_recordable:
             return call(target)
         if n_before < _CALLS_BEFORE:
-            return self._watched(call, target, kind, used[0].device)
+            return self._watched(call, target, kind, rows[0].device)
         return self._recorded(call, target, key)
 
     def rate_like(self, parameter: torch.Tensor) -> torch.Tensor:

@@ -109,8 +109,8 @@ class BoundModule:
     ) -> tuple[torch.Tensor, State]:
         def loss(params, buffers, X, y, weights=None):
             buffers = {name: tensor.clone() for name, tensor in buffers.items()}
-            arguments = ((), X) if isinstance(X, dict) else ((X,),)
-            output = torch.func.functional_call(self.net.module_, {**params, **buffers}, *arguments)
+            given = ((), X) if isinstance(X, dict) else ((X,),)
+            output = torch.func.functional_call(self.net.module_, {**params, **buffers}, *given)
             with weighed(self.net, weights):
                 return self.net.get_loss(output, y, X=X, training=True), buffers
 
