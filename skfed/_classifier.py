@@ -4,15 +4,15 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNetBinaryClassifier
 
 from skfed._class_weight import check_class_weight, check_known_before_fit, check_one_label
 from skfed._estimator import BaseFederated
-from skfed._input import check_sample_shape, rows_to_score
+from skfed._input import check_sample_shape, rows_to_score, validate_samples
 from skfed._labels import Labels, is_indicator
 from skfed._problem import Classification
-from skfed.nets import predict_log, predictions, probabilities
+from skfed.nets import predict_log, predictions, probabilities, sample_shape
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import StrOptions
 
@@ -181,7 +181,7 @@ instance) or None, default=None
     intercept_ : ndarray of shape (n_classes,)
         Intercepts, under the same condition.
     n_features_in_ : int
-        Number of features seen in fit (the size of X's second dimension).
+        Number of features seen in fit (the size of X's second dimension); not if X is a dict.
     feature_names_in_ : ndarray of shape (``n_features_in_``,)
         Names of features, if X has string column names.
 
@@ -286,12 +286,10 @@ instance) or None, default=None
         is_sparse = sparse.issparse(y)
         if has_labels:
             y = Labels.check_targets(y, "y")
-        X, y = validate_data(
-            *(self, X, y), reset=reset, dtype="numeric", allow_nd=True, multi_output=has_labels
-        )
+        X, y = validate_samples(self, X, y, reset=reset, multi_output=has_labels)
         if reset:
             self._set_classes(y, classes, has_labels, is_sparse)
-            self._sample_shape = X.shape[1:]
+            self._sample_shape = sample_shape(X)
         check_sample_shape(self, X)
         return X, self._problem.encode(y)
 
@@ -328,7 +326,7 @@ instance) or None, default=None
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Training data; it may differ from call to call, and so may the clients.
         y : array-like of shape (n_samples,), or indicator of shape (n_samples, n_labels)
             Targets.
@@ -358,7 +356,7 @@ instance) or None, default=None
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
 
         Returns
@@ -385,7 +383,7 @@ instance) or None, default=None
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
 
         Returns
@@ -408,7 +406,7 @@ instance) or None, default=None
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
 
         Returns
@@ -426,7 +424,7 @@ instance) or None, default=None
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
         y : array-like of shape (n_samples,), or indicator of shape (n_samples, n_labels)
             Their labels.

@@ -33,7 +33,13 @@ from skfed.contribution import BaseContribution
 from skfed.devices import BaseDevices
 from skfed.exchanges import sum_contributions
 from skfed.history import to_frame
-from skfed.nets import LINEAR_ATTRIBUTES, Samples, cast_samples, standardize_layers
+from skfed.nets import (
+    LINEAR_ATTRIBUTES,
+    Samples,
+    cast_samples,
+    row_of_shape,
+    standardize_layers,
+)
 from skfed.schedules import BaseSchedule
 from skfed.selection import BaseSelector
 from skfed.selection._counts import CLIENT_COUNT
@@ -161,8 +167,12 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
-            Training data of all clients.
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
+            Training data of all clients. A dict has arrays of shape (n_samples, ...) by the names
+            of the arguments of ``forward`` of a net's module, as skorch takes them: booleans and
+            integers stay what they are (bool and int64), floats get the module's dtype. Later data
+            must have its keys. A search slices a dict if it is a
+            :class:`skorch.helper.SliceDict`.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets: several numbers, or an indicator of several labels, have columns.
         clients : array-like of shape (n_samples,), default=None
@@ -206,7 +216,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         Raises
         ------
         ValueError
-            If a parameter is out of range, ``clients`` does not fit X, or ``priority`` is empty or
+            If a parameter is out of range, arrays of a dict differ in length or are not numbers,
+            ``clients`` does not fit X, or ``priority`` is empty or
             names an unknown client; if in every round no update, or no aggregate, is finite; if the
             run in ``checkpoint`` is damaged; if the module has changed, with ``warm_start``; if
             weights of rows are negative, not finite or, in some client, all 0, or the net's loss
@@ -331,7 +342,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         for name in [name for name in vars(self) if is_saved(name)]:  # of an earlier fit
             delattr(self, name)
         self.__dict__.update(attributes)
-        X = np.zeros((1, *self._sample_shape), dtype=np.int64)
+        X = row_of_shape(self._sample_shape)
         return new_state(self._problem, self.estimator, X, seed)
 
     def _wanted(self, server: ServerState) -> Wanted:

@@ -1,5 +1,6 @@
 """What users pass to fit, predict and score: rows, targets and clients, checked."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,8 +8,10 @@ import numpy as np
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skfed._dict_input import check_dict, difference, like_fitted, sliceable
 from skfed._federation import Federation, make_federation, one_client, owners_of
 from skfed.engines import clients_with_weight
+from skfed.nets import DictRows, sample_shape
 from skfed.utils._checks import naming
 from skfed.utils._sklearn import safe_indexing
 
@@ -17,12 +20,12 @@ from skfed.utils._sklearn import safe_indexing
 class TrainingData:
     """Validated training data."""
 
-    X: np.ndarray
+    X: np.ndarray | DictRows
     y: np.ndarray  # encoded
     weights: np.ndarray | None  # of rows; None: all equal
     federation: Federation
 
-    def arrays(self) -> dict[str, np.ndarray | None]:
+    def arrays(self) -> dict[str, np.ndarray | DictRows | None]:
         """Return the arrays by the names of fit's parameters."""
         return {"X": self.X, "y": self.y, "sample_weight": self.weights}
 
@@ -51,36 +54,59 @@ def check_held_out(estimator: Any, X_val, y_val, clients_val) -> dict[str, Any]:
     problem = estimator._problem
     with naming("X_val", "y_val"):
         y_val = problem.check_targets(y_val, "y_val")
-        X_val, y_val = validate_data(
-            estimator, X_val, y_val, reset=False, dtype="numeric", allow_nd=True, multi_output=True
+        X_val, y_val = validate_samples(
+            estimator, X_val, y_val, reset=False, name="X_val", multi_output=True
         )
         check_sample_shape(estimator, X_val, "X_val")
         y_val = problem.encode(y_val, "y_val")
     return {"X_val": X_val, "y_val": y_val, "clients_val": clients_val}
 
 
-def check_rows(estimator: Any, X) -> np.ndarray:
+def check_rows(estimator: Any, X) -> np.ndarray | DictRows:
     """Validate the samples that a fitted estimator is given."""
     check_is_fitted(estimator)
     with naming("X"):
-        X = validate_data(estimator, X, reset=False, dtype="numeric", allow_nd=True)
+        X = validate_samples(estimator, X, reset=False)
     check_sample_shape(estimator, X)
     return X
 
 
-def check_sample_shape(estimator: Any, X: np.ndarray, name: str = "X") -> None:
-    """Check the dimensions beyond the second, which scikit-learn does not."""
-    expected = estimator._sample_shape
-    if X.shape[1:] != expected:
+def validate_samples(
+    estimator: Any, X, y="no_validation", *, reset: bool, name: str = "X", **of_y: Any
+) -> Any:
+    """Validate X, or X and y, as scikit-learn's ``validate_data`` does; a dict key by key.
+
+    A dict has neither ``n_features_in_`` nor ``feature_names_in_``. ``of_y`` is how y is validated.
+    """
+    if not isinstance(X, Mapping):
+        return validate_data(estimator, X, y, reset=reset, dtype="numeric", allow_nd=True, **of_y)
+    rows = check_dict(X, name)
+    if reset:
+        for attribute in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
+            vars(estimator).pop(attribute, None)
+    else:
+        rows = like_fitted(rows, estimator._sample_shape)
+    if isinstance(y, str) and y == "no_validation":
+        return rows
+    y = validate_data(estimator, "no_validation", y, reset=reset, **of_y)
+    check_consistent_length(rows, y)
+    return rows, y
+
+
+def check_sample_shape(estimator: Any, X: np.ndarray | DictRows, name: str = "X") -> None:
+    """Check the dimensions beyond the second, which scikit-learn does not; of a dict, the keys."""
+    found = difference(sample_shape(X), estimator._sample_shape)
+    if found is not None:
+        hint = ": pass the same keys, with values like those" if isinstance(X, Mapping) else ""
         raise ValueError(
-            f"{name} has samples of shape {X.shape[1:]}, but {type(estimator).__name__} was fitted "
-            f"on samples of shape {expected}."
+            f"{name} has {found[0]}, but {type(estimator).__name__} was fitted on {found[1]}{hint}."
         )
 
 
 def rows_to_score(estimator: Any, X, y, sample_weight, clients) -> tuple:
     """Return X, y and sample_weight: all rows, or with ``clients`` those of priority clients."""
     check_is_fitted(estimator)
+    X = sliceable(X)
     with naming("X", "y", "sample_weight"):
         check_consistent_length(X, y, sample_weight)
     if clients is None:

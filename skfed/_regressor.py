@@ -5,12 +5,11 @@ from typing import Literal
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
 
 from skfed._estimator import BaseFederated
-from skfed._input import check_sample_shape, rows_to_score
+from skfed._input import check_sample_shape, rows_to_score, validate_samples
 from skfed._problem import Regression
-from skfed.nets import predictions
+from skfed.nets import predictions, sample_shape
 from skfed.utils._checks import naming
 
 
@@ -163,18 +162,10 @@ n_features_in_, feature_names_in_
             )
 
     def _check_training_data(self, X, y, *, reset, classes=None):
-        X, y = validate_data(
-            self,
-            X,
-            Regression.check_targets(y, "y"),
-            reset=reset,
-            dtype="numeric",
-            allow_nd=True,
-            multi_output=True,
-            y_numeric=True,
-        )
+        y = Regression.check_targets(y, "y")
+        X, y = validate_samples(self, X, y, reset=reset, multi_output=True, y_numeric=True)
         if reset:
-            self._sample_shape, self._target_shape = X.shape[1:], y.shape[1:]
+            self._sample_shape, self._target_shape = sample_shape(X), y.shape[1:]
             for name in ("target_mean_", "target_scale_"):
                 self.__dict__.pop(name, None)
         check_sample_shape(self, X)
@@ -207,7 +198,7 @@ n_features_in_, feature_names_in_
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Training data; it may differ from call to call, and so may the clients.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Targets.
@@ -233,7 +224,7 @@ n_features_in_, feature_names_in_
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
 
         Returns
@@ -251,7 +242,7 @@ n_features_in_, feature_names_in_
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features, ...)
+        X : array-like of shape (n_samples, n_features, ...), or dict of array-like
             Samples.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Their targets.

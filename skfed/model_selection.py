@@ -14,6 +14,7 @@ from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_consistent_length, check_random_state, check_scalar
 from sklearn.utils.multiclass import type_of_target
 
+from skfed._dict_input import sliceable
 from skfed._federation import Federation, make_federation
 from skfed.utils._checks import labels_of, naming
 
@@ -43,7 +44,7 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
+        X : array-like of shape (n_samples, ...), or dict of array-like
             Data, of which only the length is used.
         y : array-like of shape (n_samples,), default=None
             Labels, which only WithinClientStratifiedKFold uses.
@@ -65,6 +66,7 @@ class _FederatedSplitter(BaseEstimator, BaseCrossValidator):
             used are missing, do not fit X, or are numbers that are not classes.
         """
         check_scalar(self.n_splits, "n_splits", Integral, min_val=2)
+        X = sliceable(X)
         with naming("X"):
             check_consistent_length(X)
             n_samples = X.shape[0] if hasattr(X, "shape") else len(X)

@@ -115,7 +115,7 @@ class RoundCallbacks:
         if self.callbacks:
             # Callbacks may compute with X, which is read whole where it is a memory map.
             datasets = [
-                None if rows is None else net.get_dataset(np.asarray(rows[0]), rows[1])
+                None if rows is None else net.get_dataset(rows[0][:], rows[1])
                 for rows in (train, valid)
             ]
             self.data = {"dataset_train": datasets[0], "dataset_valid": datasets[1]}

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet
 
 from skfed._federation import make_federation
-from skfed.nets import NetPool, to_tensors
+from skfed.nets import NetPool, by_array, select_rows, to_tensors
 from skfed.utils._checks import check_columns, naming, numbers, validated
 from skfed.utils._ids import client_index
 from skfed.utils._sklearn import Interval
@@ -39,7 +39,7 @@ def optima(
     ----------
     model : FederatedClassifier
         A fitted model, of which the module, the criterion and ``priority`` are used.
-    X : array-like of shape (n_samples, n_features, ...)
+    X : array-like of shape (n_samples, n_features, ...), or dict of array-like
         Training data.
     y : array-like of shape (n_samples,)
         Targets.
@@ -68,7 +68,7 @@ def optima(
         If a minimum of a regularised loss was not reached to ``tol``.
     """
     check_is_fitted(model)
-    X = np.asarray(model._check_X(X))
+    X = model._check_X(X)[:]
     with naming("y"):
         problem = model._problem
         y = problem.encode(problem.check_targets(y, "y"))
@@ -130,7 +130,8 @@ class _Objective:
             if isinstance(part := getattr(self.net, f"{name}_"), torch.nn.Module):
                 part.double().eval()
         self.X, self.y = (
-            one.double() if one.is_floating_point() else one for one in to_tensors(self.net, X, y)
+            by_array(lambda one: one.double() if one.is_floating_point() else one, given)
+            for given in to_tensors(self.net, X, y)
         )
         self.tol = tol
         self.parameters = [parameter for _, parameter in self.net.get_all_learnable_params()]
@@ -202,7 +203,7 @@ class _Objective:
         penalty = sum(l2 / 2 * p.square().sum() for l2, p in decays)
         total = torch.zeros((), dtype=torch.double)
         for weight, rows in parts:
-            X, y = self.X[rows], self.y[rows]
+            X, y = select_rows(self.X, rows), self.y[rows]
             loss = self.net.get_loss(self.net.infer(X), y, X=X, training=False)
             total = total + weight * (loss + penalty)
         return total

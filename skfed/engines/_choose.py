@@ -3,11 +3,13 @@
 import logging
 from dataclasses import dataclass
 from types import UnionType
+from typing import Any
 
 import numpy as np
 import torch
 from skorch import NeuralNet
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from skfed.engines._batching import Batching
 from skfed.engines._data import Dataset, check_gives_row_losses
@@ -26,6 +28,7 @@ from skfed.nets import (
     Samples,
     averages_rows,
     batch_size,
+    by_array,
     has_hooks,
     has_plain_steps,
     model_bytes,
@@ -211,18 +214,19 @@ class _Speed:
             )
 
 
-def _check_shapes(net: NeuralNet, X: torch.Tensor, speed: _Speed) -> None:
+def _check_shapes(net: NeuralNet, X: Any, speed: _Speed) -> None:
     """Raise CannotStack where shapes alone show that the loop is as fast: no row is computed.
 
     Recurrent modules, and small ones with short rows, are left out: on meta tensors they take
     longer than on a few rows.
     """
-    small = speed.model_bytes <= _SMALL_MODEL and X[0].numel() <= _SHORT_ROW
+    n_values = sum(one[0].numel() for one in tree_leaves(X))
+    small = speed.model_bytes <= _SMALL_MODEL and n_values <= _SHORT_ROW
     if small or _has(net, nn.RNNBase):
         return
     with torch_seeded(np.random.default_rng(0)):
         try:
-            module, X = on_meta(net.module_).train(), X.to("meta")
+            module, X = on_meta(net.module_).train(), by_array(lambda one: one.to("meta"), X)
             found = row_bytes(module, X) if layers_of(module, X) is None else None
         except Exception:  # the module's code needs values, or cannot be copied
             return

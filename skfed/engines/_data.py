@@ -3,7 +3,8 @@
 X is never copied as a whole nor sorted by client, so it may be a memory map larger than memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from torch import nn
 
 from skfed._federation import Federation
 from skfed.engines._memory import Memory
-from skfed.nets import Samples, moved, overridden, weighed
+from skfed.engines._rows import ArrayRows
+from skfed.nets import Samples, arrays_of, from_arrays, moved, overridden, weighed
 from skfed.utils._checks import naming
 from skfed.utils._seeding import torch_seeded
 from skfed.utils._sklearn import check_sample_weight
@@ -24,12 +26,12 @@ _LOSS_METHODS = "train_step", "train_step_single", "validation_step", "infer", "
 class Dataset:
     """X and y of all clients.
 
-    On a GPU X is moved there once if it is an array that fills at most half of its free memory;
-    else the rows of each step are moved. Which of the two changes no result.
+    On a GPU X is moved there once if its arrays fill at most half of the free memory; else the rows
+    of each step are moved. Which of the two changes no result.
 
     Parameters
     ----------
-    X : ndarray or CastRows of shape (n_samples, ...)
+    X : ndarray, CastRows or DictRows of shape (n_samples, ...)
         In the dtype of the module.
     y : ndarray of shape (n_samples,)
         Encoded targets.
@@ -48,17 +50,40 @@ class Dataset:
     ):
         self.X, self.y, self.device = X, y, torch.device(device)
         self.weights = weights
-        self._moved: torch.Tensor | None = None
-        if self.device.type == "cuda" and isinstance(X, np.ndarray):
-            free, _ = torch.cuda.mem_get_info(self.device)
-            if 2 * X.nbytes <= free:
-                whole = np.require(X, requirements=("C", "W"))
-                self._moved = torch.from_numpy(whole).to(self.device)
+        self.keys, arrays = arrays_of(X)  # those of X if it is a dict
+        self._moves_whole = self.device.type == "cuda" and self._fits(arrays)
+        names = ["X"] if self.keys is None else [f"X[{key!r}]" for key in self.keys]
+        self._rows = [
+            ArrayRows(one, name, self.device, self._moves_whole)
+            for name, one in zip(names, arrays, strict=True)
+        ]
+
+    def _fits(self, arrays: Sequence[Any]) -> bool:
+        """Tell whether the arrays of X fill at most half of the device's free memory."""
+        if not all(isinstance(one, np.ndarray) for one in arrays):
+            return False
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return 2 * sum(one.nbytes for one in arrays) <= free
+
+    @classmethod
+    def of(
+        cls, keys: tuple[str, ...] | None, arrays: Sequence[np.ndarray], device: str = "cpu"
+    ) -> Self:
+        """Return a dataset of the keys and arrays of another."""
+        n = 1 if keys is None else len(keys)
+        y, *weights = arrays[n:]
+        return cls(from_arrays(keys, arrays[:n]), y, device, *weights)
+
+    @property
+    def arrays(self) -> tuple[Samples, ...]:
+        """The array of X or those by key, y, and the weights if rows have any."""
+        _, arrays = arrays_of(self.X)
+        return (*arrays, self.y) if self.weights is None else (*arrays, self.y, self.weights)
 
     def prepare(self, rows: np.ndarray) -> tuple[np.ndarray | torch.Tensor, torch.Tensor]:
         """Return row numbers in the form that ``take`` needs, and their y."""
         y = moved(torch.from_numpy(self.y[rows]), self.device)
-        return rows if self._moved is None else torch.from_numpy(rows).to(self.device), y
+        return torch.from_numpy(rows).to(self.device) if self._moves_whole else rows, y
 
     def weigh(self, rows: np.ndarray) -> torch.Tensor | None:
         """Return the weights of rows, in the shape of ``rows``, if they have any."""
@@ -66,47 +91,25 @@ class Dataset:
             return None
         return moved(torch.from_numpy(self.weights[rows]), self.device)
 
-    def take(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> torch.Tensor:
+    def take(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> Any:
         """Return X at prepared row numbers, in the shape of ``rows``, on the device.
 
-        It may be in ``memory``, and is valid until the next call.
+        It is a dict of tensors if X is a dict. It may be in ``memory``, and is valid until the next
+        call.
         """
-        if isinstance(rows, torch.Tensor):
-            assert self._moved is not None
-            return self._moved.index_select(0, rows.flatten()).view(*rows.shape, *self.X.shape[1:])
-        (X,) = self.batches(rows[None], memory)
-        return X
+        return self._joined([one.take(rows, memory) for one in self._rows])
 
-    def batches(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> Iterator[torch.Tensor]:
+    def batches(self, rows: np.ndarray | torch.Tensor, memory: Memory) -> Iterator[Any]:
         """Yield X at each entry of an array of prepared row numbers; see ``take``.
 
         On a GPU all are at the same address, as those of the next call of this shape, if no larger
         one comes between.
         """
-        shape = (*rows.shape[1:], *self.X.shape[1:])
-        if isinstance(rows, torch.Tensor):
-            assert self._moved is not None
-            out = memory.empty("X on device", shape, self._moved.dtype, self.device)
-            by_row = out.view(-1, *self.X.shape[1:])
-            for numbers in rows.flatten(1):
-                torch.index_select(self._moved, 0, numbers, out=by_row)
-                yield out
-        elif isinstance(self.X, np.ndarray) and self.X.flags.c_contiguous:
-            out = memory.empty("X", shape, _torch_dtype(self.X.dtype))
-            flat = out.numpy().reshape(-1, *self.X.shape[1:])
-            for numbers in rows.reshape(len(rows), -1):
-                # Not torch's index_select, which is as fast, since torch takes no read-only array.
-                np.take(self.X, numbers, axis=0, out=flat, mode="clip")
-                yield self._on_device(out, memory)
-        else:  # np.take would copy all of X
-            for numbers in rows:
-                yield self._on_device(torch.from_numpy(self.X[numbers]), memory)
+        parts = (one.batches(rows, memory) for one in self._rows)
+        return map(self._joined, zip(*parts, strict=True))
 
-    def _on_device(self, X: torch.Tensor, memory: Memory) -> torch.Tensor:
-        """Return rows where the net computes."""
-        if self.device.type == "cpu":
-            return X
-        return memory.empty("X on device", X.shape, X.dtype, self.device).copy_(X)
+    def _joined(self, tensors: Sequence[torch.Tensor]) -> Any:
+        return tensors[0] if self.keys is None else dict(zip(self.keys, tensors, strict=True))
 
 
 def clients_with_weight(sample_weight, X: np.ndarray, federation: Federation) -> Federation:
@@ -168,7 +171,7 @@ def _largest_weights(weights: np.ndarray, federation: Federation) -> np.ndarray:
     return np.maximum.reduceat(weights[federation.order], federation.offsets[:-1])
 
 
-def check_gives_row_losses(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> None:
+def check_gives_row_losses(net: NeuralNet, X: Any, y: torch.Tensor) -> None:
     """Check that a net's loss is the mean of losses of rows, by its settings and on a few rows.
 
     Raises
@@ -199,7 +202,7 @@ def _obstacle(net: NeuralNet) -> str | None:
     return None
 
 
-def _difference(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> str | None:
+def _difference(net: NeuralNet, X: Any, y: torch.Tensor) -> str | None:
     with torch_seeded(np.random.default_rng(0), net.device):
         output = net.evaluation_step((X, None))
         mean = net.get_loss(output, y, X=X, training=False)
@@ -211,7 +214,3 @@ def _difference(net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> str | None:
             return str(error)
     same = torch.allclose(mean, by_row, rtol=1e-3, equal_nan=True)
     return None if same else f"that of the criterion {net.criterion_} is another"
-
-
-def _torch_dtype(dtype: np.dtype) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype

@@ -12,7 +12,7 @@ from skfed.engines._batching import Positions, take_positions
 from skfed.engines._memory import MemoryPool
 from skfed.engines.products._evaluated_layers import EvaluatedLayers
 from skfed.engines.workers._work import Load, Work
-from skfed.nets import NetPool, State, as_inferred, moved, set_state
+from skfed.nets import NetPool, State, as_inferred, call_module, moved, set_state
 from skfed.selection._poll_metrics import Batches
 from skfed.utils._products import PRODUCTS
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
@@ -90,7 +90,7 @@ class BatchEvaluation:
         set_state(net, self.state)
         with PRODUCTS.evaluating(net.module_, self.most_rows):
             # Copied, since an output may be a view of X, whose memory the next part uses.
-            return torch.cat([as_inferred(net, net.module_(X)).clone() for X in parts])
+            return torch.cat([as_inferred(net, call_module(net.module_, X)).clone() for X in parts])
 
     def recover(
         self, run: Callable[[Work], list], error: Exception

@@ -12,8 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from skfed.engines.products._linear import Layers, Linear, WithBuffer
+from skfed.nets import call_module
 
 _ELEMENTWISE_FUNCTIONS = {
     F.alpha_dropout, F.celu, F.dropout, F.elu, F.gelu, F.hardsigmoid, F.hardswish, F.hardtanh,
@@ -44,10 +46,11 @@ def on_meta(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, memo)
 
 
-def row_bytes(module: nn.Module, X: torch.Tensor) -> int:
+def row_bytes(module: nn.Module, X: torch.Tensor | dict[str, torch.Tensor]) -> int:
     """Return the bytes of a row of X and of its activations in training."""
     parameters = {_place(parameter) for parameter in module.parameters()}
-    found = {_place(X): X.nbytes}
+    rows = tree_leaves(X)
+    found = {_place(tensor): tensor.nbytes for tensor in rows}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         if _place(tensor) not in parameters:
@@ -58,9 +61,9 @@ def row_bytes(module: nn.Module, X: torch.Tensor) -> int:
         torch.enable_grad(),
         torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
     ):
-        output = module(X)
+        output = call_module(module, X)
     found[_place(output)] = output.nbytes
-    return sum(found.values()) // len(X)
+    return sum(found.values()) // len(rows[0])
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
@@ -96,14 +99,14 @@ class Recorder(TorchFunctionMode):
         return result
 
 
-def layers_of(module: nn.Module, X: torch.Tensor) -> tuple[Layers, Callable | None] | None:
+def layers_of(module: nn.Module, X: Any) -> tuple[Layers, Callable | None] | None:
     """Return the layers of a stack, and the softmax at its end if there is one; else None.
 
     They are recorded on a few rows, not by ``torch.fx``, which changes modules for all threads
     while it traces. The caller has to compare results: flattening, for one, is not checked here.
     """
     with Recorder() as recorder:
-        output = module(X)
+        output = call_module(module, X)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     buffers = {id(buffer): name for name, buffer in module.named_buffers() if buffer.dim() == 1}
     layers: list[Linear | WithBuffer | Callable] = []

@@ -56,6 +56,7 @@ from skfed.nets import (
     moved,
     pool_before_relu,
     rows_recorded,
+    select_rows,
     set_trained,
     tells_rows,
     to_tensors,
@@ -259,7 +260,7 @@ class ClientTraining:
             rows = torch.from_numpy(positions).to(y.device)
             of_rows = None if weights is None else weights[rows]
             with weighed(net, of_rows), rows_recorded(net, squares, of_rows):
-                batch = X.index_select(0, rows), y.index_select(0, rows)
+                batch = select_rows(X, rows), y.index_select(0, rows)
                 losses.append(_train_step(net, batch))
             if not means.alike:
                 means.add(torch.tensor([losses[-1:]], dtype=torch.double), batch[1][None, None])

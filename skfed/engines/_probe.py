@@ -22,6 +22,8 @@ from skfed.nets import (
     Samples,
     State,
     as_inferred,
+    by_array,
+    call_module,
     get_state,
     moved,
     parameter_names,
@@ -50,7 +52,7 @@ class Probe:
     net : NeuralNet
         A net with the settings of those that will train.
     X, y : Tensor
-        A few rows of the data.
+        A few rows of the data; X may be a dict of Tensor.
 
     Attributes
     ----------
@@ -60,7 +62,7 @@ class Probe:
 
     random: bool
 
-    def __init__(self, net: NeuralNet, X: torch.Tensor, y: torch.Tensor):
+    def __init__(self, net: NeuralNet, X: Any, y: torch.Tensor):
         self.net, self.X, self.y = net, X, y
         self.names = parameter_names(net)
         self.states = [self._perturbed(seed) for seed in range(2)]
@@ -69,20 +71,21 @@ class Probe:
     def check(self) -> None:
         """Raise CannotStack where the module or criterion cannot be stacked."""
         with self._in_state(training=False):
-            output, draws = self._watched(self.net.module_, self.X)
+            output, draws = self._watched(self._output, self.X)
         if not torch.is_tensor(output):
             raise CannotStack("the module returns more than one tensor")
         if draws:
             raise CannotStack("the module draws random numbers when it is evaluated")
         with self._in_state(training=True):
-            in_training, self.random = self._watched(self.net.module_, self.X)
+            in_training, self.random = self._watched(self._output, self.X)
             _, criterion_draws = self._watched(self._loss, in_training)
         if criterion_draws:
             raise CannotStack("the criterion draws random numbers")
         if self._has_hidden_state():
             raise CannotStack("the module or criterion changes attributes of its own")
         with self._in_state(training=False):
-            single = [as_inferred(self.net, self.net.module_(row)) for row in self.X.split(1)]
+            rows = (self._rows(slice(i, i + 1)) for i in range(len(self.y)))
+            single = [as_inferred(self.net, self._output(row)) for row in rows]
             output = as_inferred(self.net, output)
             if not _close(output, torch.cat(single), output.abs().max()):
                 raise CannotStack("rows influence each other when the module is evaluated")
@@ -104,7 +107,7 @@ class Probe:
             evaluated = EvaluatedLayers(layers if head is None else [*layers, head])
             state = {name: moved(w, self.net.device) for name, w in self.states[0].items()}
             own = evaluated.output(state, self.X, len(self.X))
-            output = self.net.module_(self.X)
+            output = self._output(self.X)
         return evaluated if _close(output, own, output.abs().max()) else None
 
     def difference(self, method: LinearLayers | BatchedModule) -> str | None:
@@ -113,13 +116,13 @@ class Probe:
         None if they do not. One client has a full batch; those of two others are padded, one with
         other rows and one with the first row repeated.
         """
-        n_rows = len(self.X)
+        n_rows = len(self.y)
         few = n_rows // 2
         sizes, batches = None, [self.X, self.X]
         if n_rows > 1:
-            repeated = torch.cat([self.X[:few], self.X[:1].expand_as(self.X[few:])])
+            repeated = self._rows([*range(few), *[0] * (n_rows - few)])
             sizes, batches = [n_rows, few, few], [self.X, self.X, repeated]
-        return self._differs(method, sizes, torch.stack(batches))
+        return self._differs(method, sizes, batches)
 
     def row_bytes(self) -> int:
         """Return the bytes of a row of X and of its activations."""
@@ -144,6 +147,12 @@ class Probe:
             state[name] = (state[name] + 0.05 * noise).to(state[name].dtype)
         return state
 
+    def _output(self, X: Any) -> Any:
+        return call_module(self.net.module_, X)
+
+    def _rows(self, rows: Any) -> Any:
+        return by_array(lambda one: one[rows], self.X)
+
     def _loss(self, output: Any) -> torch.Tensor:
         output = as_inferred(self.net, output)
         return self.net.get_loss(output, self.y, X=self.X, training=True)
@@ -158,23 +167,23 @@ class Probe:
     def _draws_without_dropout(self) -> bool:
         """Tell whether the module draws random numbers in training other than by dropout."""
         with _NoDropout(), self._in_state(training=True):
-            return self._watched(self.net.module_, self.X)[1]
+            return self._watched(self._output, self.X)[1]
 
     def _has_hidden_state(self) -> bool:
         """Tell whether the module or criterion changes attributes other than buffers."""
         modules = [*self.net.module_.modules(), *self.net.criterion_.modules()]
         with self._in_state(training=True):
             before = [_attributes(module) for module in modules]
-            self._loss(self.net.module_(self.X))
+            self._loss(self._output(self.X))
             after = [_attributes(module) for module in modules]
         return any(not _same(*pair) for pair in zip(before, after, strict=True))
 
     def _differs(
-        self, method: LinearLayers | BatchedModule, sizes: Sequence[int] | None, X: torch.Tensor
+        self, method: LinearLayers | BatchedModule, sizes: Sequence[int] | None, X: Sequence[Any]
     ) -> str | None:
-        """Compare a stacked step on X (n_clients, n_rows, ...) with the step of each client."""
+        """Compare a stacked step on the X of each client with the step of each."""
         states = [self.states[i % 2] for i in range(len(X))]
-        counts = [len(self.X)] * len(X) if sizes is None else sizes
+        counts = [len(self.y)] * len(X) if sizes is None else sizes
         with _NoDropout():
             if self._alone is None:
                 self._alone = [self._step_alone(*pair) for pair in zip(states, counts, strict=True)]
@@ -195,7 +204,7 @@ class Probe:
         """Return one client's loss, gradients and buffers, as the loop engine computes them."""
         with self._in_state(training=True, state=state), torch.enable_grad():
             self.net.module_.zero_grad()
-            batch = self.X[:n_rows], self.y[:n_rows]
+            batch = self._rows(slice(n_rows)), self.y[:n_rows]
             loss = self.net.train_step_single(batch)["loss"].detach()
             after = get_state(self.net)
             tensors = dict(self.net.module_.named_parameters())
@@ -212,10 +221,10 @@ class Probe:
         method: LinearLayers | BatchedModule,
         states: Sequence[State],
         sizes: Sequence[int] | None,
-        X: torch.Tensor,
+        X: Sequence[Any],
     ) -> list[State]:
         """Return the same of each client, from one stacked step."""
-        device = X.device
+        device = self.y.device
         stack = {
             name.removeprefix("module."): torch.stack([m[name] for m in states]).to(device)
             for name in states[0]
@@ -228,7 +237,7 @@ class Probe:
             bound = method.bind(self.net, params, buffers)
             steps = Target(y[None], None if counts is None else counts[None], None)
             (target,) = bound.targets(steps)
-            losses, grads = bound.gradients(X, target)
+            losses, grads = bound.gradients(by_array(_stacked, *X), target)
         whole = {f"module.{n}": t.detach().cpu() for n, t in {**buffers, **grads}.items()}
         return [
             {n: t[i] for n, t in whole.items()} | {"loss": losses[i].detach().cpu()}
@@ -244,16 +253,12 @@ class Probe:
             yield
 
 
-def few_rows(
-    net: NeuralNet, X: Samples, y: np.ndarray, batch: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def few_rows(net: NeuralNet, X: Samples, y: np.ndarray, batch: int) -> tuple[Any, torch.Tensor]:
     """Return rows to probe a net on: from all the data, at most as many as a batch has."""
     return spread_rows(net, X, y, min(_ROWS, len(X), whole(batch, len(X))))
 
 
-def spread_rows(
-    net: NeuralNet, X: Samples, y: np.ndarray, n_rows: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def spread_rows(net: NeuralNet, X: Samples, y: np.ndarray, n_rows: int) -> tuple[Any, torch.Tensor]:
     """Return some rows, from all the data at equal distances."""
     rows = np.linspace(0, len(X) - 1, n_rows).astype(int)
     some_X, some_y = to_tensors(net, X[rows], y[rows])
@@ -304,6 +309,10 @@ def _close(one: torch.Tensor, other: torch.Tensor, largest: torch.Tensor) -> boo
     scale = one.nan_to_num(0.0, 0.0, 0.0).abs().max() if one.numel() else torch.tensor(0.0)
     bound = tolerance * float(torch.maximum(scale, 1e-2 * largest.double().nan_to_num()))
     return torch.allclose(one, other, rtol=0.0, atol=bound, equal_nan=True)
+
+
+def _stacked(*tensors: torch.Tensor) -> torch.Tensor:
+    return torch.stack(tensors)
 
 
 def _generator(device: str) -> torch.Generator:

@@ -208,7 +208,7 @@ class StackedStates:
     def take_steps(self, block: Block, rates: Sequence[float], memory: Memory) -> torch.Tensor:
         """Take steps by their learning rates; return the losses (step, member) before each."""
         self._keep_first(block.rows.shape[1])
-        step: Callable[[torch.Tensor, Any, float], torch.Tensor] = self._optimize
+        step: Callable[[Any, Any, float], torch.Tensor] = self._optimize
         if self.optimizer is None and not isinstance(self.bound, BoundModule):
             step = self.bound.descend if self.factors is None else self._descend_by_factors
         batches = block.dataset.batches(block.rows, memory)
@@ -261,7 +261,7 @@ class StackedStates:
         assert self.factors is not None and isinstance(self.bound, BoundLayers)
         return self.bound.descend(X, target, rate * self.factors[: self.n_training, None, None])
 
-    def _optimize(self, X: torch.Tensor, target: Any, rate: float) -> torch.Tensor:
+    def _optimize(self, X: Any, target: Any, rate: float) -> torch.Tensor:
         """Take one step by the optimizer."""
         losses, grads = self.bound.gradients(X, target)
         grads = {

@@ -9,6 +9,7 @@ import pandas as pd
 from skfed._estimator import BaseFederated
 from skfed.availability import BaseAvailability
 from skfed.flower._client_info import ClientInfo
+from skfed.nets import row_of_shape
 
 
 def without_simulation(estimator: BaseFederated) -> BaseFederated:
@@ -45,6 +46,8 @@ def checked_clients(clients: Any) -> int | list[str] | None:
 
 def row_of_zeros(info: ClientInfo) -> Any:
     """Return a row like those of clients."""
+    if isinstance(info.shape, dict):
+        return row_of_shape(info.shape)
     X = np.zeros((1, *info.shape), dtype=info.dtype)
     return X if info.columns is None else pd.DataFrame(X, columns=list(info.columns))
 

@@ -14,7 +14,6 @@ from flwr.clientapp import ClientApp
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import validate_data
 
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
@@ -56,6 +55,7 @@ from skfed.flower._messages import (
 )
 from skfed.flower._pipeline import check_estimator, split
 from skfed.flower._report import OnReport, receive_report
+from skfed.flower._samples import describe_samples, with_rows
 from skfed.flower._steps import client_statistics, transform
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,8 @@ def client_app(
 
     A client sends:
 
-    - its name, number of rows, shape of a row of X and of y, dtype and column names of X; with a
+    - its name, number of rows, shape of a row of X and of y, dtype and column names of X, or of a
+      dict its keys, and the shape of a row and kind of numbers of each array; with a
       Pipeline, for each column also the dtype, and whether it has numbers, text or nothing;
     - the classes in its data, if the server requests them. It refuses if this ``estimator`` has
       ``update_privacy`` or ``loss_privacy``. Of an indicator of several labels it sends the number
@@ -121,8 +122,8 @@ def client_app(
         ``infer``.
     load_data : callable
         Takes Flower's ``Context``, whose ``node_config`` is the configuration of the node, and
-        returns X, a DataFrame or an array, and y; rows have no weights. It is called for each
-        message, since Flower may run each in a new process.
+        returns X (a DataFrame, an array, or a dict of arrays) and y; rows have no weights. It is
+        called for each message, since Flower may run each in a new process.
     on_report : callable, default=None
         Takes the DataFrame that a server with ``report`` sends after the last round, with the row
         of this client or those of all, and Flower's ``Context``. The table is logged in any case.
@@ -207,7 +208,7 @@ class _Client:
             )
         name = _client_name(context)
         X, y = self.load_data(context)
-        y = y.toarray() if sparse.issparse(y) else np.asarray(y)
+        X, y = with_rows(X, name), y.toarray() if sparse.issparse(y) else np.asarray(y)
         if len(X) != len(y) or not len(y):
             raise Refusal(f"client {name!r} has {len(X)} rows of X and {len(y)} of y.")
         info = to_config(
@@ -215,21 +216,10 @@ class _Client:
             name=name,
             n_samples=len(y),
             target_shape=y.shape[1:],
-            **(self._describe(X) if self.steps is None else describe(X)),
+            **(describe_samples(self.estimator, X) if self.steps is None else describe(X)),
             classes=self._classes(y) if request.get("classes") else None,
         )
         return RecordDict({"info": info})
-
-    def _describe(self, X: Any) -> dict[str, Any]:
-        """Describe the rows of X."""
-        estimator = clone(self.estimator)
-        X = validate_data(estimator, X, dtype="numeric", allow_nd=True)  # as fit does
-        columns = getattr(estimator, "feature_names_in_", None)
-        return {
-            "shape": X.shape[1:],
-            "dtype": X.dtype.name,
-            "columns": None if columns is None else columns.tolist(),
-        }
 
     def statistics(self, content: RecordDict, context: Context) -> RecordDict:
         """Return what a transformer of the Pipeline asks of this client's rows."""

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
+from skfed._dict_input import difference
 from skfed.flower._columns import Columns, compare_names
 from skfed.flower._messages import abbreviated, check_protocol, from_text, get_number, get_record
+from skfed.nets import SampleShape
 
 _MAX_ROWS = 2**40  # so that the sum over all clients does not overflow
 _MAX_VALUES = 2**28  # in a row
@@ -19,8 +21,8 @@ class ClientInfo:
 
     name: str
     n_samples: int
-    shape: tuple[int, ...]  # of a row of X
-    dtype: str  # of X
+    shape: SampleShape  # of a row of X
+    dtype: str  # of X; "" if it is a dict, whose shape has them
     target_shape: tuple[int, ...]  # of a row of y
     columns: tuple[str, ...] | None  # names of the columns of X, if it is a table
     classes: tuple[Any, ...] | None  # labels in y, if requested
@@ -33,22 +35,24 @@ class ClientInfo:
         check_protocol(info.get("protocol"))
         name, n_samples = info.get("name"), get_number(info, "n_samples", int)
         columns, classes = info.get("columns"), info.get("classes")
-        shape, target_shape = (_shape(info, key) for key in ("shape", "target_shape"))
+        target_shape = _shape(info, "target_shape")
+        is_dict = "arrays" in info
+        shape: Any = _dict_shape(info["arrays"]) if is_dict else _shape(info, "shape")
         columns = None if columns is None else tuple(columns)
         raw = None if info.get("contents") is None else _raw_columns(info, columns, shape)
         valid = {
             # NumPy strips trailing NULs.
             "name": isinstance(name, str) and 0 < len(name) <= 200 and "\0" not in name,
             "n_samples": 0 < n_samples <= _MAX_ROWS,
-            "shape": len(shape) > 0 and np.prod(shape, dtype=float) <= _MAX_VALUES,
-            "dtype": raw is not None or np.dtype(info.get("dtype")).kind in "biuf",
+            "shape": len(shape) > 0 and _n_values(shape) <= _MAX_VALUES,
+            "dtype": raw is not None or is_dict or np.dtype(info.get("dtype")).kind in "biuf",
             "columns": columns is None or list(map(type, columns)) == [str] * shape[0],
         }
         for key, is_valid in valid.items():
             if not is_valid:
                 raise _invalid(key, info.get(key))
         labels = None if classes is None else _labels(from_text(classes))
-        dtype = "object" if raw is not None else info["dtype"]
+        dtype = "object" if raw is not None else info.get("dtype", "")
         return cls(name, n_samples, shape, dtype, target_shape, columns, labels, raw)
 
     @property
@@ -61,6 +65,12 @@ class ClientInfo:
         if self.columns and other.columns and self.columns != other.columns:
             how = compare_names(self.columns, other.columns)
             return f"{self.name!r} {how}, unlike {other.name!r}"
+        found = difference(self.shape, other.shape)
+        if found is not None and dict in map(type, (self.shape, other.shape)):
+            return (
+                f"{self.name!r} has {found[0]}, {other.name!r} has {found[1]}: let load_data "
+                "return the same keys at all clients, with values of the same kinds and shapes"
+            )
         for name in ("shape", "target_shape", "columns", "label_type"):
             mine, its = getattr(self, name), getattr(other, name)
             if mine != its:
@@ -73,7 +83,7 @@ class ClientInfo:
         return self.raw.mismatch(other.raw, (self.name, other.name))
 
 
-def _raw_columns(info: ConfigRecord, names: tuple | None, shape: tuple[int, ...]) -> Columns:
+def _raw_columns(info: ConfigRecord, names: tuple | None, shape: Any) -> Columns:
     contents, dtypes = (tuple(info.get(key) or ()) for key in ("contents", "dtypes"))
     return Columns.received(
         names=names, is_frame=info.get("frame"), contents=contents, dtypes=dtypes, shape=shape
@@ -85,6 +95,28 @@ def _shape(info: ConfigRecord, key: str) -> tuple[int, ...]:
     if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
         raise _invalid(key, shape)
     return tuple(shape)
+
+
+def _dict_shape(text: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the shape of the samples of a dict of arrays, which is sent as a text."""
+    shape = from_text(text)
+    if not isinstance(shape, dict) or not all(map(_is_array, shape.items())):
+        raise _invalid("arrays", text)
+    return shape
+
+
+def _is_array(item: tuple[Any, Any]) -> bool:
+    """Tell whether a key is a name, and its value the kind of an array and the shape of a row."""
+    match item:
+        case str(), ("bool" | "int64" | "float64", tuple(own)):
+            return all(type(n) is int and n > 0 for n in own)
+    return False
+
+
+def _n_values(shape: SampleShape) -> float:
+    """Return the number of values of a row."""
+    shapes = [own for _, own in shape.values()] if isinstance(shape, dict) else [shape]
+    return sum(np.prod(own, dtype=float) for own in shapes)
 
 
 def _labels(classes: Any) -> tuple[Any, ...]:

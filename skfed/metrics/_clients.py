@@ -51,7 +51,7 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
     model : FederatedClassifier, FederatedRegressor, or a meta-estimator of one
         A fitted model: also a Pipeline, a search, a threshold, calibration, bagging or voting. Its
         own predictions are scored.
-    X : array-like of shape (n_samples, n_features, ...)
+    X : array-like of shape (n_samples, n_features, ...), or dict of array-like
         Samples, held out ones for an honest score.
     y : array-like of shape (n_samples,) or (n_samples, n_targets)
         Their labels or targets.

@@ -14,6 +14,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.metadata_routing import MetadataRequest
 from sklearn.utils.validation import check_is_fitted
 
+from skfed._dict_input import sliceable
 from skfed._estimator import BaseFederated
 from skfed._federation import make_federation, rows_of
 from skfed._labels import Labels
@@ -48,7 +49,7 @@ class ClientScorer:
         ----------
         estimator : object
             A fitted model.
-        X : array-like of shape (n_samples, ...)
+        X : array-like of shape (n_samples, ...), or dict of array-like
             Samples.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Their labels or targets.
@@ -133,11 +134,12 @@ def transform_for_step(model: Any, X: Any, clients: Any) -> Any:
     for one in _nested(model):
         if len(getattr(one, "steps", ())) > 1:
             X = transform_by_clients(one[:-1], X, clients)
-    return X
+    return sliceable(X)
 
 
 def predict_rows(model: Any, X: Any, clients: Any, method: str = "predict") -> np.ndarray:
     """Predict, with clients where a Pipeline's transformers take them."""
+    X = sliceable(X)
     if hasattr(model, "best_estimator_"):
         return predict_rows(model.best_estimator_, X, clients, method)
     if len(getattr(model, "steps", ())) > 1 and takes_clients_in("transform", model[:-1]):
@@ -227,7 +229,7 @@ def _rows_of_group(
     scorer: ClientScorer, model: Any, step: BaseFederated, X: Any, y: Any, clients: Any
 ) -> tuple[Any, np.ndarray, Any]:
     """Return the rows, targets and ids of the clients with or without priority."""
-    y = check_targets(model, y)
+    y, X = check_targets(model, y), sliceable(X)
     with naming("X", "y"):
         check_consistent_length(X, y)
     mask = priority_rows_of(model, clients, len(y))

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ def takes_channels_last(net: NeuralNet, row: np.ndarray) -> bool:
     row : ndarray of shape (1, ...)
         A row of X, in the net's dtype.
     """
-    X = to_tensors(net, np.repeat(row, 2, axis=0))[0]
+    X = to_tensors(net, row[[0, 0]])[0]
     try:
         with one_torch_thread():
             if not _works_channels_last(net, X):
@@ -99,7 +100,7 @@ def _may_gain(net: NeuralNet, X: Samples) -> bool:
     modules = list(net.module_.modules())
     return (
         len(X) >= _FEWEST_ROWS
-        and X[0].size >= _FEWEST_VALUES
+        and prod(X.shape[1:]) >= _FEWEST_VALUES
         and torch.device(net.device).type == "cpu"
         and any(max(one.kernel_size) > 1 for one in _convolutions(net.module_))
         and all(map(_is_torchs, modules))

@@ -14,6 +14,7 @@ from skorch import NeuralNet
 from torch import nn
 
 from skfed.nets._criteria import averages_rows, batch_weight
+from skfed.nets._dict_rows import call_module
 from skfed.nets._inputs import Samples, batch_size, to_tensors, whole
 from skfed.nets._logits import as_inferred
 from skfed.nets._own_code import overridden
@@ -76,12 +77,12 @@ def _output_of_all(net: NeuralNet, X: Samples, n_rows: int) -> Any:
     """Return the module's output for all rows, in batches if it is one tensor."""
     parts = [slice(start, start + n_rows) for start in range(0, len(X), n_rows)]
     with PRODUCTS.evaluating(net.module_, n_rows):
-        first = net.module_(*to_tensors(net, X[parts[0]]))
+        first = call_module(net.module_, *to_tensors(net, X[parts[0]]))
         if len(parts) == 1:
             return first
         if not torch.is_tensor(first):  # what else it has may not be by row
-            return net.module_(*to_tensors(net, X[:]))
-        others = [net.module_(*to_tensors(net, X[part])) for part in parts[1:]]
+            return call_module(net.module_, *to_tensors(net, X[:]))
+        others = [call_module(net.module_, *to_tensors(net, X[part])) for part in parts[1:]]
         return torch.cat([first, *others])
 
 
@@ -94,7 +95,7 @@ def _plain_step(net: NeuralNet, n_rows: int) -> Callable[[Sequence[torch.Tensor]
     def step(batch: Sequence[torch.Tensor]) -> dict[str, Any]:
         X, y = batch
         with evaluating:
-            output = as_inferred(net, net.module_(X))
+            output = as_inferred(net, call_module(net.module_, X))
         return {"loss": net.get_loss(output, y, X=X, training=False), "y_pred": output}
 
     return step

@@ -5,13 +5,14 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
+from skfed.nets._dict_rows import DictRows, by_array
 from skfed.nets._inputs import to_tensors
 from skfed.nets._pool import ResetPoint
 from skfed.nets._state import get_state, named_tensors, parameter_names, set_state
 from skfed.utils._seeding import torch_seeded
 
 
-def left_alone(net: NeuralNet, row: np.ndarray) -> frozenset[str]:
+def left_alone(net: NeuralNet, row: np.ndarray | DictRows) -> frozenset[str]:
     """Return the names of the tensors that a pass in training mode leaves alone.
 
     What has a gradient is among them: the optimizer changes it, not the pass. The net passes two
@@ -24,7 +25,7 @@ def left_alone(net: NeuralNet, row: np.ndarray) -> frozenset[str]:
     state, reset_point = get_state(net), ResetPoint(net)
     modes = {module: module.training for module in net.module_.modules()}
     try:
-        changed = _changed_by_pass(net, _two_rows(row))
+        changed = _changed_by_pass(net, by_array(_two_rows, row))
     except Exception:  # whatever its layers raise
         changed = {name for name, w in tensors.items() if not isinstance(w, nn.Parameter)}
     finally:
@@ -41,7 +42,7 @@ def left_alone(net: NeuralNet, row: np.ndarray) -> frozenset[str]:
     )
 
 
-def _changed_by_pass(net: NeuralNet, rows: np.ndarray) -> set[str]:
+def _changed_by_pass(net: NeuralNet, rows: np.ndarray | DictRows) -> set[str]:
     """Return the names of what a pass in training mode has changed, or written to."""
     before, tensors = get_state(net), named_tensors(net)
     writes = {name: tensor._version for name, tensor in tensors.items()}

@@ -1,7 +1,8 @@
 """Inputs of nets: rows in the net's dtype, and in batches."""
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -10,13 +11,19 @@ import torch
 from skorch import NeuralNet
 
 from skfed.modules import Standardize
+from skfed.nets._dict_rows import DictRows, by_array
 
 _CHUNK = 2**24  # bytes of rows that are shifted at once
 
 
-def to_tensors(net: NeuralNet, *arrays: np.ndarray) -> list[torch.Tensor]:
-    """Copy arrays to tensors on the net's device."""
-    return [torch.from_numpy(plain(array)).to(net.device) for array in arrays]
+def to_tensors(net: NeuralNet, *arrays: np.ndarray | DictRows) -> list[Any]:
+    """Copy arrays to tensors on the net's device; of a dict, to a plain dict as skorch has it."""
+    device = net.device
+
+    def to_tensor(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(_plain(array)).to(device)
+
+    return [by_array(to_tensor, dict(X) if isinstance(X, dict) else X) for X in arrays]
 
 
 def batch_size(net: NeuralNet, iterator="iterator_train") -> int:
@@ -29,8 +36,12 @@ def whole(size: int, n_samples: int) -> int:
     return n_samples if size == -1 else size
 
 
-def plain(array: np.ndarray) -> np.ndarray:
-    """Copy an array that is read-only or not contiguous, which torch does not take."""
+def plain(X: "Samples") -> Any:
+    """Copy arrays that are read-only or not contiguous, which torch does not take."""
+    return by_array(_plain, X)
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
     if min(array.strides, default=0) < 0:  # one row of a reversed array counts as contiguous
         return array.copy()
     if array.flags.c_contiguous and array.flags.writeable:
@@ -92,50 +103,87 @@ class CastRows:
 
 
 #: Samples as a module takes them.
-Samples = np.ndarray | CastRows
+Samples = np.ndarray | CastRows | DictRows
 
 
-def cast(net: NeuralNet, X: np.ndarray) -> np.ndarray:
+def cast(net: NeuralNet, X: np.ndarray | DictRows) -> Any:
     """Return X in the dtype of the module; integers stay integers if it does not take others.
 
     Columns that the dtype cannot hold are shifted before; see ``Standardize``. X itself is returned
-    if it has that dtype, and none is.
+    if it has that dtype, and none is. In a dict integers and booleans stay what they are.
     """
-    rows = _lazily(net, X)
-    if rows is None:
+    if isinstance(X, dict):
+        return _by_key(_cast, net, X)
+    return _cast(X, *_dtype_and_shift(net, X))
+
+
+def _cast(X: np.ndarray, dtype: np.dtype, shift: np.ndarray | None, name: str = "X") -> np.ndarray:
+    if X.dtype == dtype and shift is None:
         return X
+    rows = CastRows(X, dtype, shift)
     result = np.empty(rows.shape, rows.dtype)
     for part in _parts(X):
         result[part] = rows.cast(part)
-    _check_finite(result)
+    _check_finite(result, name)
     return result
 
 
-def cast_samples(net: NeuralNet, X: np.ndarray, rows: np.ndarray | None = None) -> Samples:
+def cast_samples(net: NeuralNet, X: np.ndarray | DictRows, rows: np.ndarray | None = None) -> Any:
     """Return X, or some rows of it, as ``cast`` does; of a large memory map, when they are read."""
+    if isinstance(X, dict):
+        return _by_key(partial(_cast_samples, rows=rows), net, X)
     if X.nbytes <= _CHUNK or not _is_mapped(X):
         return cast(net, X if rows is None else X[rows])
-    found = _lazily(net, X, rows)
-    if found is None:
+    return _cast_samples(X, *_dtype_and_shift(net, X), rows=rows)
+
+
+def _cast_samples(
+    X: np.ndarray,
+    dtype: np.dtype,
+    shift: np.ndarray | None,
+    name: str = "X",
+    *,
+    rows: np.ndarray | None,
+) -> np.ndarray | CastRows:
+    if X.nbytes <= _CHUNK or not _is_mapped(X):
+        return _cast(X if rows is None else X[rows], dtype, shift, name)
+    if X.dtype == dtype and shift is None:
         return X if rows is None else CastRows(X, X.dtype, rows=rows)
+    found = CastRows(X, dtype, shift, rows)
     for part in _parts(found):
-        _check_finite(found[part])
+        _check_finite(found[part], name)
     return found
 
 
-def _check_finite(X: np.ndarray) -> None:
+def _by_key(cast_one: Callable[..., Samples], net: NeuralNet, X: DictRows) -> DictRows:
+    """Cast the arrays of a dict: floats to the module's dtype, integers to int64, no booleans."""
+    dtypes = {"f": float_dtype(net), "i": "int64", "u": "int64", "b": "bool"}
+    arrays = {}
+    for key, one in X.items():
+        name, dtype = f"X[{key!r}]", np.dtype(dtypes[one.dtype.kind])
+        if one.dtype == np.uint64:
+            _check_int64(int(one.max()) if one.size else 0, name)
+        arrays[key] = cast_one(one, dtype, None, name)
+    return DictRows(**arrays)
+
+
+def _check_finite(X: np.ndarray, name: str) -> None:
     if not np.isfinite(X).all():
-        name = X.dtype.name
-        raise ValueError(f"X has values too large for the module's dtype, {name}: scale X.")
+        raise ValueError(
+            f"{name} has values too large for the module's dtype, {X.dtype.name}: scale {name}."
+        )
 
 
-def _lazily(net: NeuralNet, X: np.ndarray, rows: np.ndarray | None = None) -> CastRows | None:
-    """Return X cast when its rows are read; None if it may stay as it is."""
+def _check_int64(largest: int, name: str) -> None:
+    if largest > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} has the integer {largest}, and torch's int64 ends at 2**63 - 1.")
+
+
+def _dtype_and_shift(net: NeuralNet, X: np.ndarray) -> tuple[np.dtype, np.ndarray | None]:
+    """Return the dtype in which the module takes an array, and what is subtracted before."""
     if X.dtype.kind in "iu" and _stay_integers(net, X):
-        dtype, shift = np.dtype(np.int64), None
-    else:
-        dtype, shift = np.dtype(float_dtype(net)), shift_of(net)
-    return None if X.dtype == dtype and shift is None else CastRows(X, dtype, shift, rows)
+        return np.dtype(np.int64), None
+    return np.dtype(float_dtype(net)), shift_of(net)
 
 
 def float_dtype(net: NeuralNet) -> str:
@@ -192,8 +240,7 @@ def _stay_integers(net: NeuralNet, X: np.ndarray) -> bool:
     if np.dtype(np.int64) not in net.takes_ or standardize_layers(net):
         return False
     largest = int(X.max()) if X.size else 0
-    if largest > np.iinfo(np.int64).max:
-        raise ValueError(f"X has the integer {largest}, and torch's int64 ends at 2**63 - 1.")
+    _check_int64(largest, "X")
     if len(net.takes_) == 1:
         return True
     exact = 2 ** (np.finfo(float_dtype(net)).nmant + 1)

@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader
 from skfed.callbacks._sklearn import check_callbacks_of_net
 from skfed.callbacks._skorch import idle_callbacks
 from skfed.modules import LinearRegression, SoftmaxRegression
-from skfed.nets._inputs import cast
+from skfed.nets._dict_rows import DictRows
+from skfed.nets._inputs import cast, standardize_layers
 from skfed.nets._logits import has_binary_loss, is_by_logit, is_single, takes_no_classes
 from skfed.nets._pool import cloned
 from skfed.nets._predict import output_of, predict, says_probabilities
@@ -85,11 +86,18 @@ REGRESSOR = NetSpec(
 _BATCH_SIZE = 16  # of the default nets
 
 
-def make_net(spec: NetSpec, estimator: Any, X: np.ndarray, n_outputs: int, seed: int) -> NeuralNet:
+def make_net(
+    spec: NetSpec, estimator: Any, X: np.ndarray | DictRows, n_outputs: int, seed: int
+) -> NeuralNet:
     """Build and initialise the net for ``estimator``, which is not changed.
 
     One output is enough for two classes, of skorch's binary net, which also wraps torch modules.
     """
+    if estimator is None and isinstance(X, dict):
+        raise ValueError(
+            f"X is a dict with the keys {list(X)}, and the default net takes an array: pass as "
+            "estimator a module of your own, whose forward takes them as arguments."
+        )
     if isinstance(estimator, NeuralNetBinaryClassifier):
         _check_binary(spec, n_outputs)
         spec = ONE_LOGIT
@@ -108,7 +116,7 @@ def make_net(spec: NetSpec, estimator: Any, X: np.ndarray, n_outputs: int, seed:
 
 
 def _initialised(
-    spec: NetSpec, estimator: Any, X: np.ndarray, n_outputs: int, seed: int
+    spec: NetSpec, estimator: Any, X: np.ndarray | DictRows, n_outputs: int, seed: int
 ) -> tuple[NeuralNet, torch.Tensor]:
     """Return the net, and its module's output for a row of X."""
     net = _unfitted(spec, estimator, int(np.prod(X.shape[1:])), n_outputs)
@@ -121,6 +129,7 @@ def _initialised(
                 "arguments: pass an instance, or a skorch net with module__... parameters."
             ) from error
         _check_trained(net)
+        _check_scaling(net, X)
         # Seeded too: a lazy module draws its weights here.
         return net, output_of(net, cast(net, X[:1]))
 
@@ -228,6 +237,15 @@ def _check_trained(net: NeuralNet) -> None:
                 "parameter is trained: keep torch.view_as_real of it as the parameter, and call "
                 "torch.view_as_complex in forward; or freeze it with requires_grad_(False)."
             )
+
+
+def _check_scaling(net: NeuralNet, X: np.ndarray | DictRows) -> None:
+    """Refuse layers that are to be set by the columns of X, where X has several arrays."""
+    if isinstance(X, dict) and standardize_layers(net):
+        raise ValueError(
+            f"X is a dict with the keys {list(X)}, and estimator has a layer Standardize, which is "
+            "set by the columns of an array: scale the arrays of the dict, and leave it out."
+        )
 
 
 def _warn_of_idle_settings(net: NeuralNet) -> None:

@@ -1,7 +1,8 @@
 """Outputs and predictions of nets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,13 @@ from torch.utils.data import DataLoader
 
 from skfed.modules import MLP, LinearRegression, SoftmaxRegression, Standardize
 from skfed.nets._convolutions import evaluated_channels_last
+from skfed.nets._dict_rows import (
+    DictRows,
+    arrays_of,
+    call_module,
+    describe_samples,
+    from_arrays,
+)
 from skfed.nets._inputs import Samples, batch_size, plain, takes_rows, to_tensors, whole
 from skfed.nets._logits import (
     CLASSIFIERS,
@@ -41,31 +49,34 @@ _ROWWISE = {
 }  # fmt: skip
 
 
-def output_of(net: NeuralNet, X: np.ndarray) -> torch.Tensor:
+def output_of(net: NeuralNet, X: np.ndarray | DictRows) -> torch.Tensor:
     """Return the module's output for a few rows of X, which are in the net's dtype."""
     try:
         output = _evaluated(net, *to_tensors(net, X))
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        # Tables of objects and of pandas' nullable integers arrive as floats.
-        hint = (
-            ". It takes integers: pass X of an integer dtype, such as X.astype('int64')"
-            if X.dtype.kind == "f" and takes_rows(net, X[:1].astype(np.int64))
-            else ""
-        )
         raise ValueError(
-            f"estimator cannot take rows of X of shape {X.shape[1:]} and dtype {X.dtype}: "
-            f"{error}{hint}"
+            f"estimator cannot take rows of X {describe_samples(X)}: {error}{_hint(net, X)}"
         ) from error
     return output[0] if isinstance(output, tuple) else output
 
 
-def _evaluated(net: NeuralNet, X: torch.Tensor) -> torch.Tensor:
+def _evaluated(net: NeuralNet, X: Any) -> torch.Tensor:
     """Return what skorch's evaluation_step does, of a binary net whatever its shape."""
     if type(net).infer is not NeuralNetBinaryClassifier.infer:
         return net.evaluation_step((X, None))
     net._set_training(False)
     with torch.no_grad():
         return NeuralNet.infer(net, X)
+
+
+def _hint(net: NeuralNet, X: np.ndarray | DictRows) -> str:
+    """Return what to do about rows that a net does not take, to be added to the error."""
+    if isinstance(X, dict):
+        return ". The keys of X are the names of the arguments of its module's forward"
+    # Tables of objects and of pandas' nullable integers arrive as floats.
+    if X.dtype.kind == "f" and takes_rows(net, X[:1].astype(np.int64)):
+        return ". It takes integers: pass X of an integer dtype, such as X.astype('int64')"
+    return ""
 
 
 class NotProbabilities(ValueError):
@@ -217,13 +228,20 @@ def _outputs(net: NeuralNet, X: np.ndarray) -> list[torch.Tensor]:
     else:
         net._set_training(False)
         n_rows = _rows_a_batch(net, X)
-        batches = torch.from_numpy(X).split(n_rows)
         with torch.no_grad(), PRODUCTS.evaluating(net.module_, n_rows):
             outputs = [
-                to_device(as_inferred(net, net.module_(batch.to(net.device))), "cpu")
-                for batch in batches
+                to_device(as_inferred(net, call_module(net.module_, batch)), "cpu")
+                for batch in _batches(net, X, n_rows)
             ]
     return [output[0] if isinstance(output, tuple) else output for output in outputs]
+
+
+def _batches(net: NeuralNet, X: Samples, n_rows: int) -> Iterator[Any]:
+    """Yield batches of rows on the net's device."""
+    keys, arrays = arrays_of(X)
+    parts = (torch.from_numpy(one).split(n_rows) for one in arrays)
+    for batch in zip(*parts, strict=True):
+        yield from_arrays(keys, [one.to(net.device) for one in batch])
 
 
 def _rows_a_batch(net: NeuralNet, X: np.ndarray) -> int:

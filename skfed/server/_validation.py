@@ -10,7 +10,7 @@ from skorch import NeuralNet
 from skfed._input import TrainingData, priority_rows
 from skfed._problem import Problem
 from skfed.engines import evaluate
-from skfed.nets import Samples, cast, cast_samples
+from skfed.nets import DictRows, Samples, arrays_of, cast, cast_samples
 from skfed.server._state import ServerState
 from skfed.utils._checks import naming
 from skfed.utils._seeding import Purpose, stream
@@ -77,7 +77,7 @@ def make_validation(
     server: ServerState,
     problem: Problem,
     data: TrainingData,
-    X_val: np.ndarray,
+    X_val: np.ndarray | DictRows,
     y_val: np.ndarray,
     clients_val: Any,
     *,
@@ -92,8 +92,12 @@ def make_validation(
     those of the training data.
     """
     owners = rows = None
-    if cast(server.net, X_val[:1]).dtype.kind == "f":  # the integers of an embedding have no scale
-        warn_of_far_columns(data.X, X_val, names)
+    _, cast_arrays = arrays_of(cast(server.net, X_val[:1]))
+    keys, arrays = arrays_of(X_val)
+    for i, one in enumerate(cast_arrays):
+        if one.dtype.kind == "f":  # the integers of an embedding have no scale
+            name = "X_val" if keys is None else f"X_val[{keys[i]!r}]"
+            warn_of_far_columns(arrays_of(data.X)[1][i], arrays[i], names, name)
     if clients_val is not None:
         ids, priority = data.federation.ids, data.federation.priority
         rows, owners = priority_rows(clients_val, len(X_val), ids, priority, "clients_val")
@@ -105,7 +109,9 @@ def make_validation(
     return Validation(server, (samples, y_val), problem, owners, ids_of, every, n_rounds)
 
 
-def warn_of_far_columns(X: np.ndarray, X_val: np.ndarray, names: np.ndarray | None) -> None:
+def warn_of_far_columns(
+    X: np.ndarray, X_val: np.ndarray, names: np.ndarray | None, name: str = "X_val"
+) -> None:
     """Warn if columns of X_val are far from those of X, as columns are that were not scaled.
 
     Without metadata routing, scikit-learn's Pipeline passes ``model__X_val`` to the last step as it
@@ -125,7 +131,7 @@ def warn_of_far_columns(X: np.ndarray, X_val: np.ndarray, names: np.ndarray | No
     if not len(far):
         return
     descriptions = [
-        f"{_name(X, column * step, names)} (mean {val[:, column].mean():.3g} and standard "
+        f"{_name(X, column * step, names, name)} (mean {val[:, column].mean():.3g} and standard "
         f"deviation {val[:, column].std():.3g}; in X {train[:, column].mean():.3g} and "
         f"{train[:, column].std():.3g})"
         for column in far[:_NAMED]
@@ -133,9 +139,9 @@ def warn_of_far_columns(X: np.ndarray, X_val: np.ndarray, names: np.ndarray | No
     if len(far) > _NAMED:
         descriptions.append(f"and {len(far) - _NAMED} more")
     warn(
-        f"X_val has columns that are far from those of X: {', '.join(descriptions)}. If X has been "
-        "transformed, X_val must be too, by the same steps: skfed.make_pipeline does it, and, with "
-        "metadata routing on, scikit-learn's Pipeline with transform_input=['X_val']."
+        f"{name} has columns that are far from those of X: {', '.join(descriptions)}. If X has "
+        "been transformed, X_val must be too, by the same steps: skfed.make_pipeline does it, and, "
+        "with metadata routing on, scikit-learn's Pipeline with transform_input=['X_val']."
     )
 
 
@@ -187,8 +193,8 @@ def _sampled(X: np.ndarray, step: int) -> np.ndarray:
     return X.reshape(len(X), -1)[:, ::step].astype(np.float64)
 
 
-def _name(X: np.ndarray, column: int, names: np.ndarray | None) -> str:
+def _name(X: np.ndarray, column: int, names: np.ndarray | None, name: str) -> str:
     if names is not None:
         return repr(names[column])
     index = np.unravel_index(column, X.shape[1:])
-    return f"X_val[:, {', '.join(map(str, index))}]"
+    return f"{name}[{', '.join([':', *map(str, index)])}]"

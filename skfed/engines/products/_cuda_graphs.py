@@ -50,7 +50,7 @@ class StepGraphs:
         self,
         function: Callable[..., Any],
         used: Sequence[torch.Tensor],
-        X: torch.Tensor,
+        X: Any,
         target: Target | torch.Tensor,
         *read_in_place: torch.Tensor,
     ) -> Any:
@@ -63,7 +63,7 @@ class StepGraphs:
             no random numbers.
         used : sequence of Tensor
             What it reads or writes beside its arguments.
-        X : Tensor
+        X : Tensor or dict of Tensor
             A graph reads it where it is.
         target : Target or Tensor
             A graph reads a copy.
@@ -75,7 +75,8 @@ class StepGraphs:
             return function(X, target, *read_in_place)
 
         kind = function.__qualname__, *map(_form, _parts(target))
-        tensors = [*used, X, *read_in_place]
+        rows = tree_leaves(X)
+        tensors = [*used, *rows, *read_in_place]
         key = kind, *[(tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors]
         if key in self._graphs:
             self._graphs.move_to_end(key)
@@ -87,7 +88,7 @@ class StepGraphs:
         if kind in self._not_recordable:
             return call(target)
         if n_before < _CALLS_BEFORE:
-            return self._watched(call, target, kind, X.device)
+            return self._watched(call, target, kind, rows[0].device)
         return self._recorded(call, target, key)
 
     def rate_like(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -275,7 +276,7 @@ class GraphedMethod:
         """Yield what the other methods need of each step."""
         return self.bound.targets(steps)
 
-    def gradients(self, X: torch.Tensor, target: Any) -> tuple[torch.Tensor, State]:
+    def gradients(self, X: Any, target: Any) -> tuple[torch.Tensor, State]:
         """Return each client's mean loss, and gradients, which are valid until the next call."""
         losses, grads = self.graphs.run(self.bound.gradients, self.used, X, target)
         return losses.clone(), grads

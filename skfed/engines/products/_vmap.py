@@ -9,7 +9,9 @@ from skorch import NeuralNet
 
 from skfed.engines.products._recurrent import StackedRecurrence
 from skfed.engines.products._targets import Target, plain_targets
-from skfed.nets import State, as_inferred, clear_idle, weighed
+from skfed.nets import State, as_inferred, by_array, clear_idle, weighed
+
+Rows = torch.Tensor | dict[str, torch.Tensor]  # X of some clients
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class BoundModule:
         """Yield what ``gradients`` needs of each step; see ``BoundLayers.targets``."""
         return plain_targets(steps)
 
-    def gradients(self, X: torch.Tensor, target: Target) -> tuple[torch.Tensor, State]:
+    def gradients(self, X: Rows, target: Target) -> tuple[torch.Tensor, State]:
         """Return each client's loss and gradients, and update the buffers.
 
         See ``BoundLayers.gradients``.
@@ -73,7 +75,7 @@ class BoundModule:
         clear_idle(self.net.criterion_, grads.values(), target.y, target.sizes)
         return losses, grads
 
-    def _of_target(self, X: torch.Tensor, target: Target) -> tuple[torch.Tensor, State]:
+    def _of_target(self, X: Rows, target: Target) -> tuple[torch.Tensor, State]:
         y, sizes, weights = target
         if sizes is None:
             return self._of_equal_sizes(self.params, self.buffers, X, y, weights)
@@ -89,7 +91,7 @@ class BoundModule:
             params = {name: tensor[members] for name, tensor in self.params.items()}
             own = None if weights is None else weights[members, :size]
             losses[members], slopes = self._of_equal_sizes(
-                params, buffers, X[members, :size], y[members, :size], own
+                params, buffers, _rows_of(X, members, size), y[members, :size], own
             )
             for name, slope in slopes.items():
                 grads[name][members] = slope
@@ -101,13 +103,14 @@ class BoundModule:
         self,
         params: State,
         buffers: State,
-        X: torch.Tensor,
+        X: Rows,
         y: torch.Tensor,
         weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, State]:
         def loss(params, buffers, X, y, weights=None):
             buffers = {name: tensor.clone() for name, tensor in buffers.items()}
-            output = torch.func.functional_call(self.net.module_, {**params, **buffers}, (X,))
+            given = ((), X) if isinstance(X, dict) else ((X,),)
+            output = torch.func.functional_call(self.net.module_, {**params, **buffers}, *given)
             output = as_inferred(self.net, output)
             with weighed(self.net, weights):
                 return self.net.get_loss(output, y, X=X, training=True), buffers
@@ -121,21 +124,22 @@ class BoundModule:
         return losses, {name: grad.contiguous() for name, grad in grads.items()}
 
 
+def _rows_of(X: Rows, members: torch.Tensor, size: int) -> Rows:
+    """Return the first rows of some members."""
+    return by_array(lambda one: one[members, :size], X)
+
+
 Loss = Callable[..., tuple[torch.Tensor, State]]
 
 
-def _by_client(
-    loss: Loss, params: State, *arguments: State | torch.Tensor
-) -> tuple[torch.Tensor, State, State]:
+def _by_client(loss: Loss, params: State, *arguments: Rows) -> tuple[torch.Tensor, State, State]:
     """Return each client's loss, gradients, and what else ``loss`` returns."""
     step = torch.func.grad_and_value(loss, has_aux=True)
     grads, (losses, others) = torch.func.vmap(step, randomness="different")(params, *arguments)
     return losses, grads, others
 
 
-def _by_autograd(
-    loss: Loss, params: State, *arguments: State | torch.Tensor
-) -> tuple[torch.Tensor, State, State]:
+def _by_autograd(loss: Loss, params: State, *arguments: Rows) -> tuple[torch.Tensor, State, State]:
     """Return the same as ``_by_client``."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
     with torch.enable_grad(), StackedRecurrence():

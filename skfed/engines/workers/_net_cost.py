@@ -7,6 +7,7 @@ the same on each machine and in each run.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from skorch import NeuralNet
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from skfed.nets import as_inferred, model_bytes
+from skfed.nets import as_inferred, call_module, model_bytes
 from skfed.utils._seeding import torch_seeded
 
 # Seconds of a core with 100 GFLOP/s and 10 GB/s.
@@ -50,7 +51,7 @@ class NetCost:
     row_bytes: float
 
     @classmethod
-    def of(cls, net: NeuralNet, X: torch.Tensor, y: torch.Tensor) -> "NetCost | None":
+    def of(cls, net: NeuralNet, X: Any, y: torch.Tensor) -> "NetCost | None":
         """Return the cost of a net, found on a batch; None if it is not known.
 
         The net may not be used afterwards.
@@ -59,7 +60,7 @@ class NetCost:
         ----------
         net : NeuralNet
             A net with the settings of those that will train.
-        X, y : Tensor of shape (n_rows, ...)
+        X, y : Tensor of shape (n_rows, ...), or a dict of them
             A batch of the usual size, and its targets: where rows are compared with each other, a
             row costs more in a larger one.
         """
@@ -69,14 +70,15 @@ class NetCost:
             with torch_seeded(np.random.default_rng(0), net.device), torch.no_grad():
                 net._set_training(True)
                 with flops, operations:
-                    net.get_loss(as_inferred(net, net.module_(X)), y, X=X, training=True)
+                    output = as_inferred(net, call_module(net.module_, X))
+                    net.get_loss(output, y, X=X, training=True)
         except Exception:  # the user's code needs gradients, or raises, as it may for clients
             return None
         return cls(
             model_bytes=model_bytes(net),
             n_operations=operations.count,
-            row_flops=flops.get_total_flops() / len(X),
-            row_bytes=operations.n_bytes / len(X),
+            row_flops=flops.get_total_flops() / len(y),
+            row_bytes=operations.n_bytes / len(y),
         )
 
     def seconds(self, n_passes: int, n_calls: int, n_rows: int) -> float:

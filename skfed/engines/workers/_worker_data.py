@@ -27,7 +27,8 @@ from skfed.engines._data import Dataset
 from skfed.nets import Samples
 
 Digest = bytes  # of the rows of one client
-Arrays = tuple[np.ndarray, ...]  # X and y, and weights if rows have any
+Keys = tuple[str, ...] | None  # of X, if it is a dict of arrays
+Arrays = tuple[np.ndarray, ...]  # of X one or more, y, and weights if rows have any
 
 
 class LocalData(NamedTuple):
@@ -50,6 +51,8 @@ class Payload(NamedTuple):
         Of the rows of each client.
     arrays : dict of bytes to tuple of ndarray
         The rows themselves; of those that are missing here the worker may have a copy.
+    keys : tuple of str or None
+        Those of X, if it is a dict of arrays.
     device : str
         Where the net computes.
     budget : int
@@ -58,6 +61,7 @@ class Payload(NamedTuple):
 
     digests: dict[int, Digest]
     arrays: dict[Digest, Arrays]
+    keys: Keys
     device: str
     budget: int
 
@@ -87,6 +91,7 @@ class FilePayload(NamedTuple):
     """Where the rows of some clients are: slices of X, y and their weights if they have any."""
 
     arrays: tuple[FileArray, ...]
+    keys: Keys
     slices: dict[int, slice]
     device: str
 
@@ -95,10 +100,9 @@ class FilePayload(NamedTuple):
         arrays = [array.read() for array in self.arrays]
         if torch.device(self.device).type != "cpu":  # a GPU would get the rows of all clients
             own = {k: tuple(array[part] for array in arrays) for k, part in self.slices.items()}
-            return LocalData(*joined(own, self.device))
-        X, y, *weights = arrays
+            return LocalData(*joined(own, self.keys, self.device))
         rows = {k: np.arange(part.start, part.stop) for k, part in self.slices.items()}
-        return LocalData(Dataset(X, y, self.device, *weights), rows)
+        return LocalData(Dataset.of(self.keys, arrays, self.device), rows)
 
 
 class ClientData:
@@ -141,7 +145,7 @@ class ClientData:
             included = {k: digest for k, digest in digests.items() if self.copies_due[digest] > 0}
         self.copies_due.subtract(d for d in included.values() if self.copies_due[d] > 0)
         arrays = {digest: self._arrays(k) for k, digest in included.items()}
-        return Payload(digests, arrays, str(self.dataset.device), self.budget)
+        return Payload(digests, arrays, self.dataset.keys, str(self.dataset.device), self.budget)
 
     def note_miss(self, miss: CacheMiss) -> None:
         """Include rows that an unknown worker lacked in as many payloads as there are workers."""
@@ -163,11 +167,7 @@ class ClientData:
 
     def _arrays(self, k: int) -> Arrays:
         rows = self.federation.rows(k)
-        return tuple(array[rows] for array in self._whole())
-
-    def _whole(self) -> tuple[Samples, ...]:
-        data = self.dataset
-        return (data.X, data.y) if data.weights is None else (data.X, data.y, data.weights)
+        return tuple(array[rows] for array in self.dataset.arrays)
 
 
 class FileData(ClientData):
@@ -195,7 +195,7 @@ class FileData(ClientData):
                 for name, array in self._named()
             )
             slices = {k: self._written[k] for k in clients}
-            return FilePayload(files, slices, str(self.dataset.device))
+            return FilePayload(files, self.dataset.keys, slices, str(self.dataset.device))
 
     def close(self) -> None:
         """Remove the files."""
@@ -203,7 +203,9 @@ class FileData(ClientData):
 
     def _named(self) -> Iterable[tuple[str, Samples]]:
         """Return the arrays of all rows, by the names of their files."""
-        return zip(("X", "y", "weights"), self._whole(), strict=False)
+        keys = self.dataset.keys
+        of_X = ["X"] if keys is None else [f"X{i}" for i in range(len(keys))]
+        return zip([*of_X, "y", "weights"], self.dataset.arrays, strict=False)
 
     def _write(self, k: int) -> None:
         """Append the rows of a client to the files."""
@@ -251,16 +253,18 @@ class WorkerCache:
                 self._bytes -= _n_bytes(self._arrays.popitem(last=False)[1])
         if missing := digests.keys() - found.keys():
             return CacheMiss(missing)
-        dataset, rows = joined(found, payload.device)
+        dataset, rows = joined(found, payload.keys, payload.device)
         return LocalData(dataset, {k: rows[digest] for k, digest in payload.digests.items()})
 
 
-def joined(arrays: dict[Any, Arrays], device: str) -> tuple[Dataset, dict[Any, np.ndarray]]:
+def joined(
+    arrays: dict[Any, Arrays], keys: Keys, device: str
+) -> tuple[Dataset, dict[Any, np.ndarray]]:
     """Return a dataset of the rows of some clients, and the row numbers of each, by its key."""
     ends = np.cumsum([len(own[0]) for own in arrays.values()])
     rows = dict(zip(arrays, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
-    X, y, *weights = (np.concatenate(parts) for parts in zip(*arrays.values(), strict=True))
-    return Dataset(X, y, device, *weights), rows
+    whole = [np.concatenate(parts) for parts in zip(*arrays.values(), strict=True)]
+    return Dataset.of(keys, whole, device), rows
 
 
 def _n_bytes(arrays: Arrays) -> int:

@@ -21,6 +21,7 @@ from skfed.engines.workers import _remote
 from skfed.engines.workers._remote import serve
 from skfed.engines.workers._worker_data import CacheMiss, ClientData, FileData, WorkerCache
 from skfed.engines.workers._workers import Workers
+from skfed.nets import DictRows
 
 
 @pytest.fixture
@@ -94,6 +95,25 @@ def test_rows_are_written_to_files_once_and_read_from_them(data, order):
         assert file.path.stat().st_size == array[written].nbytes
     files.close()
     assert not files.folder.exists()
+
+
+def test_a_dict_reaches_workers_with_its_keys(data):
+    X, y = data.dataset.X, data.dataset.y
+    named = Dataset(DictRows(even=X[:, 0].astype(int), all=X), y, weights=y / 20)
+    clients, cache = [3, 0, 3], WorkerCache()
+    sending = ClientData(named, data.federation, budget=10**6)
+    files = FileData(named, data.federation)
+    for load in (
+        sent(cache, sending.payload(clients, complete=True)),
+        pickle.loads(pickle.dumps(files.payload(clients))).load(),
+    ):
+        dataset, rows = load(clients)
+        for k, own in zip(clients, rows, strict=True):
+            whole = data.federation.rows(k)
+            assert dataset.X["even"].dtype == int
+            np.testing.assert_array_equal(dataset.X["even"][own], X[whole, 0])
+            np.testing.assert_array_equal(dataset.X["all"][own], X[whole])
+            np.testing.assert_array_equal(dataset.weights[own], y[whole] / 20)
 
 
 def test_rows_for_another_device_are_without_those_of_other_clients(data):
