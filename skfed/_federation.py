@@ -274,7 +274,9 @@ def _priority_weights(ids: np.ndarray, priority: Any) -> np.ndarray:
         raise ValueError(
             f"priority names {len(unknown)} client(s) that are not in clients: "
             f"{_some(unknown)}. Ids in clients are like {_some(list(ids))}: "
-            "drop the unknown ones, or check their type and that these rows are in X."
+            "drop the unknown ones, or check their type and that these rows are in X. In a search "
+            "each fold needs rows of them: WithinClientStratifiedKFold() of skfed.model_selection, "
+            "given groups=clients, splits each client's rows (of a regressor WithinClientKFold())."
         )
     weights = np.zeros(len(ids))
     weights[found] = client_weights

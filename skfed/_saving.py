@@ -43,13 +43,19 @@ def save(estimator: BaseEstimator, path: str | PathLike) -> None:
     OSError
         If the file cannot be written.
     TypeError
-        If a fitted attribute is another object; the message names the class and the attribute.
+        If a fitted attribute is another object; the message names the class and the attribute. Of a
+        search, ``best_estimator_`` can be saved.
 
     See Also
     --------
     load : Reads the file.
     """
     _check_fitted(estimator)
+    if hasattr(estimator, "best_estimator_"):
+        raise TypeError(
+            f"{type(estimator).__name__} is a search, which is not written to files: save its "
+            "best_estimator_, and cv_results_ as a table."
+        )
     if isinstance(estimator, BaseFederated):
         estimator.save(path)
     else:

@@ -23,6 +23,7 @@ from skfed.modules import LinearRegression, SoftmaxRegression
 from skfed.nets._dict_rows import DictRows
 from skfed.nets._inputs import cast, standardize_layers
 from skfed.nets._logits import has_binary_loss, is_by_logit, is_single, takes_no_classes
+from skfed.nets._own_code import overridden
 from skfed.nets._pool import cloned
 from skfed.nets._predict import output_of, predict, says_probabilities
 from skfed.nets._state import named_tensors
@@ -111,6 +112,7 @@ def make_net(
     else:
         _check_criterion(spec, net)
         _check_output(spec, output, n_outputs)
+        _check_log(net, output)
     _warn_of_idle_settings(net)
     return net
 
@@ -214,6 +216,20 @@ def _check_criterion(spec: NetSpec, net: NeuralNet) -> None:
             "of your own predict_nonlinearity, for logits torch.sigmoid; or y.argmax(axis=1) if "
             "its rows are one-hot."
         )
+
+
+def _check_log(net: NeuralNet, output: torch.Tensor) -> None:
+    """Refuse outputs whose logarithm skorch would take, and that have none."""
+    takes_log = isinstance(getattr(net, "criterion_", None), nn.NLLLoss)
+    if not takes_log or overridden(net, ("get_loss",)) or not bool((output < 0).any()):
+        return
+    sums_to_one = bool((output.double().exp().sum(1) - 1).abs().max() < 1e-3)
+    found = "log-probabilities" if sums_to_one else "negative numbers"
+    raise ValueError(
+        f"estimator's module returns {found}, but skorch takes the logarithm of its output with "
+        "NLLLoss: end the module with softmax instead of log_softmax, or let it return logits and "
+        "pass criterion=torch.nn.CrossEntropyLoss."
+    )
 
 
 def _check_output(spec: NetSpec, output: torch.Tensor, n_outputs: int) -> None:

@@ -7,7 +7,7 @@ clients are interleaved in X.
 """
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -255,6 +255,11 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
 
     def _checked(self, X: Any, clients: Any) -> Any:
         """Validate rows; an error names the first client and column that have one of their own."""
+        if isinstance(X, Mapping):
+            raise ValueError(
+                f"X is a dict with the keys {list(X)}, but {type(self).__name__} takes an array or "
+                "a table: transform an array before it is put in the dict, which the model takes."
+            )
         try:
             return self.validate_rows(X)
         except (TypeError, ValueError) as error:

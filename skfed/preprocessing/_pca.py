@@ -12,6 +12,7 @@ from skfed.preprocessing._base import Requests, Statistics
 from skfed.preprocessing._blocks import ClientRows
 from skfed.preprocessing._moments import check_sums, merge_products, products
 from skfed.preprocessing._private import PrivateTransformer, average_rows, merge_averages
+from skfed.utils._checks import naming
 from skfed.utils._sklearn import Interval, StrOptions, infer_dimension
 
 
@@ -102,7 +103,8 @@ n_components_, n_samples_, noise_variance_, n_features_in_, feature_names_in_
 
     def validate_rows(self, X):
         """Return the rows as floats, none of them missing."""
-        rows = validate_data(self, X, dtype=[np.float64, np.float32])
+        with naming("X"):
+            rows = validate_data(self, X, dtype=[np.float64, np.float32])
         self._dtype = rows.dtype
         return rows
 

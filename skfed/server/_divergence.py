@@ -199,10 +199,13 @@ def _cause_and_way_out(
     parts = [] if found is None else [f"The loss of client {client!r} grew first, in round {t}."]
     start = float(rows[0]["lr"])
     later = "" if rate == start else f", falling to {rate:.2g}"
+    standardizes, is_private = bool(standardize_layers(server.net)), bool(config.update_privacy)
+    is_scaled_y = guesses_mean(server) or server.target_scale is not None
+    if not (is_scaled_y or is_private or isinstance(server.net, CLASSIFIERS)):
+        parts.append("If y is not scaled, pass standardize_targets=True.")
     parts.append(f"The learning rate was {start:.2g}{later}: try lr_schedule={start / 10:.2g}.")
     if config.server_optimizer is not None:
         parts.append("Or lower server_optimizer__lr.")
-    standardizes, is_private = bool(standardize_layers(server.net)), bool(config.update_privacy)
     if not standardizes:
         parts.append(
             "If X is not scaled, begin the net with skfed.modules.Standardize, or put a "
@@ -210,10 +213,6 @@ def _cause_and_way_out(
         )
     elif server.begun and not is_renewable(server.net):
         parts.append("X is scaled by the rows of the first fit: fit anew to scale it by these.")
-    is_scaled_y = guesses_mean(server) or server.target_scale is not None
-    may_scale_y = not (is_private or isinstance(server.net, CLASSIFIERS))
-    if may_scale_y and not is_scaled_y:
-        parts.append("standardize_targets=True scales y.")
     if found is not None and standardizes and not is_private and federation.priority.sum() > 1:
         (k,) = find_ids(federation.ids, [client])
         if k >= 0 and federation.priority[k]:

@@ -78,6 +78,8 @@ def numbers(values: Any, name: str, shape: tuple[int, ...] | None = None) -> np.
 
 
 _HINTS = {
+    "contains NaN": " In a Pipeline, skfed.preprocessing.FederatedSimpleImputer fills them in, by "
+    "what clients compute.",
     "could not convert string to float": ". X is to be numbers: encode its columns of text by "
     "skfed.preprocessing.FederatedOneHotEncoder, or leave them out.",
     "Sparse data was passed": " Of an encoder before it, set sparse_output=False; of a "
