@@ -32,10 +32,11 @@ def shortened(
 
     ``thin`` > 1 keeps one row and one local step in ``thin``, and renames the tables.
     """
-    panels = []
+    panels, is_shortened = [], thin > 1 or (n_seeds or experiment.n_seeds) < experiment.n_seeds
     for panel in experiment.panels:
         setting = panel.setting
         if n_rounds is not None:
+            is_shortened |= n_rounds < setting.n_rounds
             setting = replace(setting, n_rounds=n_rounds)
         if thin > 1:
             steps = -(-setting.training["local_steps"] // thin)
@@ -44,4 +45,4 @@ def shortened(
             setting = replace(setting, name=name, training=training, thin=thin)
         panels.append(replace(panel, setting=setting))
     n_seeds = experiment.n_seeds if n_seeds is None else n_seeds
-    return replace(experiment, panels=panels, n_seeds=n_seeds)
+    return replace(experiment, panels=panels, n_seeds=n_seeds, is_shortened=is_shortened)

@@ -112,6 +112,8 @@ class Experiment:
         What differs from the paper, and why.
     needs : callable, default=None
         Returns whether the data are on disk; None if they always are or can be downloaded.
+    is_shortened : bool, default=False
+        Whether it has fewer seeds, rounds, rows or local steps, so that its claims are not judged.
     """
 
     title: str
@@ -122,6 +124,7 @@ class Experiment:
     baseline: str | None = None
     note: str = ""
     needs: Callable[[], bool] | None = None
+    is_shortened: bool = False
 
     @property
     def runs(self) -> list[Run]:

@@ -27,7 +27,9 @@ ICLR submission)."""
 READING = """## How to read the sections
 
 Everything is computed from the tables of results in `tables/`, without a run. `python -m
-benchmarks.papers NAME --out FOLDER` runs an experiment again.
+benchmarks.papers NAME --out FOLDER` runs an experiment again; `--list` shows the names, and `all`
+runs all of them. `--quick` runs two rounds of one seed with a tenth of the rows, `--seeds` and
+`--rounds` other numbers of them: with fewer, lines say *shortened* instead of a verdict.
 
 A claim's figure is the mean over the seeds ± its standard error, a table's ± the standard
 deviation. *In the end* is the mean over the last ten rounds: of 200 for FedALIGN, as in its code,

@@ -9,6 +9,8 @@ import pandas as pd
 
 from benchmarks.papers.experiment import Experiment
 
+SHORTENED = "shortened"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -19,7 +21,8 @@ class Row:
     section : str
         Title of the experiment.
     words, place, setting, paper, measured, verdict : str
-        The cells of its line. The verdict is "holds", "holds partly" or "does not hold".
+        The cells of its line. The verdict is "holds", "holds partly", "does not hold", or
+        "shortened" of an experiment with fewer rounds, seeds or rows.
     data : str
         Name of the setting whose table of results it is measured in.
     """
@@ -89,7 +92,8 @@ def findings(experiment: Experiment, tables: Sequence[pd.DataFrame]) -> Findings
             found = claim.check(table)
             cells = claim.words, claim.place, panel.title, claim.paper
             data = panel.setting.name
-            rows.append(Row(experiment.title, *cells, found.measured, found.verdict, data))
+            verdict = SHORTENED if experiment.is_shortened else found.verdict
+            rows.append(Row(experiment.title, *cells, found.measured, verdict, data))
         for strategy in panel.strategies:
             theirs = panel.theirs.get(strategy, {})
             for column in experiment.columns:

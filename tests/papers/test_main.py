@@ -72,12 +72,22 @@ def test_seeds_and_rounds_can_be_chosen():
     assert {panel.setting.n_rounds for panel in experiment.panels} == {7}
 
 
+def test_an_experiment_with_less_than_its_own_is_shortened():
+    whole = experiments()["fedalign-fig1"]
+    n_rounds = whole.panels[0].setting.n_rounds
+    for fewer in ((1, None), (None, n_rounds - 1), (None, None, 10)):
+        assert shortened(whole, *fewer).is_shortened
+    for as_many in ((None, None), (whole.n_seeds + 1, n_rounds + 1)):
+        assert not shortened(whole, *as_many).is_shortened
+
+
 def test_a_picture_is_drawn_again_from_its_table_without_a_run(tmp_path, capsys, in_this_process):
     short = "--seeds", "1", "--rounds", "3", "--out", str(tmp_path)
     assert main(["power-of-choice-fig4", *short]) == 0
     output = capsys.readouterr().out
     assert "minutes" in output
     assert "rounds to loss 0.7" in output
+    assert "*shortened* |" in output and "*holds" not in output
     picture = tmp_path / "pictures" / "power-of-choice-fig4.png"
     before = picture.read_bytes()
     picture.unlink()
@@ -193,6 +203,8 @@ def test_a_quick_run_of_all_draws_and_reports_each(
     assert tables and all(path.parent.name.endswith("-thin10") for path in tables)
     assert {len(pd.read_csv(path)) for path in tables} == {2}  # rounds of a seed: it is quick
     output = capsys.readouterr().out
+    assert "*shortened* |" in output  # two rounds tell nothing of a claim
+    assert not [word for word in ("holds", "does not") if f"| *{word}" in output]
     for name in chosen:
         assert 0 < (tmp_path / "pictures" / f"{name}.png").stat().st_size < 200_000
         assert f"benchmarks.papers {name}`" in output
