@@ -310,7 +310,7 @@ def conclude_token_ids(rows):
     """Read accuracies of messages from phones, and from laptops."""
     masked, unmasked = rows["with the mask"], rows["without"]
     lost = np.subtract(masked, unmasked)
-    assert lost[0] > 0.05 and lost[0] > 2 * lost[1] > 0
+    assert lost[0] > 0.04 and abs(lost[1]) < lost[0] / 2
 
 
 def conclude_several_labels(rows):
