@@ -21,6 +21,8 @@ ORDER = [
     "plot_skorch_net",
     "plot_wisdm_pipeline",
     "plot_fine_tuning",
+    "plot_token_ids",
+    "plot_several_labels",
     "plot_paying_and_free",
     "plot_own_selector",
     "plot_accuracy_per_byte",

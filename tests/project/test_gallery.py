@@ -306,6 +306,26 @@ def conclude_fine_tuning(rows):
     assert untrained[1] == head[1]
 
 
+def conclude_token_ids(rows):
+    """Read accuracies of messages from phones, and from laptops."""
+    masked, unmasked = rows["with the mask"], rows["without"]
+    lost = np.subtract(masked, unmasked)
+    assert lost[0] > 0.04 and abs(lost[1]) < lost[0] / 2
+
+
+def conclude_several_labels(rows):
+    """Read the fractions of right rows, of right entries, and of digits found."""
+    alone, federated, dealt, nothing = (
+        rows[name]
+        for name in (
+            *("a client alone", "federated"),
+            *("federated, dealt at random", "no digit found"),
+        )
+    )
+    assert alone[1] < nothing[1] < federated[1] and alone[2] < 0.5 < federated[2] < dealt[2]
+    assert federated[0] < federated[1]
+
+
 def conclude_whose_statistics(rows):
     """Read accuracies for users who pay, for others, and for those who were not in fit."""
     alike, free, second = (
@@ -347,8 +367,10 @@ CONCLUSIONS = {
     "plot_own_selector": conclude_own_selector,
     "plot_paying_and_free": conclude_paying_and_free,
     "plot_should_this_hospital_join": conclude_should_this_hospital_join,
+    "plot_several_labels": conclude_several_labels,
     "plot_skorch_net": conclude_skorch_net,
     "plot_time_to_accuracy": conclude_time_to_accuracy,
+    "plot_token_ids": conclude_token_ids,
     "plot_whose_statistics": conclude_whose_statistics,
     "plot_wisdm_pipeline": conclude_wisdm_pipeline,
 }
