@@ -12,6 +12,7 @@ from skfed.nets._own_code import overridden
 from skfed.nets._pool import ResetPoint, is_known
 from skfed.nets._state import get_state, named_tensors, parameter_names, set_state
 from skfed.utils._seeding import torch_seeded
+from skfed.utils._torch_context import one_torch_thread
 
 #: Methods of skorch by which a train step may change what the pass in it does not.
 _AROUND_PASSES = (
@@ -64,7 +65,9 @@ def _changed_by_pass(net: NeuralNet, rows: np.ndarray | DictRows) -> set[str]:
     """Return the names of what a pass in training mode has changed, or written to."""
     before, tensors = get_state(net), named_tensors(net)
     writes = {name: tensor._version for name, tensor in tensors.items()}
-    with torch_seeded(np.random.default_rng(0), net.device), torch.enable_grad():
+    seeded = torch_seeded(np.random.default_rng(0), net.device)
+    # Two rows take longer in several threads.
+    with seeded, one_torch_thread(), torch.enable_grad():
         net.module_.train()
         net.infer(*to_tensors(net, rows))
     after = get_state(net)
