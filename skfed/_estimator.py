@@ -239,7 +239,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             arrays = data.arrays() | {"classes": getattr(self, "classes_", None)} | held_out
             n_before = server.round
             with open_run(type(self), self.get_params(), server, data.federation, arrays) as run:
-                simulation = Simulation(self, server, data, round_config(self, server.net))
+                config = round_config(self, server.net, server.left_alone)
+                simulation = Simulation(self, server, data, config)
                 if server.round == n_before:  # else a run is resumed, which has begun so
                     simulation.begin()
                 self._set_target_scale(server)
@@ -316,7 +317,8 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             )
             server = self._server_state(data.X, resume)
             server.stopped = 0  # also after a callback has stopped a fit
-            simulation = Simulation(self, server, data, round_config(self, server.net))
+            config = round_config(self, server.net, server.left_alone)
+            simulation = Simulation(self, server, data, config)
             simulation.begin(accumulate=True)
             self._set_target_scale(server)
             simulation.train(server.round + 1)

@@ -1,6 +1,6 @@
 """How a fit is wired: in a simulation, over Flower, at a client, and to fine-tune a model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -59,10 +59,12 @@ from skfed.server import (
 from skfed.utils._checks import naming
 
 
-def round_config(estimator: Any, net: NeuralNet, *, simulated: bool = True) -> RoundConfig:
+def round_config(
+    estimator: Any, net: NeuralNet, left_alone: Collection[str], *, simulated: bool = True
+) -> RoundConfig:
     """Return how the rounds of a fit of a federated estimator are run, checked for its net.
 
-    Clients that are not ``simulated`` take their own time.
+    ``left_alone`` and ``simulated`` as ``RoundConfig.check``.
     """
     aggregator, availability = estimator.aggregator, estimator.availability
     # Counts may be other integers than int, True for one.
@@ -84,7 +86,7 @@ def round_config(estimator: Any, net: NeuralNet, *, simulated: bool = True) -> R
         report_goal=estimator.report_goal,
         contribution=estimator.contribution,
     )
-    config.check(net, simulated=simulated)
+    config.check(net, left_alone, simulated=simulated)
     return config
 
 

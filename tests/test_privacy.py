@@ -126,6 +126,26 @@ def test_polled_reported_and_training_losses_are_noisy(blobs):
     assert (aligned.history_["objective"] <= 1.0).all()  # ln 3 at first, but for the clipping
 
 
+class InEvaluation(nn.BatchNorm1d):
+    """Keeps its statistics."""
+
+    def train(self, mode=True):
+        return super().train(False)
+
+
+class Taught(nn.Linear):
+    """Lets a frozen teacher follow it in training."""
+
+    def __init__(self):
+        super().__init__(5, 3)
+        self.teacher = nn.Linear(5, 3).requires_grad_(False)
+
+    def forward(self, X):
+        if self.training:
+            self.teacher.weight.data.lerp_(self.weight.data, 0.1)
+        return super().forward(X)
+
+
 def test_settings_without_protection_are_refused(blobs):
     mechanism = GaussianMechanism()
     with pytest.raises(ValueError, match=r"update_privacy does not cover.*Scaffold"):
@@ -133,6 +153,12 @@ def test_settings_without_protection_are_refused(blobs):
     norm = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
     with pytest.raises(ValueError, match=r"update_privacy does not cover.*running_mean.*GroupNorm"):
         fit(blobs, update_privacy=mechanism, estimator=norm)
+    frozen = nn.Sequential(InEvaluation(5), nn.Linear(5, 3))
+    assert np.isfinite(
+        fit(blobs, update_privacy=mechanism, estimator=frozen).predict_proba(blobs[0])
+    ).all()
+    with pytest.raises(ValueError, match=r"does not cover what changes .*teacher\.weight may"):
+        fit(blobs, update_privacy=mechanism, estimator=Taught())
     for wrong in ({"clip": 0}, {"noise_multiplier": -1.0}, {"clip": "much"}):
         with pytest.raises(ValueError, match=f"'{next(iter(wrong))}' parameter"):
             fit(blobs, update_privacy=GaussianMechanism(**wrong))

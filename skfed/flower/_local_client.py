@@ -29,7 +29,9 @@ from skfed.engines import (
 from skfed.flower._messages import Refusal, from_text, to_arrays, to_state
 from skfed.nets import (
     State,
+    cast,
     cast_samples,
+    left_alone,
     parameter_names,
     set_shift,
     set_state,
@@ -69,7 +71,8 @@ class LocalClient:
         _set_target_scale(estimator, request.get("target_scale"))
         problem = estimator._problem
         net = problem.make_net(estimator.estimator, X, seed)
-        round_config(estimator, net, simulated=False)  # checks this client's own parameters
+        known = left_alone(net, cast(net, X[:1]))
+        round_config(estimator, net, known, simulated=False)  # checks its own parameters
         if "columns" in content:
             like = torch.zeros(X[0].size, dtype=torch.double)
             set_shift(net, to_state(content["columns"], {"shift": like})["shift"].numpy())

@@ -188,7 +188,7 @@ class FederatedStrategy(Strategy):
             self._engine = self._make_engine(
                 estimator, server, federation, X, classes, sent, limits
             )
-            config = round_config(estimator, server.net, simulated=False)
+            config = round_config(estimator, server.net, server.left_alone, simulated=False)
             self._start_fit(estimator, server, federation, config, X)
             until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
             rounds = rounds_of(

@@ -158,7 +158,7 @@ def _fine_tuned(
         update_privacy=None,
         selector=None,
     )
-    config = round_config(plain, server.net, simulated=False)
+    config = round_config(plain, server.net, server.left_alone, simulated=False)
     with naming("X", "y"):
         given, encoded = check_rows(step, X), problem.encode(y)
         X = cast_samples(server.net, given)

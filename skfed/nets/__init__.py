@@ -59,7 +59,6 @@ from skfed.nets._state import (
     LINEAR_ATTRIBUTES,
     State,
     add_to_gradients,
-    buffer_names,
     by_member,
     bytes_of,
     get_state,
@@ -72,6 +71,7 @@ from skfed.nets._state import (
     parameter_names,
     set_state,
     set_trained,
+    untrained_names,
 )
 
 __all__ = [
@@ -97,7 +97,6 @@ __all__ = [
     "averages_rows",
     "batch_size",
     "batch_weight",
-    "buffer_names",
     "by_array",
     "by_member",
     "bytes_of",
@@ -147,6 +146,7 @@ __all__ = [
     "standardize_layers",
     "tells_rows",
     "to_tensors",
+    "untrained_names",
     "weighed",
     "weighs_rows",
     "weighted_mean",

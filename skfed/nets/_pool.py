@@ -156,7 +156,7 @@ class _Part:
     @classmethod
     def of(cls, one: Any, skipped: Set[str], memo: dict[Any, Any]) -> "_Part":
         """Record an object; ``memo`` holds what copies share with the net."""
-        attributes, known = getattr(one, "__dict__", {}), _is_known(one)
+        attributes, known = getattr(one, "__dict__", {}), is_known(one)
         fixed: dict[str, Any] = {}
         copies: dict[str, Any] = {}
         for name, value in attributes.items():
@@ -185,7 +185,7 @@ class ResetPoint:
         # skorch lists only criteria that are torch modules.
         criteria = _objects(net, net._criteria or ["criterion"])
         self._parts: list[_Part] = []
-        if all(map(_is_known, [*others, *modules, *criteria])):
+        if all(map(is_known, [*others, *modules, *criteria])):
             return
         model = [
             *(w for one in (*modules, *criteria) for w in _own(one, "_parameters")),
@@ -216,7 +216,8 @@ class ResetPoint:
         return {**self._shared, "torch": dict(self._storages)}
 
 
-def _is_known(one: Any) -> bool:
+def is_known(one: Any) -> bool:
+    """Tell whether the class of an object is of torch, skorch or this package."""
     return type(one).__module__.startswith(_LIBRARIES)
 
 

@@ -43,8 +43,8 @@ def group_of_parameters(net: NeuralNet) -> dict[str, int]:
     return {name: owners[key] for name, key in named if key in owners}
 
 
-def buffer_names(net: NeuralNet) -> list[str]:
-    """Return the names of tensors that change without gradients, such as running statistics."""
+def untrained_names(net: NeuralNet) -> list[str]:
+    """Return the names of tensors that have no gradient, but for the scaling of columns."""
     constants = {
         id(buffer)
         for layer in net.module_.modules()
@@ -52,7 +52,7 @@ def buffer_names(net: NeuralNet) -> list[str]:
         for buffer in layer.buffers()
     }
     tensors = named_tensors(net).items()
-    return [n for n, w in tensors if not isinstance(w, nn.Parameter) and id(w) not in constants]
+    return [n for n, w in tensors if not w.requires_grad and id(w) not in constants]
 
 
 def last_layer_of(net: NeuralNet) -> str:

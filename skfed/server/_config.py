@@ -1,5 +1,6 @@
 """How the rounds of a fit are run, and whether its components fit each other and the net."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,14 @@ from skfed.contribution import BaseContribution
 from skfed.devices import BaseDevices
 from skfed.engines import LocalTraining
 from skfed.exchanges import Limits
-from skfed.nets import CLASSIFIERS, buffer_names, tells_rows
+from skfed.nets import (
+    CLASSIFIERS,
+    STEP_METHODS,
+    overridden,
+    parameter_names,
+    tells_rows,
+    untrained_names,
+)
 from skfed.schedules import Scheduled
 from skfed.selection import BaseSelector, FedAlignSelector, RandomSelector
 from skfed.selection._base import admission_of
@@ -51,11 +59,13 @@ class RoundConfig:
         """Tell whether it is valued what the updates of round t were worth."""
         return self.contribution is not None and self.contribution.is_due(t)
 
-    def check(self, net: NeuralNet, *, simulated: bool = True) -> None:
+    def check(self, net: NeuralNet, left_alone: Collection[str], *, simulated: bool = True) -> None:
         """Check that components' parameters are in range, and that they fit each other and a net.
 
+        ``left_alone`` are the names of the tensors that a pass in training mode leaves alone.
         Clients that are not ``simulated`` take their own time.
         """
+        _check_trains(net)
         if simulated:
             _check_clock(self)
         privacy = self.update_privacy, self.loss_privacy
@@ -66,7 +76,7 @@ class RoundConfig:
         if self.aggregator.uses_variates:
             _check_plain_sgd(self.aggregator, net.optimizer_)
         if self.update_privacy is not None:
-            _check_nothing_leaks(self.aggregator, net)
+            _check_nothing_leaks(self.aggregator, net, left_alone)
         if self.lr_schedule is not None:
             _check_scalable(net.optimizer_)
         if self.contribution is not None:
@@ -189,15 +199,27 @@ def _check_scalable(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def _check_nothing_leaks(aggregator: BaseAggregator, net: NeuralNet) -> None:
+def _check_trains(net: NeuralNet) -> None:
+    """Check that a net has parameters to train, unless code of the user's trains it."""
+    if not parameter_names(net) and not overridden(net, STEP_METHODS):
+        raise ValueError(
+            "estimator has nothing to train, as all parameters of its module are frozen: call "
+            "requires_grad_() of those that are to be trained, such as those of its last layer."
+        )
+
+
+def _check_nothing_leaks(
+    aggregator: BaseAggregator, net: NeuralNet, left_alone: Collection[str]
+) -> None:
     """Check that clients send only what update_privacy covers."""
     if aggregator.uses_variates:
         raise ValueError(
             f"update_privacy does not cover SCAFFOLD's variates, which clients send with "
             f"aggregator={aggregator}: use another aggregator, or no update_privacy."
         )
-    if buffers := buffer_names(net):
+    if sent := [name for name in untrained_names(net) if name not in left_alone]:
         raise ValueError(
-            f"update_privacy does not cover buffers, and the net has {buffers[0]}: use a module "
-            "without buffers, such as GroupNorm in place of BatchNorm."
+            "update_privacy does not cover what changes without gradients, and estimator's "
+            f"{sent[0]} may: use a module without such tensors, such as GroupNorm in place of "
+            "BatchNorm, or keep BatchNorm in evaluation mode."
         )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback, GradientNormClipping
 from torch import nn
 
 from skfed.modules import SoftmaxRegression
@@ -103,6 +104,51 @@ def test_a_teacher_that_follows_is_not_and_the_net_is_as_before():
     assert all(torch.equal(before[name], w) for name, w in get_state(net).items())
     assert torch.equal(random, torch.get_rng_state())
     assert net.module_.calls == [] and not net.module_.training
+
+
+class InTraining(Frozen):
+    """Counts its passes that have gradients, in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n_passes", torch.zeros(()))
+
+    def forward(self, X):
+        if torch.is_grad_enabled():
+            self.n_passes += 1
+        return super().forward(X)
+
+
+def test_a_pass_has_gradients_as_in_training():
+    assert fixed(net_of(InTraining())) == {"module.0.weight"}
+
+
+class Follows(Callback):
+    """Changes what is frozen after each batch."""
+
+    def on_batch_end(self, net, **kwargs):
+        net.module_[0].weight.mul_(0.9)
+
+
+class FollowingNet(NeuralNetClassifier):
+    """Changes it in its train step."""
+
+    def train_step(self, batch, **fit_params):
+        self.module_[0].weight.mul_(0.9)
+        return super().train_step(batch, **fit_params)
+
+
+@pytest.mark.parametrize(
+    ("kind", "callbacks", "expected"),
+    [
+        (FollowingNet, [], set()),
+        (NeuralNetClassifier, [Follows()], set()),
+        (NeuralNetClassifier, [GradientNormClipping(1.0)], {"module.0.weight"}),
+    ],
+)
+def test_nothing_is_known_where_code_of_the_users_acts_around_passes(kind, callbacks, expected):
+    net = kind(Frozen(), criterion=nn.CrossEntropyLoss, callbacks=callbacks).initialize()
+    assert fixed(net) == expected
 
 
 def test_of_a_module_that_does_not_take_the_rows_only_parameters_are():

@@ -8,6 +8,7 @@ import torch
 from parity import assert_same
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback
 from torch import nn
 
 import skfed
@@ -290,3 +291,32 @@ class Late(nn.Module):
 def test_a_buffer_that_changes_though_a_pass_leaves_it_alone_is_an_error(blobs):
     with pytest.raises(RuntimeError, match=r"training has changed module\.scale, .* in each such"):
         fitted(blobs, Late(), engine="loop", local_epochs=3, on_client_error="raise")
+
+
+class Following(Callback):
+    """Lets a buffer follow the weights, batch by batch."""
+
+    def on_batch_end(self, net, **kwargs):
+        net.module_.mean.lerp_(net.module_.weight.detach(), 0.1)
+
+
+class Followed(nn.Linear):
+    """Has the buffer."""
+
+    def __init__(self):
+        super().__init__(5, 3)
+        self.register_buffer("mean", torch.zeros(3, 5))
+
+
+def test_what_a_callback_of_the_users_changes_travels(blobs):
+    X, y, clients = blobs
+    of_batches = net(Followed(), callbacks=[("following", Following())])
+    model = FederatedClassifier(of_batches, selector=ALL, n_rounds=2, on_client_error="raise")
+    history = model.fit(X, y, clients=clients).history_
+    assert history["bytes_up"].tolist() == [6 * 4 * (15 + 3 + 15)] * 2
+    assert model.net_.module_.mean.any()
+
+
+def test_a_net_of_which_all_is_frozen_has_nothing_to_train(blobs):
+    with pytest.raises(ValueError, match=r"nothing to train, .* call requires_grad_\(\) of those"):
+        fitted(blobs, nn.Linear(5, 3).requires_grad_(False))
