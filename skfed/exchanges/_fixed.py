@@ -1,6 +1,6 @@
 """The tensors of a model that training leaves alone, and the clients that have received them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -14,8 +14,10 @@ class FixedTensors:
         The bytes of each tensor by name.
     versions : mapping of str to int
         The version of the model, counted from 1, in which each had its present value first.
-    received : ndarray of int of shape (n_clients,)
-        The version that each client has received before the round; 0: none. Not changed.
+    n_clients : int
+        All of the federation.
+    received : callable
+        Returns the version that each of some clients has received before the round; 0: none.
 
     Attributes
     ----------
@@ -24,7 +26,11 @@ class FixedTensors:
     """
 
     def __init__(
-        self, n_bytes: Mapping[str, int], versions: Mapping[str, int], received: np.ndarray
+        self,
+        n_bytes: Mapping[str, int],
+        versions: Mapping[str, int],
+        n_clients: int,
+        received: Callable[[np.ndarray], np.ndarray],
     ):
         self.n_bytes, self.versions, self._received = n_bytes, versions, received
         self.version = max(versions.values())
@@ -33,7 +39,7 @@ class FixedTensors:
             of_version[versions[name]] += size
         # By the version of a client: the bytes of what is newer.
         self._lacking = of_version.sum() - of_version.cumsum()
-        self._in_round = np.zeros(len(received), dtype=bool)  # who has received it since
+        self._in_round = np.zeros(n_clients, dtype=bool)  # who has received it since
         self._resent: dict[int, int] = {}  # bytes by client
 
     def lacking(self, clients: np.ndarray) -> np.ndarray:
@@ -65,8 +71,8 @@ class FixedTensors:
         """Return the clients whose version has changed in the round, and their versions."""
         known = np.flatnonzero(self._in_round)
         versions = self._versions_of(known)
-        has_changed = versions != self._received[known]
+        has_changed = versions != self._received(known)
         return known[has_changed], versions[has_changed]
 
     def _versions_of(self, clients: np.ndarray) -> np.ndarray:
-        return np.where(self._in_round[clients], self.version, self._received[clients])
+        return np.where(self._in_round[clients], self.version, self._received(clients))

@@ -129,6 +129,15 @@ class PastRecords:
             elif exchange.kind is UPLOAD:
                 self._add_extras(exchange)
 
+    @property
+    def n_clients(self) -> int:
+        """The number of clients of the fit."""
+        return len(self._slot)
+
+    def versions(self, clients: np.ndarray) -> np.ndarray:
+        """Return what version each has received of what training leaves alone."""
+        return self._read("fixed_version", clients)
+
     def note_versions(self, clients: np.ndarray, versions: np.ndarray) -> None:
         """Note what some clients have received in the round of the last ``add``."""
         self._set("fixed_version", clients, versions)

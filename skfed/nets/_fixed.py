@@ -36,16 +36,18 @@ def left_alone(net: NeuralNet, row: np.ndarray | DictRows) -> frozenset[str]:
     if tensors.keys() == trained:
         return frozenset(trained)
     state, reset_point = get_state(net), ResetPoint(net)
-    modes = {module: module.training for module in net.module_.modules()}
+    modules = [*net.module_.modules()]
+    before = [(module.training, dict(module._buffers)) for module in modules]
     try:
         changed = _changed_by_pass(net, by_array(_two_rows, row))
     except Exception:  # whatever its layers raise
         changed = {name for name, w in tensors.items() if not isinstance(w, nn.Parameter)}
     finally:
         reset_point.reset()
-        set_state(net, state)
-        for module, mode in modes.items():
+        for module, (mode, buffers) in zip(modules, before, strict=True):
             module.training = mode
+            module._buffers.update(buffers)  # those that were made anew
+        set_state(net, state)
     # A running mean may stay as it is by chance, while its module's variance or count changes.
     owners = {_owner(name) for name in changed}
     return frozenset(

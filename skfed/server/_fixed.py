@@ -39,4 +39,4 @@ class Fixed(NamedTuple):
             return None
         n_bytes = {name: tensor.nbytes for name, tensor in self.state.items()}
         versions = {name: self.versions[name] for name in self.state}
-        return FixedTensors(n_bytes, versions, past.column("fixed_version"))
+        return FixedTensors(n_bytes, versions, past.n_clients, past.versions)

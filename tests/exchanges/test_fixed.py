@@ -7,7 +7,8 @@ from skfed.exchanges import FixedTensors
 
 def of(received, versions=None):
     versions = versions or {"a": 1, "b": 3, "c": 3}
-    return FixedTensors({"a": 100, "b": 10, "c": 1}, versions, np.array(received))
+    n_bytes, known = {"a": 100, "b": 10, "c": 1}, np.array(received)
+    return FixedTensors(n_bytes, versions, len(known), known.__getitem__)
 
 
 def test_a_client_is_sent_what_is_newer_than_what_it_has():

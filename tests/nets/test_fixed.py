@@ -161,3 +161,24 @@ def test_ids_are_in_range(dtype):
     module[0].requires_grad_(False)
     row = np.zeros((1, 4), dtype)
     assert fixed(net_of(module), row) == {"module.0.weight"}
+
+
+class Remaking(nn.Module):
+    """Replaces a buffer in each pass, by one of another shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+        self.register_buffer("last", torch.zeros(1))
+
+    def forward(self, X):
+        if self.training:
+            self.last = X.detach().sum(1)
+        return self.out(X)
+
+
+def test_a_buffer_that_is_made_anew_is_as_before():
+    net = net_of(Remaking())
+    last = net.module_.last
+    assert fixed(net) == set()
+    assert net.module_.last is last and last.tolist() == [0.0]
