@@ -77,6 +77,7 @@ copybutton_prompt_is_regexp = True
 
 draw_all(HERE / "images" / "guide")
 
+toc_object_entries_show_parents = "hide"  # in "On this page": fit(), not the class before it
 html_theme = "pydata_sphinx_theme"
 html_title = f"skfed {release}"
 html_context = {"default_mode": "auto"}  # without it the theme logs an error

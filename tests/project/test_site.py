@@ -71,6 +71,19 @@ CODE = ".highlight-python pre, .highlight-default pre, .sphx-glr-script-out pre"
 LONG = """(wanted) => [...document.querySelectorAll(wanted)]
   .filter((part) => part.scrollWidth > part.clientWidth)
   .map((part) => part.innerText.slice(0, 200))"""
+# A name is broken if it is drawn in more than one line; a long one has a line of its own to break.
+BROKEN = """() => [...document.querySelectorAll("dl.field-list dt > strong")]
+  .filter((name) => name.getClientRects().length > 1 || name.scrollWidth > name.offsetWidth
+    || name.offsetHeight > 1.9 * parseFloat(getComputedStyle(name).fontSize))
+  .map((name) => name.innerText)"""
+CLIPPED = """() => {
+  const bar = document.querySelector(".bd-sidebar-secondary");
+  if (!bar) return [];
+  const right = bar.getBoundingClientRect().right + 1;
+  return [...bar.querySelectorAll("a, code")]
+    .filter((entry) => entry.getBoundingClientRect().right > right)
+    .map((entry) => entry.innerText);
+}"""
 # innerText is the text that is drawn; code may look like LaTeX, and is left out.
 TEXT = """() => {
   document.querySelectorAll("pre, code, .sig").forEach((code) => code.remove());
@@ -159,10 +172,13 @@ def pages(browser, site, address):
         seen[name] |= {
             "cut": window.evaluate(CUT),
             "long": window.evaluate(LONG, f"{CODE}, .pst-scrollable-table-container"),
+            "broken": window.evaluate(BROKEN),
+            "clipped": window.evaluate(CLIPPED),
         }
         window.set_viewport_size(PHONE)
         seen[name]["phone"] = window.evaluate("document.documentElement.scrollWidth")
         seen[name]["cut on a phone"] = window.evaluate(CUT)
+        seen[name]["broken on a phone"] = window.evaluate(BROKEN)
         seen[name]["text"] = window.evaluate(TEXT)  # the last look, since it removes code
     window.close()
     return seen
@@ -200,6 +216,15 @@ def test_no_page_is_wider_than_its_window(pages):
 @pytest.mark.parametrize("where", ["cut", "cut on a phone"])
 def test_tables_and_code_are_within_the_text_or_scroll(pages, where):
     assert not {name: page[where] for name, page in pages.items() if page[where]}
+
+
+@pytest.mark.parametrize("where", ["broken", "broken on a phone"])
+def test_names_of_parameters_are_in_one_line(pages, where):
+    assert not {name: page[where] for name, page in pages.items() if page[where]}
+
+
+def test_what_is_on_a_page_is_listed_whole(pages):
+    assert not {name: page["clipped"] for name, page in pages.items() if page["clipped"]}
 
 
 def test_code_and_tables_fit_the_page_of_a_laptop(pages):
