@@ -147,7 +147,7 @@ class Classification(Problem):
             raise ValueError(
                 f"{name} has the label {unknown[0]!r}, which is not among classes_ "
                 f"{self.classes.tolist()}, the labels in fit: leave its rows out, or fit with rows "
-                "of that label. The first partial_fit takes all labels as classes."
+                "of that label; name all classes in the first partial_fit."
             )
         return np.searchsorted(self.classes, y).astype(np.int64)
 

@@ -71,10 +71,12 @@ CODE = ".highlight-python pre, .highlight-default pre, .sphx-glr-script-out pre"
 LONG = """(wanted) => [...document.querySelectorAll(wanted)]
   .filter((part) => part.scrollWidth > part.clientWidth)
   .map((part) => part.innerText.slice(0, 200))"""
-# A name is broken if it is drawn in more than one line; a long one has a line of its own to break.
+# A name is broken if it is drawn in more than one line. Several break between them, and none is
+# wider than the line.
 BROKEN = """() => [...document.querySelectorAll("dl.field-list dt > strong")]
-  .filter((name) => name.getClientRects().length > 1 || name.scrollWidth > name.offsetWidth
-    || name.offsetHeight > 1.9 * parseFloat(getComputedStyle(name).fontSize))
+  .filter((name) => name.scrollWidth > name.offsetWidth
+    || !name.innerText.includes(" ")
+      && name.offsetHeight > 1.9 * parseFloat(getComputedStyle(name).fontSize))
   .map((name) => name.innerText)"""
 CLIPPED = """() => {
   const bar = document.querySelector(".bd-sidebar-secondary");
