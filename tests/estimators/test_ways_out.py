@@ -68,7 +68,7 @@ def test_folds_of_rows_that_are_sorted_by_client(blobs):
         cv=3,
         error_score="raise",
     )
-    with pytest.raises(ValueError, match=r"not in clients: 'a'.*fold needs.*WithinClientStratifiedKFold"):
+    with pytest.raises(ValueError, match=r"not in clients: 'a'.*fold.*WithinClientStratifiedKFold"):
         search.set_params(cv=[(np.arange(60, 140), np.arange(60))]).fit(X, y, clients=clients)
     cv = WithinClientStratifiedKFold(3)
     search.set_params(cv=cv).fit(X, y, clients=clients, groups=clients)
