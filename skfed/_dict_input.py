@@ -4,11 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils import check_array
 
 from skfed.nets import DictRows, SampleShape
 
 _KINDS = "biuf"  # kinds of dtypes: each holds the values of those before it
+
+
+def is_dict(X: Any) -> bool:
+    """Tell whether X is a dict of arrays; sparse matrices by keys may be mappings, and are not."""
+    return isinstance(X, Mapping) and not sparse.issparse(X)
 
 
 def sliceable(X: Any, name: str = "X") -> Any:
@@ -23,7 +29,7 @@ def sliceable(X: Any, name: str = "X") -> Any:
     TypeError
         If a key is not a string.
     """
-    if not isinstance(X, Mapping) or isinstance(X, DictRows):
+    if not is_dict(X) or isinstance(X, DictRows):
         return X
     if not X.keys():
         raise ValueError(f"{name} is an empty dict: pass an array for each argument of forward.")

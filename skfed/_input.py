@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skfed._dict_input import check_dict, difference, like_fitted, sliceable
+from skfed._dict_input import check_dict, difference, is_dict, like_fitted, sliceable
 from skfed._federation import Federation, make_federation, one_client, owners_of
 from skfed.engines import clients_with_weight
 from skfed.nets import DictRows, sample_shape
@@ -78,7 +78,7 @@ def validate_samples(
 
     A dict has neither ``n_features_in_`` nor ``feature_names_in_``. ``of_y`` is how y is validated.
     """
-    if not isinstance(X, Mapping):
+    if not is_dict(X):
         return validate_data(estimator, X, y, reset=reset, dtype="numeric", allow_nd=True, **of_y)
     rows = check_dict(X, name)
     if reset:

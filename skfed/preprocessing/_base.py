@@ -7,7 +7,7 @@ clients are interleaved in X.
 """
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import validate_data
 
+from skfed._dict_input import is_dict
 from skfed._federation import Federation, make_federation, one_client
 from skfed.exchanges import Exchanges, FailureLog
 from skfed.preprocessing._exchanges import Statistics, ask_statistics, exchange_table
@@ -255,7 +256,7 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
 
     def _checked(self, X: Any, clients: Any) -> Any:
         """Validate rows; an error names the first client and column that have one of their own."""
-        if isinstance(X, Mapping):
+        if is_dict(X):
             raise ValueError(
                 f"X is a dict with the keys {list(X)}, but {type(self).__name__} takes an array or "
                 "a table: transform an array before it is put in the dict, which the model takes."

@@ -1,8 +1,11 @@
 """Errors and warnings name the way out of mistakes that new users make."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
@@ -147,3 +150,13 @@ def test_a_pipeline_with_other_parameters_than_the_saved_one(blobs, tmp_path):
     message = "was saved with with_mean=False, but like has with_mean=True"
     with pytest.raises(ValueError, match=message):
         skfed.load(other, tmp_path / "model")
+
+
+class Keyed(sparse.csr_matrix, Mapping):
+    """A sparse matrix that is a mapping, as those by keys are in scipy before 1.13."""
+
+
+def test_a_sparse_matrix_that_is_a_mapping_is_no_dict(blobs):
+    X, y, clients = blobs
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        FederatedClassifier(n_rounds=1).fit(Keyed(X), y, clients=clients)
