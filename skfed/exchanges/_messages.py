@@ -13,7 +13,7 @@ _SCALAR_BYTES = 8
 class Message:
     """What travels in one direction."""
 
-    model: bool = False
+    model: bool = False  # what training changes of it; ``Exchange.fixed`` has what is sent once
     models: tuple[str, ...] = ()  # names of what else has the tensors of a model
     scalars: Mapping[str, int] = field(default_factory=dict)  # how many numbers under each name
     tensors: Mapping[str, int] = field(default_factory=dict)  # how many bytes under each name
