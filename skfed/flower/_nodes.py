@@ -29,6 +29,7 @@ class Nodes:
         self._allowed: Collection[str] | None = None  # names of clients; None: all
         self._kinds: dict[Any, ClientInfo] = {}  # clients with different contents of columns
         self._rejected: dict[int, str] = {}  # why, by node
+        self._unfit: set[int] = set()  # of these, those whose data or estimator is why
         self.lost: set[str] = set()  # clients that did not reply to their last message
         self._closed = False  # to new clients
 
@@ -38,7 +39,8 @@ class Nodes:
         """Wait for some number of clients, or for those named, and admit no others afterwards.
 
         None stands for all clients that are connected, at least one. Unless ``wanted`` has names,
-        ``needed`` are waited for too. TimeoutError if they do not connect in time.
+        ``needed`` are waited for too. If they do not connect in time, ValueError if the data or
+        the estimator of a connected client does not fit, else TimeoutError.
         """
         end = time.monotonic() + self.timeout
         n = wanted if isinstance(wanted, int) else 1
@@ -55,10 +57,10 @@ class Nodes:
         if missing:
             reasons = self._rejected | dict.fromkeys(self._without_reply(online), "no answer")
             details = "".join(f"; node {node}: {reason}" for node, reason in reasons.items())
-            raise TimeoutError(
-                f"clients={wanted!r}: after {self.timeout:g} s, {missing}{details}. Start their "
-                "SuperNodes, or raise timeout."
-            )
+            message = f"clients={wanted!r}: after {self.timeout:g} s, {missing}{details}."
+            if self._unfit & online.keys():
+                raise ValueError(f"{message} Mend what these clients load, or leave them out.")
+            raise TimeoutError(f"{message} Start their SuperNodes, or raise timeout.")
         names = [*needed, *sorted(self.clients.keys() - set(needed))]
         if wanted is not None:
             names = names[: max(n, len(needed))]
@@ -102,6 +104,7 @@ class Nodes:
             reason = self._admit(node, online, self._discovery.replies[node])
             if reason is None:
                 self._rejected.pop(node, None)
+                self._unfit.discard(node)
             elif self._rejected.get(node) != reason:
                 logger.warning("node %d is left out: %s", node, reason)
                 self._rejected[node] = reason
@@ -119,8 +122,12 @@ class Nodes:
                 raise reply
             info = ClientInfo.of(reply)
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        reason = self._why_not(info, online[node], online)
+            if not isinstance(error, ConnectionError):
+                self._unfit.add(node)
+            return f"{type(error).__name__}: {error}".removesuffix(".")
+        reason = self._wrong_name(info.name, online[node], online)
+        if reason is None and (reason := self._wrong_data(info)) is not None:
+            self._unfit.add(node)
         if reason is None:
             self.clients.setdefault(info.name, info)
             self._kinds.setdefault(info.raw and info.raw.contents, info)
@@ -128,25 +135,30 @@ class Nodes:
             self.lost.discard(info.name)  # this node has just replied
         return reason
 
-    def _why_not(self, info: ClientInfo, registered: str, online: dict[int, str]) -> str | None:
-        """Return why a client is not admitted; None if it is."""
-        name, known = info.name, self.clients.get(info.name)
+    def _wrong_name(self, name: str, registered: str, online: dict[int, str]) -> str | None:
+        """Return why a node is not admitted by this name; None if it is."""
         if registered and registered != name:
             return f"it reports the name {name!r}, but is registered as {registered!r}"
         if not registered and name in self._registered:
             return f"it reports the name {name!r}, as which another node is registered"
+        if name in self.clients:
+            is_connected = self.node_of[name] in online and name not in self.lost
+            return f"{name!r} is already connected" if is_connected else None
+        if self._closed or (self._allowed is not None and name not in self._allowed):
+            return f"{name!r} is not one of the clients of this run"
+        return None
+
+    def _wrong_data(self, info: ClientInfo) -> str | None:
+        """Return why the data of a client do not fit; None if they do."""
         if self.ask_classes and info.classes is None:
-            return f"{name!r} does not report its classes"
+            return f"{info.name!r} does not report its classes"
         if (info.raw is not None) != self.has_steps:
-            return f"{name!r} does not report the columns of its rows as the server asks"
+            return f"{info.name!r} does not report the columns of its rows as the server asks"
+        known = self.clients.get(info.name)
         if known is None:
-            if self._closed or (self._allowed is not None and name not in self._allowed):
-                return f"{name!r} is not one of the clients of this run"
             return next(filter(None, map(info.mismatch, self._kinds.values())), None)
-        if self.node_of[name] in online and name not in self.lost:
-            return f"{name!r} is already connected"
         if known.n_samples != info.n_samples or known.mismatch(info):
-            return f"{name!r} has come back with other data: it has {info.n_samples} rows now"
+            return f"{info.name!r} has come back with other data: it has {info.n_samples} rows now"
         return None
 
     def _missing(self, n: int, needed: Collection[str]) -> str:

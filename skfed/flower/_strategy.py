@@ -167,10 +167,11 @@ class FederatedStrategy(Strategy):
         Raises
         ------
         TimeoutError
-            If the clients do not connect in time; its message says why nodes were left out, for
-            instance because their data differ in shape from those of the others.
+            If the clients do not connect in time; its message says why nodes were left out.
         ValueError
-            If the clients' data do not fit the estimator.
+            If the clients' data do not fit the estimator; after ``timeout``, if one that has
+            connected was left out for its data or estimator, for instance because its columns
+            differ from those of the others: until then it may be started again with others.
         Exception
             As from ``fit``: the first failure, if all clients fail in all rounds.
         """

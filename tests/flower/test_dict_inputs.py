@@ -72,7 +72,7 @@ def test_a_run_is_resumed(federate, same_model, tmp_path):
 )
 def test_a_client_with_other_data_is_not_admitted(federate, change, message):
     strategy, grid = federate(estimator(), load=changed("c", change), names="abdefc")
-    with pytest.raises(TimeoutError, match=message):
+    with pytest.raises(ValueError, match=message):
         strategy.start(grid)
 
 

@@ -21,7 +21,6 @@ def test_names_are_checked(federate, caplog):
     strategy, grid = federate(estimator(n_rounds=1), names="abcdef")
     app = grid.nodes[10].app
     grid.add(Node(app, {"client-name": "b"}))  # of a connected client
-    grid.add(Node(app, {}))
     grid.nodes[12].registered = "someone else"
     grid.nodes[13].registered = "d"
     strategy.clients, strategy.timeout = ["a", "b", "c"], 0.2
@@ -31,7 +30,12 @@ def test_names_are_checked(federate, caplog):
     assert "not connected: ['c']" in message and "raise timeout" in message
     assert "'b' is already connected" in message
     assert "it reports the name 'c', but is registered as 'someone else'" in message
-    assert "its node has no client-name" in message
+    grid.add(nameless := Node(app, {}))
+    with pytest.raises(ValueError, match="its node has no client-name.* Mend what these clients"):
+        strategy.start(grid)
+    nameless.online = False
+    with pytest.raises(TimeoutError):
+        strategy.start(grid)
     grid.nodes[12].registered = ""
     strategy.start(grid)
     assert strategy.model_.clients_.tolist() == ["a", "b", "c"]  # the others are not used
@@ -64,8 +68,31 @@ def test_incompatible_data_are_named(federate, blobs):
         return pd.DataFrame(X[clients == name], columns=columns), y[clients == name]
 
     strategy, grid = federate(estimator(), load=load, timeout=0.2)
-    with pytest.raises(TimeoutError, match=re.escape("'a' has columns ('v', 'w', 'x', 'z', 'y')")):
+    with pytest.raises(ValueError, match=re.escape("'a' has columns ('v', 'w', 'x', 'z', 'y')")):
         strategy.start(grid)
+
+
+def test_incompatible_data_may_be_mended_while_the_server_waits(federate, blobs):
+    X, y, clients = blobs
+    columns = {name: list("vwxyz") for name in "abcdef"} | {"a": list("vwxzy")}
+
+    def load(context):
+        name = context.node_config["client-name"]
+        return pd.DataFrame(X[clients == name], columns=columns[name]), y[clients == name]
+
+    strategy, grid = federate(estimator(n_rounds=1), load=load)
+    wrong = node_of(grid, "a")
+
+    def mend(message):
+        reply = wrong.app(message, wrong.context)
+        columns["a"] = list("vwxyz")
+        wrong.online = False
+        grid.add(Node(wrong.app, {"client-name": "a"}))
+        return reply
+
+    wrong.answer = mend
+    strategy.start(grid)
+    assert strategy.model_.clients_.tolist() == list("abcdef")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +353,7 @@ def test_an_invalid_info_is_no_client(wrong, federate):
     assert strategy.model_.clients_.tolist() == list("abdef")
     if wrong != {"name": ""}:
         strategy.clients, strategy.timeout = 6, 0.2
-        with pytest.raises(TimeoutError, match="ValueError|TypeError|Refusal|'c' has"):
+        with pytest.raises(ValueError, match="ValueError|TypeError|Refusal|'c' has"):
             strategy.start(grid)
 
 
@@ -336,7 +363,7 @@ def test_different_versions_are_named_as_the_cause(at_server, federate, monkeypa
     strategy, grid = federate(estimator(), timeout=0.2)
     changed = "_discovery" if at_server else "_client"
     monkeypatch.setattr(f"skfed.flower.{changed}.PROTOCOL", 7)
-    with pytest.raises(TimeoutError, match=f"have different versions of skfed .* {PROTOCOL} and 7"):
+    with pytest.raises(ValueError, match=f"have different versions of skfed .* {PROTOCOL} and 7"):
         strategy.start(grid)
 
 
@@ -344,7 +371,7 @@ def test_labels_of_different_types_are_incompatible(federate):
     strategy, grid = federate(estimator(), timeout=0.2)
     strings = INFO | {"classes": '["x", "y"]'}
     node_of(grid, "c").answer = lambda m: reply(m, info=ConfigRecord(strings))
-    with pytest.raises(TimeoutError, match="'c' has label_type 'string'"):
+    with pytest.raises(ValueError, match="'c' has label_type 'string'"):
         strategy.start(grid)
 
 

@@ -134,7 +134,7 @@ def test_labels_are_not_sent_without_noise(federate, name):
     with pytest.raises(ValueError, match="classes=None requests the labels"):
         federate(private)
     strategy, grid = federate(FederatedClassifier(**params), at_client=private, timeout=0.1)
-    with pytest.raises(TimeoutError, match=r"does not cover the labels.*classes="):
+    with pytest.raises(ValueError, match=r"does not cover the labels.*classes="):
         strategy.start(grid)
     assert not contents(grid.received, "info")
     strategy, grid = federate(private, classes=[0, 1, 2])
