@@ -62,6 +62,11 @@ def label_rounds(ax: Any) -> None:
     ax.xaxis.get_major_locator().set_params(integer=True)
 
 
+def label_mean(label: str, n_fits: Any) -> str:
+    """Return the label of an axis on which means over fits have bands or error bars."""
+    return f"{label}\nmean ± standard deviation of {n_fits} fits"
+
+
 def legend(ax: Any) -> None:
     """Put a legend beside the axes, with a font size and columns that fit there.
 

@@ -8,7 +8,14 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from skfed.callbacks._sklearn import monitored_rounds
-from skfed.inspection._axes import format_params, get_axes, label_rounds, legend, number_duplicates
+from skfed.inspection._axes import (
+    format_params,
+    get_axes,
+    label_mean,
+    label_rounds,
+    legend,
+    number_duplicates,
+)
 from skfed.inspection._curves import (
     average,
     check_columns,
@@ -19,6 +26,7 @@ from skfed.inspection._curves import (
 )
 from skfed.inspection._style import BAND, COLOURS, STYLES, tidy
 from skfed.metrics._scorers import federated_step
+from skfed.metrics._several import models_of
 from skfed.selection import FedAlignSelector
 from skfed.server import selector_of
 from skfed.utils._checks import Count
@@ -202,7 +210,10 @@ class ConvergenceDisplay:
             raise TypeError(
                 f"estimators must be a dict of fitted models by name, got {estimators!r}."
             )
-        steps = {name: _steps(name, given) for name, given in estimators.items()}
+        steps = {
+            name: [federated_step(one) for one in models_of(given, f"estimators[{name!r}]")]
+            for name, given in estimators.items()
+        }
         histories = {name: [step.history_ for step in fits] for name, fits in steps.items()}
         y = common_column(histories) if y is None else y
         check_columns(histories, x, y)
@@ -331,7 +342,7 @@ class ConvergenceDisplay:
         counts = {len(fits) for fits in self.curves.values() if isinstance(fits, list)} - {1}
         if counts:
             n_fits = " to ".join(str(n) for n in sorted({min(counts), max(counts)}))
-            label += f"\nmean ± standard deviation of {n_fits} fits"
+            label = label_mean(label, n_fits)
         return label
 
     def _mark_warmups(self) -> None:
@@ -365,15 +376,6 @@ def _means_over_folds(rounds: pd.DataFrame, score: str, n_folds: int) -> pd.Data
             "has no rounds. Search again without checkpoint=, or with an empty directory."
         )
     return means
-
-
-def _steps(name: str, given: Any) -> list[Any]:
-    """Return the federated step of each fit of a name."""
-    if not isinstance(given, list | tuple):
-        return [federated_step(given)]
-    if not given:
-        raise ValueError(f"estimators[{name!r}] is empty: pass at least one fitted model.")
-    return [federated_step(estimator) for estimator in given]
 
 
 def _warmup_end(estimator: Any, x: str) -> float:

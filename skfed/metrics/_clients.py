@@ -27,6 +27,7 @@ from skfed.metrics._scorers import (
     priority_rows_of,
     transform_for_step,
 )
+from skfed.metrics._several import is_several, mean_scores, models_of
 from skfed.nets import NotProbabilities, check_probabilities
 from skfed.schedules import BaseSchedule
 from skfed.selection import RandomSelector
@@ -46,11 +47,15 @@ _QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFrame:
     """Return each client's loss and accuracy, or R^2, under the global model.
 
+    Of a list of models, such as fits with different seeds, they are the mean over models, with the
+    standard deviation.
+
     Parameters
     ----------
-    model : FederatedClassifier, FederatedRegressor, or a meta-estimator of one
+    model : FederatedClassifier, FederatedRegressor, or a meta-estimator of one, or a list of them
         A fitted model: also a Pipeline, a search, a threshold, calibration, bagging or voting. Its
-        own predictions are scored.
+        own predictions are scored. The models of a list have the same classes, clients and priority
+        clients.
     X : array-like of shape (n_samples, n_features, ...), or dict of array-like
         Samples, held out ones for an honest score.
     y : array-like of shape (n_samples,) or (n_samples, n_targets)
@@ -60,20 +65,58 @@ def client_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFram
 
     Returns
     -------
-    DataFrame of shape (n_clients, 4)
+    DataFrame of shape (n_clients, 4), or (n_clients, 6) of a list
         ``n_samples``, ``priority`` (False for clients that the model has not seen) and, of a
         classifier, ``loss`` (the mean cross-entropy of the predicted probabilities, NaN without
         any; also the mean over several labels) and ``accuracy`` (of several labels, of whole rows);
         of a regressor, ``loss`` (the mean squared error) and ``r2``: NaN for
-        a client of fewer than two rows, or whose targets are all equal.
+        a client of fewer than two rows, or whose targets are all equal. Of a list these are means,
+        NaN where a model has NaN, and ``loss_std`` and ``accuracy_std`` (``r2_std``) are the sample
+        standard deviations (n - 1) over models: NaN of one model.
 
     Raises
     ------
     TypeError
-        If the model has no federated step.
+        If a model has no federated step.
     ValueError
-        If ``clients`` or y does not fit X, or y has labels that the model does not know.
+        If ``clients`` or y does not fit X, or y has labels that the model does not know; if a list
+        is empty, or its models differ in classes, clients or priority clients.
+
+    See Also
+    --------
+    skfed.inspection.ClientsDisplay : Draws the accuracy or R^2 of each client.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skfed import FederatedClassifier, RandomSelector
+    >>> from skfed.metrics import client_scores
+    >>> X, y = load_iris(return_X_y=True)
+    >>> def fit(seed):
+    ...     rule = RandomSelector(1)
+    ...     model = FederatedClassifier(
+    ...         selector=rule, n_rounds=5, random_state=seed
+    ...     )
+    ...     return model.fit(X, y, clients=y)
+    >>> client_scores(fit(0), X, y, y)["accuracy"].tolist()
+    [1.0, 0.08, 1.0]
+
+    The mean and the standard deviation over three seeds:
+
+    >>> scores = client_scores([fit(seed) for seed in range(3)], X, y, y)
+    >>> scores["accuracy"].round(3).tolist()
+    [0.987, 0.693, 0.4]
+    >>> scores["accuracy_std"].round(3).tolist()
+    [0.012, 0.531, 0.529]
     """
+    if is_several(model):
+        models = models_of(model, "model")
+        return mean_scores(models, lambda one: _model_scores(one, X, y, clients))
+    return _model_scores(model, X, y, clients)
+
+
+def _model_scores(model: Any, X: Any, y: Any, clients: ArrayLike) -> pd.DataFrame:
+    """Return the scores of one model by client."""
     step = federated_step(model)
     true, predicted = check_targets(model, y), predict_rows(model, X, clients)
     if len(true) != len(predicted):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from skfed._dict_input import sliceable
 from skfed._estimator import BaseFederated
-from skfed._federation import make_federation, rows_of
+from skfed._federation import array_of_ids, make_federation, rows_of
 from skfed._labels import Labels
 from skfed.nets import wrong_rows
 from skfed.pipeline import transform_by_clients
 from skfed.utils._checks import labels_of, naming, numbers
+from skfed.utils._ids import canonical, native
 from skfed.utils._routing import takes_clients_in
 from skfed.utils._sklearn import safe_indexing
 
@@ -127,6 +129,13 @@ def priority_rows_of(model: Any, clients: Any, n_samples: int) -> np.ndarray:
     steps = [path[-1] for path in _paths(model)]
     masks = [rows_of(clients, n_samples, one.clients_, one.priority_) for one in steps]
     return np.logical_or.reduce(masks)
+
+
+def clients_of(model: Any, *, priority: bool = False) -> np.ndarray:
+    """Return the clients, or the priority clients, of all federated steps of a model."""
+    steps = [path[-1] for path in _paths(model)]
+    ids = [step.clients_[step.priority_] if priority else step.clients_ for step in steps]
+    return array_of_ids({canonical(one): native(one) for one in chain(*ids)}.values())
 
 
 def transform_for_step(model: Any, X: Any, clients: Any) -> Any:
