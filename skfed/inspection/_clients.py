@@ -8,9 +8,10 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length
 
 from skfed._federation import make_federation
-from skfed.inspection._axes import are_named, get_axes, legend, name_clients
+from skfed.inspection._axes import are_named, get_axes, label_mean, legend, name_clients
 from skfed.inspection._style import FREE, PRIORITY, SHADES, tidy
 from skfed.metrics import client_scores
+from skfed.metrics._several import is_several
 from skfed.utils._checks import labels_of, naming
 from skfed.utils._ids import client_index
 
@@ -18,6 +19,7 @@ from skfed.utils._ids import client_index
 class ClientsDisplay:
     """The labels of each client as a heat map, or the model's accuracy or R^2 on its rows as bars.
 
+    Bars of a list of models are means, with error bars of one standard deviation over the models.
     Clients are in the order of ``clients_``, those with priority first, so that pictures of the
     same clients can be compared. Use :meth:`from_data` or :meth:`from_estimator`.
 
@@ -29,6 +31,8 @@ class ClientsDisplay:
         Whether a client has priority; names of priority clients are marked with a star.
     label : str
         The meaning of the values.
+    spread : ndarray of shape (n_clients,), default=None
+        How far error bars reach below and above the bars; None draws none.
 
     Attributes
     ----------
@@ -38,6 +42,7 @@ class ClientsDisplay:
     See Also
     --------
     skfed.inspection.SelectionDisplay : How often each client was in the cohort.
+    skfed.metrics.client_scores : The scores of each client as a table.
 
     Examples
     --------
@@ -52,10 +57,18 @@ class ClientsDisplay:
     (100, 10)
     """
 
-    def __init__(self, table: pd.DataFrame, priority: np.ndarray, label: str):
+    def __init__(
+        self,
+        table: pd.DataFrame,
+        priority: np.ndarray,
+        label: str,
+        *,
+        spread: np.ndarray | None = None,
+    ):
         self.table = table
         self.priority = priority
         self.label = label
+        self.spread = spread
 
     @classmethod
     def from_data(
@@ -103,13 +116,15 @@ class ClientsDisplay:
     ) -> Self:
         """Draw a model's accuracy, or R^2, on the rows of each client.
 
-        Clients without an R^2 have no bar.
+        Clients without an R^2 have no bar. Of a list of models, such as fits with different seeds,
+        a bar is the mean over models, and its error bar is one sample standard deviation (n - 1)
+        below and above it.
 
         Parameters
         ----------
         estimator : FederatedClassifier, FederatedRegressor, or a Pipeline or a search that ends \
-in one
-            A fitted model.
+in one, or a list of them
+            A fitted model, or several of the same classes, clients and priority clients.
         X : array-like of shape (n_samples, ...)
             Samples, preferably held out.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
@@ -130,10 +145,14 @@ in one
             As :func:`skfed.metrics.client_scores`.
         """
         scores = client_scores(estimator, X, y, clients)
-        measure = scores.columns[-1]
+        measure, label = ("accuracy", "accuracy") if "accuracy" in scores else ("r2", "R²")
         scores = scores.iloc[np.argsort(~scores["priority"], kind="stable")]
-        label = {"accuracy": "accuracy", "r2": "R²"}[measure]
-        return cls(scores[[measure]], scores["priority"].to_numpy(), label).plot(ax)
+        spread = None
+        if is_several(estimator) and len(estimator) > 1:
+            label = label_mean(label, len(estimator))
+            spread = scores[f"{measure}_std"].to_numpy()
+        priority = scores["priority"].to_numpy()
+        return cls(scores[[measure]], priority, label, spread=spread).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw.
@@ -166,6 +185,12 @@ in one
         for mask, colour, label in groups:
             if mask.any():
                 self.ax_.bar(places[mask], heights[mask], color=colour, label=label)
+        if self.spread is not None:
+            # Caps of many clients would lie on each other.
+            size = 3 if are_named(self.table.index.tolist()) else 0
+            self.ax_.errorbar(
+                places, heights, self.spread, fmt="none", ecolor="black", elinewidth=1, capsize=size
+            )
         self.ax_.set_ylabel(self.label)
         legend(self.ax_)
 
