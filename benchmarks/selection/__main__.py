@@ -69,7 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
         run_cells(tables, cells, range(n_seeds), given.jobs)
         others = [] if given.quick else stored(tables, rules)
         by_name = {cell.name: cell for cell in [*others, *cells]}
-        table.write(out, *table.collect(tables, list(by_name.values())))
+        found = table.collect(tables, list(by_name.values()))
+        table.write(out, *(found if given.quick else table.with_others(out, *found)))
     return report(out)
 
 

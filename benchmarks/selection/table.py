@@ -9,6 +9,9 @@ import pandas as pd
 from benchmarks.runs.tables import Tables
 from benchmarks.selection.campaign import chosen, scores, trials
 from benchmarks.selection.cells import Cell
+from benchmarks.selection.conditions import CONDITIONS
+from benchmarks.selection.data import DATA
+from benchmarks.selection.models import MODELS
 from benchmarks.selection.tuning import SEED
 
 RESULTS, TRIALS = "results.csv.xz", "trials.csv.xz"
@@ -73,6 +76,36 @@ def _trials(cell: Cell, rule: str, found: pd.DataFrame, known: dict) -> pd.DataF
         for i, one in enumerate(candidates, 1)
     ]
     return _named(pd.DataFrame(rows), cell, rule)
+
+
+def with_others(
+    folder: Path, results: pd.DataFrame, tried: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return both tables with the cells of a folder's tables that have no results here.
+
+    So the tables remember what other machines have run. Cells are in the order of ``DATA``,
+    ``MODELS`` and ``CONDITIONS``.
+    """
+    try:
+        old_results, old_tried = read(folder)
+    except FileNotFoundError:
+        return results, tried
+    new = set(_cells(results))
+    order = {name: i for i, name in enumerate([*DATA, *MODELS, *CONDITIONS])}
+
+    def joined(frame: pd.DataFrame, old: pd.DataFrame) -> pd.DataFrame:
+        kept = [frame[_cells(frame).isin(new)], old[~_cells(old).isin(new)]]
+        both = _joined(kept, list(old.columns))
+        return both.sort_values(
+            CELL, key=lambda names: names.map(order), kind="stable", ignore_index=True
+        )
+
+    return joined(results, old_results), joined(tried, old_tried)
+
+
+def _cells(frame: pd.DataFrame) -> pd.Series:
+    """Return the name of each row's cell."""
+    return frame["data"] + "/" + frame["model"] + "/" + frame["condition"]
 
 
 def write(folder: Path, results: pd.DataFrame, tried: pd.DataFrame) -> None:

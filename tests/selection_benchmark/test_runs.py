@@ -111,6 +111,49 @@ def test_tables_are_the_same_bytes_and_read_as_they_were_written(cell, finished,
         pd.testing.assert_frame_equal(one, other, check_dtype=False)
 
 
+def test_tables_keep_cells_that_are_run_elsewhere_and_replace_those_that_are_run_again(
+    cell, finished, tmp_path
+):
+    out = tmp_path / "out"
+    made = table.collect(finished, [cell])
+    others = [frame.assign(data="wisdm") for frame in made]
+    stale = [frame.assign(rule="stale") for frame in made]
+    table.write(out, *(pd.concat(two) for two in zip(stale, others, strict=True)))
+    found = table.with_others(out, *made)
+    for one, new, other in zip(found, made, others, strict=True):
+        assert one["data"].unique().tolist() == ["wisdm", "small"]  # the order of DATA
+        kept = one[one["data"] == "wisdm"].reset_index(drop=True)
+        pd.testing.assert_frame_equal(kept, other, check_dtype=False)
+        replaced = one[one["data"] == "small"].reset_index(drop=True)
+        pd.testing.assert_frame_equal(replaced, new, check_dtype=False)
+
+
+def test_cells_without_results_yet_do_not_replace_those_of_the_tables(cell, finished, tmp_path):
+    out = tmp_path / "out"
+    results, trials = table.collect(finished, [cell])
+    table.write(out, results, trials)
+    before = (out / table.TRIALS).read_bytes()
+    table.write(out, *table.with_others(out, results[:0], trials[trials["rule"] == "random"]))
+    assert (out / table.TRIALS).read_bytes() == before
+    assert len(table.read(out)[0]) == len(results)
+
+
+def test_a_command_adds_its_cells_to_the_tables_of_its_folder(
+    cell, finished, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    made = table.collect(finished, [cell])
+    table.write(out, *(frame.assign(data="wisdm") for frame in made))
+    finished.folder.rename(out / "runs")
+    monkeypatch.setattr(command, "chosen", lambda given: (cell.rules, [cell], 2))
+    monkeypatch.setattr(command, "report", lambda folder: 0)
+    assert command.main(["--cells", cell.name, "--out", str(out), "--jobs", "1"]) == 0
+    results, trials = table.read(out)
+    for frame in (results, trials):
+        assert frame["data"].unique().tolist() == ["wisdm", "small"]
+    assert len(results) == 2 * len(made[0])
+
+
 def test_costs_are_sums_over_rounds(cell):
     run = cell.run("power-of-choice, lr=0.1", 0)
     assert run["polls"].tolist() == [6, 12, 18, 24]  # d = 2 m = 6
