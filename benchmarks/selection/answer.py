@@ -62,10 +62,10 @@ def paired(reached: pd.DataFrame, figure: str = "counts") -> pd.DataFrame:
 def over_blocks(differences: pd.DataFrame, level: float = LEVEL) -> Difference:
     """Return the mean over blocks of a rule's differences, with a bootstrap of blocks and seeds.
 
-    The conditions of a block are averaged for each seed. Of few blocks the interval is Student's,
-    of their means, and of one block over its seeds.
+    The conditions of a block are averaged for each seed that all of them have, so that they count
+    alike. Of few blocks the interval is Student's, of their means, and of one block over its seeds.
     """
-    known = differences.dropna(subset="points")
+    known = _common_seeds(differences).dropna(subset="points")
     by_seed = known.groupby([*BLOCK, "seed"])["points"].mean()
     blocks = [own.to_numpy() for _, own in by_seed.groupby(level=BLOCK)]
     if not blocks:
@@ -76,6 +76,13 @@ def over_blocks(differences: pd.DataFrame, level: float = LEVEL) -> Difference:
     else:
         low, high = _bootstrap(blocks, level)
     return Difference(float(means.mean()), low, high, len(blocks))
+
+
+def _common_seeds(differences: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the seeds that all conditions of their block have."""
+    blocks = differences.groupby(BLOCK)["condition"]
+    having = differences.groupby([*BLOCK, "seed"])["condition"]
+    return differences[having.transform("nunique") == blocks.transform("nunique")]
 
 
 def _student(values: np.ndarray, level: float) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """The page: the answer first, then a decision table, and the rows that its numbers are from."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ from benchmarks.selection.answer import (
     ranks,
     winners,
 )
+from benchmarks.selection.beside import of_cell, section
 from benchmarks.selection.budgets import BUDGETS, TARGET, costs, reached
 from benchmarks.selection.cells import TIERS
 from benchmarks.selection.conditions import CONDITIONS
@@ -29,6 +29,7 @@ from benchmarks.selection.models import GRIDS
 from benchmarks.selection.rules import LOWEST, RANDOM, TWIN
 from benchmarks.selection.table import CELL, FIGURES
 from benchmarks.selection.tuning import N_TRIALS, SEED
+from benchmarks.selection.words import anchor, percent, points, setting
 
 #: What may count, by its heading: the figure and the budget.
 COUNTS = {
@@ -44,7 +45,8 @@ count nowhere. The worst tenth is the mean of the tenth of the clients with the 
 are priority clients, accuracy is the mean over these. Differences are in points, to the run of
 tuned random selection of the same seed, that is with the same clients and the same first model.
 Conditions of the same data and model are averaged for each seed, since they are not independent: a
-rule that does not look at seconds has the same runs with devices and without. Intervals, of
+rule that does not look at seconds has the same runs with devices and without; only seeds that all
+of these conditions have count then. Intervals, of
 {LEVEL:.0%}, are a bootstrap of data and models, and of seeds in each; of less than {FEW} of these
 they are Student's over their means, and of one over its seeds. The first line, and what
 is called better in the table of decisions, are by wider ones, by Bonferroni's correction for the
@@ -75,6 +77,7 @@ def page(results: pd.DataFrame, trials: pd.DataFrame) -> str:
         *_decisions(found),
         *_overall(found),
         *_controls(found),
+        *section(results, found),
         *READING.splitlines(),
         "",
         *_conditions(found),
@@ -94,37 +97,38 @@ def verdict(found: pd.DataFrame) -> str:
 
 
 def origin(results: pd.DataFrame) -> str:
-    """Return which tier the results are of, and which cells are in."""
+    """Return which tier the results are of, which cells are in, and with how many seeds."""
     names = cell_names(results)
     fits = [tier for tier, (cells, _) in TIERS.items() if set(names) <= {c.name for c in cells}]
     wanted = [cell.name for cell in TIERS[fits[0]][0]] if fits else names
-    missing = [f"`{name}`" for name in wanted if name not in names]
-    lacking = f" Not in yet: {', '.join(missing)}." if missing else ""
+    missing = [name for name in wanted if name not in names]
+    lacking = f" Not in yet: {_listed(missing)}." if missing else ""
     return (
         f"Made by `python -m benchmarks.selection --report` from `results.csv.xz` and "
         f"`trials.csv.xz`, of {f'the {fits[0]} tier' if fits else 'no tier'}: {len(names)} of "
-        f"{len(wanted)} cells (data/model/condition), {results['seed'].nunique()} seeds.{lacking}"
+        f"{len(wanted)} cells (data/model/condition), {_seeds(results)}.{lacking}"
     )
+
+
+def _seeds(results: pd.DataFrame) -> str:
+    """Return the number of seeds, and the cells that have fewer than others."""
+    counts = {name: of_cell(results, name)["seed"].nunique() for name in cell_names(results)}
+    most = max(counts.values())
+    fewer = [
+        f"{n} in {_listed(name for name, own in counts.items() if own == n)}"
+        for n in sorted(set(counts.values()) - {most}, reverse=True)
+    ]
+    return ", but ".join([f"{most} seeds", *([" and ".join(fewer)] if fewer else [])])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def cell_names(results: pd.DataFrame) -> list[str]:
     """Return the names of the cells."""
     cells = results[CELL].drop_duplicates()
     return ["/".join(one) for one in cells.itertuples(index=False)]
-
-
-def anchor(*words: str) -> str:
-    """Return the name of a row of a table, to be linked to."""
-    return re.sub(r"[^a-z0-9]+", "-", " ".join(words).lower()).strip("-")
-
-
-def points(found: Difference) -> str:
-    """Return a difference with its interval."""
-    if not found.n_blocks:
-        return "-"
-    if np.isnan(found.low):
-        return f"{found.mean:+.1f}"
-    return f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
 
 
 def _decisions(found: pd.DataFrame) -> Iterator[str]:
@@ -252,13 +256,11 @@ def _cells(results: pd.DataFrame, found: pd.DataFrame) -> Iterator[str]:
         yield f"### {name}"
         yield ""
         redrawn = ", a data set for each seed" * data.redrawn
-        R = int(results.loc[(results[CELL] == list(names)).all(axis=1), "round"].max())
-        yield (
-            f"{data.title}{redrawn}, K = {data.n_clients}, m = {data.clients_per_round}, "
-            f"{data.local_steps} steps of {data.batch_size} rows, R = {R}."
-        )
+        R = int(of_cell(results, name)["round"].max())
+        n_seeds = own["seed"].nunique()
+        yield f"{data.title}{redrawn}, {setting(data)}, R = {R}, {n_seeds} seeds."
         yield ""
-        yield from _cell(own, spent[(spent[CELL] == list(names)).all(axis=1)])
+        yield from _cell(own, of_cell(spent, name))
 
 
 def _cell(own: pd.DataFrame, spent: pd.DataFrame) -> Iterator[str]:
@@ -274,7 +276,10 @@ def _cell(own: pd.DataFrame, spent: pd.DataFrame) -> Iterator[str]:
     means, errors = runs.mean(), runs.sem()
     rows = []
     for rule in dict.fromkeys(own["rule"]):
-        figures = [_percent(means, errors, (b, rule), figure) for figure, b in columns.values()]
+        figures = [
+            percent(*(frame[figure].get((b, rule), np.nan) for frame in (means, errors)))
+            for figure, b in columns.values()
+        ]
         gain = points(gains[rule]) if rule in gains else "-"
         rows.append([rule, *figures, gain, *_cost(spent[spent["rule"] == rule])])
     yield from markdown(
@@ -289,13 +294,6 @@ def _cell(own: pd.DataFrame, spent: pd.DataFrame) -> Iterator[str]:
         ],
         rows,
     )
-
-
-def _percent(means: pd.DataFrame, errors: pd.DataFrame, key: tuple, figure: str) -> str:
-    value, error = means[figure].get(key, np.nan), errors[figure].get(key, np.nan)
-    if np.isnan(value):
-        return "-"
-    return f"{100 * value:.1f}" + ("" if np.isnan(error) else f" ± {100 * error:.1f}")
 
 
 def _cost(spent: pd.DataFrame) -> list[str]:

@@ -13,7 +13,8 @@ from benchmarks.selection.answer import (
     paired,
     ranks,
 )
-from benchmarks.selection.page import anchor, points, verdict
+from benchmarks.selection.page import origin, verdict
+from benchmarks.selection.words import anchor, points
 
 
 def table(n_cells=6, n_seeds=3, budget="rounds", **gains):
@@ -60,6 +61,38 @@ def test_a_rule_with_the_same_runs_under_two_conditions_is_no_surer():
     frame = table(3, 3, good=lambda cell, seed: 0.01 * (cell + 1))
     twice = pd.concat([frame, frame.assign(condition="devices")])
     assert by_rule(paired(twice))["good"] == by_rule(paired(frame))["good"]
+
+
+def test_conditions_with_other_numbers_of_seeds_count_alike():
+    """One is 1 point better with five seeds, the other 3 worse with three: the mean is -1."""
+    five = table(1, 5, good=0.01)
+    three = table(1, 3, good=-0.03).assign(condition="devices")
+    found = by_rule(paired(pd.concat([five, three])))["good"]
+    assert (found.mean, found.n_blocks) == (pytest.approx(-1.0), 1)
+
+
+def test_cells_of_other_data_keep_their_own_numbers_of_seeds():
+    gains = [0.01, 0.02, 0.03, 0.06, 0.08]  # means 2 of three, 4 of five
+    frame = table(2, 5, good=lambda cell, seed: gains[seed])
+    found = paired(frame[(frame["data"] == "d0") | (frame["seed"] < 3)])
+    assert by_rule(found)["good"].mean == pytest.approx(3.0)
+
+
+def test_the_page_says_which_tier_and_which_cells_have_fewer_seeds():
+    frame = pd.concat(
+        table(1, n).assign(data=data, condition=condition)
+        for data, condition, n in [
+            ("wisdm", "always", 3),
+            ("wisdm", "devices", 3),
+            ("adult", "always", 5),
+        ]
+    )
+    text = origin(frame)
+    assert "of the full tier: 3 of " in text
+    assert "5 seeds, but 3 in `wisdm/linear/always`, `wisdm/linear/devices`. Not in yet: " in text
+    assert "`digits/linear/always`" in text and text.count("adult") == 0
+    small = origin(frame[frame["data"] == "wisdm"])
+    assert "of the small tier: 2 of 8 cells (data/model/condition), 3 seeds. Not in yet: " in small
 
 
 def test_the_bootstrap_of_many_cells_is_as_wide_as_the_error_of_their_mean():
