@@ -118,6 +118,10 @@ instance) or None, default=None
         as ``DataBanzhaf()``; the model stays the same, and who fails at it does not end the fit. It
         needs each client's update, so that ``update_privacy`` and rules with two phases are errors.
         None: it is not measured.
+    evaluation : FederatedEvaluation, default=None
+        By which metrics clients evaluate the model after each ``validate_every`` rounds, on rows
+        that they keep aside (``X_val`` by ``clients_val``), from ``skfed.evaluation``; None: they
+        do not.
     engine : {"auto", "stacked", "loop"}, default="auto"
         "loop" trains client by client with skorch. "stacked" trains many clients as one batch, with
         the same minibatches and, up to rounding, the same result. "auto" is "stacked" if that gives
@@ -240,6 +244,7 @@ instance) or None, default=None
         report_goal=None,
         validate_every=1,
         contribution=None,
+        evaluation=None,
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
@@ -270,6 +275,7 @@ instance) or None, default=None
             report_goal=report_goal,
             validate_every=validate_every,
             contribution=contribution,
+            evaluation=evaluation,
             engine=engine,
             memory_budget=memory_budget,
             n_jobs=n_jobs,

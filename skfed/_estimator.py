@@ -31,6 +31,7 @@ from skfed.checkpoint import (
 )
 from skfed.contribution import BaseContribution
 from skfed.devices import BaseDevices
+from skfed.evaluation import FederatedEvaluation
 from skfed.exchanges import sum_contributions
 from skfed.history import to_frame
 from skfed.nets import (
@@ -88,6 +89,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         "report_goal": [*CLIENT_COUNT, None],
         "validate_every": [_POSITIVE_INT],
         "contribution": [BaseContribution, None],
+        "evaluation": [FederatedEvaluation, None],
         "engine": [StrOptions({"auto", "stacked", "loop"})],
         "memory_budget": [_POSITIVE_INT],
         "n_jobs": [Integral, None],
@@ -121,6 +123,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         report_goal=None,
         validate_every=1,
         contribution=None,
+        evaluation=None,
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
@@ -150,6 +153,7 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
         self.report_goal = report_goal
         self.validate_every = validate_every
         self.contribution = contribution
+        self.evaluation = evaluation
         self.engine = engine
         self.memory_budget = memory_budget
         self.n_jobs = n_jobs
@@ -240,11 +244,11 @@ class BaseFederated(CallbackMixin, BaseEstimator, metaclass=ABCMeta):
             n_before = server.round
             with open_run(type(self), self.get_params(), server, data.federation, arrays) as run:
                 config = round_config(self, server.net, server.left_alone)
-                simulation = Simulation(self, server, data, config)
+                simulation = Simulation(self, server, data, config, held_out)
                 if server.round == n_before:  # else a run is resumed, which has begun so
                     simulation.begin()
                 self._set_target_scale(server)
-                validation = simulation.validation(held_out)
+                validation = simulation.validation()
                 callbacks = simulation.sklearn_callbacks(task)
                 simulation.train(self.n_rounds, validation, [callbacks], run)
         return self

@@ -3,13 +3,13 @@
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from skorch import NeuralNet
 
-from skfed._federation import Federation, make_federation
+from skfed._federation import Federation, find_ids, make_federation
 from skfed._input import TrainingData
 from skfed._problem import Problem
 from skfed.aggregation import WeightedMean
@@ -27,6 +27,7 @@ from skfed.engines import (
     Workers,
     make_engine,
 )
+from skfed.evaluation import Metric
 from skfed.exchanges import Message, Messages
 from skfed.nets import (
     NetPool,
@@ -39,6 +40,9 @@ from skfed.nets import (
     standardize_layers,
 )
 from skfed.server import (
+    HeldOutEvaluation,
+    HeldOutEvaluator,
+    HeldOutRows,
     LocalStatistics,
     RateLimits,
     RoundConfig,
@@ -67,6 +71,8 @@ def round_config(
     ``left_alone`` and ``simulated`` as ``RoundConfig.check``.
     """
     aggregator, availability = estimator.aggregator, estimator.availability
+    if estimator.evaluation is not None:
+        estimator.evaluation.names(estimator._problem)  # checks them
     # Counts may be other integers than int, True for one.
     n_steps = None if estimator.local_steps is None else int(estimator.local_steps)
     config = RoundConfig(
@@ -85,6 +91,7 @@ def round_config(
         deadline=estimator.deadline,
         report_goal=estimator.report_goal,
         contribution=estimator.contribution,
+        evaluation=estimator.evaluation,
     )
     config.check(net, left_alone, simulated=simulated)
     return config
@@ -131,6 +138,7 @@ class Simulation:
     server: ServerState
     data: TrainingData
     config: RoundConfig
+    held_out: dict[str, Any] = field(default_factory=dict)  # X_val, y_val and clients_val, checked
 
     def begin(self, *, accumulate: bool = False) -> None:
         """Ask clients for what the fit begins with, as the function ``begin`` does."""
@@ -149,15 +157,15 @@ class Simulation:
         if is_private and not server.round and standardize_layers(server.net):
             warn_of_large_values(data.X)
 
-    def validation(self, held_out: dict[str, Any]) -> Validation | None:
+    def validation(self) -> Validation | None:
         """Return the validation of the global model, None without validation data."""
-        if not held_out:
+        if not self.held_out:
             return None
         return make_validation(
             self.server,
             self.estimator._problem,
             self.data,
-            **held_out,
+            **self.held_out,
             names=getattr(self.estimator, "feature_names_in_", None),
             every=self.estimator.validate_every,
             n_rounds=self.config.n_rounds,
@@ -203,6 +211,7 @@ class Simulation:
             train=(X, y),
             validation=validation,
             validator=self._validator(validation),
+            held_out=self._held_out_evaluation(),
             limits=self._rate_limits(),
             callbacks=callbacks,
             keep=None if run is None else run.keep,
@@ -212,15 +221,36 @@ class Simulation:
 
     def _validator(self, validation: Validation | None) -> Evaluator | None:
         """Return what evaluates models on the validation rows, where contributions need it."""
-        estimator, server = self.estimator, self.server
         contribution = self.config.contribution
         if validation is None or contribution is None or contribution.evaluate_on != "validation":
             return None
         X, y = validation.rows
-        federation = make_federation(np.zeros(len(X), dtype=int), len(X))
+        return self._engine(X, y, make_federation(np.zeros(len(X), dtype=int), len(X)))
+
+    def _held_out_evaluation(self) -> HeldOutEvaluation | None:
+        """Return what has clients evaluate the model on their own rows of X_val."""
+        if self.config.evaluation is None:
+            return None
+        if self.held_out.get("clients_val") is None:
+            raise ValueError(
+                f"evaluation={self.config.evaluation} needs rows that clients keep aside: give "
+                "X_val, y_val and clients_val to fit (partial_fit has none)."
+            )
+        net, problem = self.server.net, self.estimator._problem
+        X, y = cast_samples(net, self.held_out["X_val"]), self.held_out["y_val"]
+        with naming("clients_val"):
+            federation = make_federation(self.held_out["clients_val"], len(X))
+        engine = self._engine(X, problem.for_criterion(net, X, y), federation)
+        positions = find_ids(federation.ids, self.data.federation.ids)
+        sizes = np.where(positions < 0, 0, federation.sizes[positions])
+        return held_out_evaluation(self.estimator, HeldOutRows(engine, positions, sizes))
+
+    def _engine(self, X: Samples, y: np.ndarray, federation: Federation) -> Evaluator:
+        """Return what evaluates models on other rows than those of the training."""
+        estimator, net = self.estimator, self.server.net
         engine, _ = make_engine(
-            *(estimator.engine, NetPool(server.net, X[:1]), X, y),
-            *(Batching(federation, server.seed, batch_size(server.net)), estimator.memory_budget),
+            *(estimator.engine, NetPool(net, X[:1]), X, y),
+            *(Batching(federation, self.server.seed, batch_size(net)), estimator.memory_budget),
             *(1, None),
         )
         return engine
@@ -232,6 +262,19 @@ class Simulation:
         data = self.data
         source = LocalStatistics(data.X, data.y, data.weights, data.federation)
         return RateLimits(source, self.server.net)
+
+
+def held_out_evaluation(estimator: Any, evaluator: HeldOutEvaluator) -> HeldOutEvaluation:
+    """Return what has clients evaluate the model after the rounds of a federated estimator."""
+    evaluation, problem = estimator.evaluation, estimator._problem
+    if not evaluator.held_out_sizes.any():
+        raise ValueError(
+            f"evaluation={evaluation}: no client keeps rows aside. Name some in clients_val that "
+            "are in clients; over Flower, let load_data return X, y, X_val and y_val."
+        )
+    metrics = [Metric.of(name, problem) for name in evaluation.names(problem)]
+    every, n_rounds = estimator.validate_every, estimator.n_rounds
+    return HeldOutEvaluation(metrics, evaluation.min_answers, evaluator, every, n_rounds)
 
 
 @contextmanager

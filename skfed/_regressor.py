@@ -45,6 +45,7 @@ class FederatedRegressor(RegressorMixin, BaseFederated):
     selector, priority, n_rounds, local_epochs, local_steps, lr_schedule, proximal_mu, aggregator, \
 server_optimizer, availability, on_client_error, min_clients, \
 update_privacy, loss_privacy, devices, deadline, report_goal, validate_every, contribution, \
+evaluation, \
 engine, memory_budget, n_jobs, checkpoint, checkpoint_every, warm_start, random_state, verbose
         As in :class:`FederatedClassifier`.
 
@@ -111,6 +112,7 @@ n_features_in_, feature_names_in_
         report_goal=None,
         validate_every=1,
         contribution=None,
+        evaluation=None,
         engine="auto",
         memory_budget=2**30,
         n_jobs=None,
@@ -141,6 +143,7 @@ n_features_in_, feature_names_in_
             report_goal=report_goal,
             validate_every=validate_every,
             contribution=contribution,
+            evaluation=evaluation,
             engine=engine,
             memory_budget=memory_budget,
             n_jobs=n_jobs,

@@ -7,50 +7,56 @@ rounds: the poll (the model down, a scalar up) and the training (the model up; i
 again to who was just polled). A client drawn twice gets one model and returns two. The training
 loss is sent with the update and is not charged. A rule may have others: trials, sketches, and
 reports before the upload; see the user guide. With ``contribution`` there are valuations, in which
-priority clients evaluate models. Trials count in what is sent, evaluated and trained, and in
-seconds; not in the loss columns, nor in cohort and n_aggregated.
+priority clients evaluate models, and with ``evaluation`` clients evaluate the new one. Trials count
+in what is sent, evaluated and trained, and in seconds; not in the loss columns, nor in cohort and
+n_aggregated.
 
 The table, ``history_``, has these columns, and what ``scheduled`` of a selector of one's own adds.
 "X_val" means with validation data in fit, "owners" with ``clients_val`` too; "FedALIGN" and
 "pow-d", with :class:`~skfed.FedAlignSelector` and :class:`~skfed.PowerOfChoice`; "devices", with
-:mod:`skfed.devices`, or measured by :mod:`skfed.flower`.
+:mod:`skfed.devices`, or measured by :mod:`skfed.flower`; "evals", with ``evaluation`` (other
+metrics have the three columns of the loss, and of a score the worst is the lowest).
 
-===================== ======= ======== ============================================================
-column                unit    there    what it is
-===================== ======= ======== ============================================================
-``round``             index   always   t, from 0
-``objective``         loss    always   F(w_t) over the priority clients in reach; NaN if not polled
-``train_loss``        loss    always   the cohort's mean, weighted as its updates; NaN without any
-``val_loss``          loss    X_val    of the model after the round; NaN between two validations
-``val_score``         score   X_val    accuracy or R^2, likewise
-``val_score_worst``   score   owners   the lowest of a priority client on its own rows; see below
-``val_worst``         id      owners   whose it is; None between two validations
-``lr``                rate    always   the net's own, of the first local iteration
-``eps``               loss    FedALIGN eps_t; an error, 1 - accuracy, with match="accuracy"
-``d``                 clients pow-d    d_t, candidates
-``models_down``       models  always   sent to clients, SCAFFOLD's variates too
-``models_up``         models  always   sent by clients, SCAFFOLD's variates too
-``scalars_down``      scalars always   bounds, seeds of sketches; scales in a fit's first round
-``scalars_up``        scalars always   losses, norms, sketches; statistics in a fit's first round
-``bytes_down``        bytes   always   of models and scalars down
-``bytes_up``          bytes   always   of models and scalars up
-``samples_evaluated`` rows    always   evaluated in polls and valuations, once for each model
-``samples_trained``   rows    always   trained on, once for each minibatch, or used for gradients
-``n_polled``          clients always   asked for their loss or error
-``n_trained``         updates always   trained to the end; of a client drawn twice, two
-``n_aggregated``      updates always   aggregated; of a client drawn twice, two
-``n_failed``          clients always   silent, late, or failed in an exchange; each once
-``polled``            ids     always   the clients asked, in that order
-``cohort``            ids     always   the clients aggregated; one drawn twice is listed twice
-``failed``            ids     always   the clients that failed, each once
-``causes``            texts   always   why, one for each in ``failed``
-``seconds``           seconds devices  simulated or measured, the sum of the round's exchanges
-``elapsed``           seconds devices  likewise, from the start of round 0 to the round's end
-``slowest``           ids     devices  the clients with most seconds, late ones' too; see below
-``select_seconds``    seconds always   wall time of the selection and its polls on this machine
-``train_seconds``     seconds always   wall time of training and aggregation on this machine
-``round_seconds``     seconds always   wall time of the round on this machine, validation too
-===================== ======= ======== ============================================================
+====================== ======= ======== ============================================================
+column                 unit    there    what it is
+====================== ======= ======== ============================================================
+``round``              index   always   t, from 0
+``objective``          loss    always   F(w_t) over the priority clients in reach; NaN if not polled
+``train_loss``         loss    always   the cohort's mean, weighted as its updates; NaN without any
+``val_loss``           loss    X_val    of the model after the round; NaN between two validations
+``val_score``          score   X_val    accuracy or R^2, likewise
+``val_score_worst``    score   owners   the lowest of a priority client on its own rows; see below
+``val_worst``          id      owners   whose it is; None between two validations
+``eval_loss``          loss    evals    of the new model, on rows that clients keep aside; else NaN
+``eval_loss_priority`` loss    evals    likewise, on those of the priority clients, by s_k
+``eval_loss_worst``    loss    evals    the highest of a client on its own rows
+``n_evaluated``        clients evals    who have told all metrics; 0 in rounds without an evaluation
+``lr``                 rate    always   the net's own, of the first local iteration
+``eps``                loss    FedALIGN eps_t; an error, 1 - accuracy, with match="accuracy"
+``d``                  clients pow-d    d_t, candidates
+``models_down``        models  always   sent to clients, SCAFFOLD's variates too
+``models_up``          models  always   sent by clients, SCAFFOLD's variates too
+``scalars_down``       scalars always   bounds, seeds of sketches; scales in a fit's first round
+``scalars_up``         scalars always   losses, norms, sketches; statistics in a fit's first round
+``bytes_down``         bytes   always   of models and scalars down
+``bytes_up``           bytes   always   of models and scalars up
+``samples_evaluated``  rows    always   evaluated, once for each model
+``samples_trained``    rows    always   trained on, once for each minibatch, or used for gradients
+``n_polled``           clients always   asked for their loss or error
+``n_trained``          updates always   trained to the end; of a client drawn twice, two
+``n_aggregated``       updates always   aggregated; of a client drawn twice, two
+``n_failed``           clients always   silent, late, or failed in an exchange; each once
+``polled``             ids     always   the clients asked, in that order
+``cohort``             ids     always   the clients aggregated; one drawn twice is listed twice
+``failed``             ids     always   the clients that failed, each once
+``causes``             texts   always   why, one for each in ``failed``
+``seconds``            seconds devices  simulated or measured, the sum of the round's exchanges
+``elapsed``            seconds devices  likewise, from the start of round 0 to the round's end
+``slowest``            ids     devices  the clients with most seconds, late ones' too; see below
+``select_seconds``     seconds always   wall time of the selection and its polls on this machine
+``train_seconds``      seconds always   wall time of training and aggregation on this machine
+``round_seconds``      seconds always   wall time of the round on this machine, validation too
+====================== ======= ======== ============================================================
 
 What each exchange cost each client is in :func:`skfed.metrics.client_exchanges`, where
 there are seconds.
@@ -203,7 +209,7 @@ def _slowest(exchanges: Sequence[Exchange]) -> list[int]:
 
 
 #: What a row has beside the columns.
-_HIDDEN = "begins", "contributions", "exchanges", "losses"
+_HIDDEN = "begins", "contributions", "evaluations", "exchanges", "losses"
 
 
 def to_record(row: Row) -> Row:

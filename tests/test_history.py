@@ -10,6 +10,7 @@ from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, Pow
 from skfed.aggregation import Scaffold
 from skfed.availability import Dropout
 from skfed.devices import ConstantDevices
+from skfed.evaluation import FederatedEvaluation
 from skfed.schedules import LinearDecay, StepDecay
 
 LINE = r"^``(\w+)`` +(\w+) +(\S+) +(\S.*)$"
@@ -32,6 +33,10 @@ VARIANTS = {
     "devices": ({"always", "devices"}, FederatedClassifier(devices=ConstantDevices(9, 9, 9))),
     "SCAFFOLD": ({"always"}, FederatedClassifier(aggregator=Scaffold())),
     "owners": ({"always", "X_val", "owners"}, FederatedClassifier()),
+    "evaluated": (
+        {"always", "X_val", "owners", "evals"},
+        FederatedClassifier(evaluation=FederatedEvaluation(["loss"])),
+    ),
     "regressor": ({"always", "X_val"}, FederatedRegressor()),
     "regressor, adapow-d": ({"always", "pow-d"}, FederatedRegressor(selector=ADAPOW_D)),
 }

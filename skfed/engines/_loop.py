@@ -63,7 +63,7 @@ from skfed.nets import (
     weighed,
     without_idle_steps,
 )
-from skfed.selection._poll_metrics import POLL_METRICS, PollMetric
+from skfed.selection._poll_metrics import PollMetric, metric_of
 from skfed.utils._seeding import Purpose, StreamKey, torch_seeded
 from skfed.utils._torch_context import deterministic_cudnn, one_torch_thread
 
@@ -315,7 +315,7 @@ def evaluate_one_by_one(
         ClientEvaluation(
             net_pool=net_pool,
             state=request.state,
-            metric=POLL_METRICS[request.metric],
+            metric=metric_of(request.metric),
             clients=[k],
             positions=positions,
             layers_key=batching.key(Purpose.EVALUATION_LAYERS, t, k),

@@ -10,6 +10,7 @@ from skfed._mechanism import GaussianMechanism
 from skfed.aggregation import BaseAggregator
 from skfed.nets import State
 from skfed.selection import Cohort
+from skfed.selection._poll_metrics import PollMetric
 
 #: The name of w_t among the models that a client keeps in a round.
 CURRENT_MODEL = "current"
@@ -79,7 +80,7 @@ class EvaluateRequest(NamedTuple):
     round: int
     state: State  # w
     clients: np.ndarray
-    metric: str = "loss"  # a key of POLL_METRICS
+    metric: str | PollMetric = "loss"  # a key of POLL_METRICS, or another
     max_samples: int | str | None = None  # rows of a client; "batch": as many as of a minibatch
     at_most: float | None = None  # a client whose value is above does not reply
     model: str = CURRENT_MODEL  # under which a client keeps the state in this round

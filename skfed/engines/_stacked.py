@@ -40,7 +40,7 @@ from skfed.engines.products._linear import CrossEntropy, LinearLayers
 from skfed.engines.workers._tasks import balanced_tree, consecutive_tree
 from skfed.engines.workers._workers import Workers
 from skfed.nets import NetPool, batch_weight
-from skfed.selection._poll_metrics import POLL_METRICS, Batches, PollMetric
+from skfed.selection._poll_metrics import POLL_METRICS, Batches, PollMetric, metric_of
 from skfed.utils._seeding import Purpose, stream
 
 
@@ -143,7 +143,7 @@ class StackedEngine:
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Evaluate the request's metric on each client's rows."""
-        metric = POLL_METRICS[request.metric]
+        metric = metric_of(request.metric)
         batch_sums = self._batch_sums(metric)
         if batch_sums is None:
             return evaluate_one_by_one(

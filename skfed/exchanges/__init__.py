@@ -15,6 +15,7 @@ from skfed.exchanges._exchange import (
 from skfed.exchanges._failures import NOT_FINITE, FailureLog
 from skfed.exchanges._fixed import FixedTensors
 from skfed.exchanges._kinds import (
+    EVALUATION,
     KINDS,
     POLL,
     REPORT,
@@ -30,8 +31,10 @@ from skfed.exchanges._limits import Limits
 from skfed.exchanges._log import (
     COLUMNS,
     contributions_of,
+    evaluation_table,
     exchange_table,
     pack_contributions,
+    pack_evaluations,
     pack_exchanges,
     pack_losses,
     reported_losses,
@@ -43,6 +46,7 @@ from skfed.exchanges._past import PastRecords, checked_columns
 
 __all__ = [
     "COLUMNS",
+    "EVALUATION",
     "KINDS",
     "NOT_FINITE",
     "NO_ANSWER",
@@ -73,11 +77,13 @@ __all__ = [
     "bytes_of",
     "checked_columns",
     "contributions_of",
+    "evaluation_table",
     "exchange_table",
     "failed_clients",
     "in_one_line",
     "late_clients",
     "pack_contributions",
+    "pack_evaluations",
     "pack_exchanges",
     "pack_losses",
     "plan_exchange",

@@ -31,6 +31,8 @@ REPORT = Kind("report", "trained", trains=True, has_goal=True, noise=Purpose.LOS
 UPLOAD = Kind("upload", "uploaded")
 #: Of the models that some of the round's updates make, after the round.
 VALUATION = Kind("valuation", "evaluated subsets", rows_as_one=3, evaluates=True)
+#: Of the new model, on rows that clients keep aside, after the round.
+EVALUATION = Kind("evaluation", "evaluated", rows_as_one=3, evaluates=True)
 
-_ALL = STATISTICS, POLL, SKETCH, TRIAL, TRAINING, REPORT, UPLOAD, VALUATION
+_ALL = STATISTICS, POLL, SKETCH, TRIAL, TRAINING, REPORT, UPLOAD, VALUATION, EVALUATION
 KINDS = {kind.name: kind for kind in _ALL}

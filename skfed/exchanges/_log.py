@@ -82,6 +82,26 @@ def pack_contributions(
     return {"client": _pack_ids(federation, clients)} | packed
 
 
+def pack_evaluations(
+    federation: Federation, clients: np.ndarray, columns: Mapping[str, np.ndarray]
+) -> Packed:
+    """Return what clients have told of the new model in a round, for its row."""
+    packed = {name: _pack(values) for name, values in columns.items()}
+    return {"client": _pack_ids(federation, clients)} | packed
+
+
+def evaluation_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a table with a row for each client that has evaluated the model after some rounds."""
+    parts = []
+    for row in rows:
+        if packed := row.get("evaluations"):
+            clients = _unpack_ids(packed["client"])
+            columns = {n: _unpack(values) for n, values in packed.items() if n != "client"}
+            spread = {n: np.broadcast_to(values, len(clients)) for n, values in columns.items()}
+            parts.append(pd.DataFrame({"round": row["round"], "client": clients, **spread}))
+    return pd.concat(parts, ignore_index=True)
+
+
 class Contributions(NamedTuple):
     """What clients have contributed in some rounds: an entry for each client and round."""
 

@@ -32,6 +32,7 @@ from skfed.flower._kept import (
 from skfed.flower._local_client import LocalClient
 from skfed.flower._messages import (
     EVALUATE,
+    HELD_OUT_QUERY,
     HELLO,
     MOMENTS,
     NORMS,
@@ -60,10 +61,13 @@ from skfed.flower._steps import client_statistics, transform
 
 logger = logging.getLogger(__name__)
 
+#: Returns X and y, or these and X and y of the rows that the client keeps aside.
+LoadData = Callable[[Context], tuple[Any, ...]]
+
 
 def client_app(
     estimator: BaseFederated | Pipeline,
-    load_data: Callable[[Context], tuple[Any, Any]],
+    load_data: LoadData,
     *,
     on_report: OnReport | None = None,
 ) -> ClientApp:
@@ -104,6 +108,8 @@ def client_app(
     - if the server values a round's updates, the losses or errors of models that the server has
       made of them, and the seconds that they took. It refuses if this ``estimator`` has
       ``loss_privacy``, or if it was silent in this round;
+    - if the server's estimator has ``evaluation``, its metrics of each new model on the rows that
+      it keeps aside. It refuses if this ``estimator`` has ``loss_privacy``;
     - the type of an exception. Its message and traceback are only in the client's log.
 
     A client that was silent in a round, because its loss was above the bound, neither trains in it
@@ -122,7 +128,8 @@ def client_app(
         ``infer``.
     load_data : callable
         Takes Flower's ``Context``, whose ``node_config`` is the configuration of the node, and
-        returns X (a DataFrame, an array, or a dict of arrays) and y; rows have no weights. It is
+        returns X (a DataFrame, an array, or a dict of arrays) and y; rows have no weights. For
+        ``evaluation`` it returns four: X, y, and X_val and y_val of rows that are kept aside. It is
         called for each message, since Flower may run each in a new process.
     on_report : callable, default=None
         Takes the DataFrame that a server with ``report`` sends after the last round, with the row
@@ -134,7 +141,8 @@ def client_app(
     flwr.clientapp.ClientApp
         Handles ``query.skfed_hello``, ``query.skfed_steps``, ``query.skfed_moments``,
         ``query.skfed_norms``, ``query.skfed_poll``, ``query.skfed_sketch``, ``train``,
-        ``query.skfed_upload``, ``query.skfed_valuation`` and ``query.skfed_report``.
+        ``query.skfed_upload``, ``query.skfed_valuation``, ``query.skfed_held_out`` and
+        ``query.skfed_report``.
 
     Raises
     ------
@@ -157,6 +165,7 @@ def client_app(
         TRAIN: client.train,
         UPLOAD_QUERY: client.upload,
         VALUATION_QUERY: client.value,
+        HELD_OUT_QUERY: client.evaluate_held_out,
         REPORT_QUERY: client.report,
     }
     for message_type, handler in handlers.items():
@@ -194,7 +203,7 @@ class _Client:
 
     steps: Pipeline | None  # before the estimator, if it is that of a Pipeline
     estimator: BaseFederated
-    load_data: Callable[[Context], tuple[Any, Any]]
+    load_data: LoadData
     on_report: OnReport | None
 
     def hello(self, content: RecordDict, context: Context) -> RecordDict:
@@ -207,7 +216,7 @@ class _Client:
                 "same estimator on both sides."
             )
         name = _client_name(context)
-        X, y = self.load_data(context)
+        X, y, *held_out = self._load(context)
         X, y = with_rows(X, name), y.toarray() if sparse.issparse(y) else np.asarray(y)
         if len(X) != len(y) or not len(y):
             raise Refusal(f"client {name!r} has {len(X)} rows of X and {len(y)} of y.")
@@ -215,6 +224,7 @@ class _Client:
             protocol=PROTOCOL,
             name=name,
             n_samples=len(y),
+            n_held_out=_n_rows(held_out[1]) if held_out else None,
             target_shape=y.shape[1:],
             **(describe_samples(self.estimator, X) if self.steps is None else describe(X)),
             classes=self._classes(y) if request.get("classes") else None,
@@ -226,7 +236,7 @@ class _Client:
         _check_name(content["request"], context)
         if self.steps is None:
             raise Refusal("its estimator is no Pipeline.")
-        return client_statistics(self.steps, self.load_data(context)[0], content)
+        return client_statistics(self.steps, self._load(context)[0], content)
 
     def moments(self, content: RecordDict, context: Context) -> RecordDict:
         """Return the moments of columns and targets, where the estimator needs them."""
@@ -343,6 +353,16 @@ class _Client:
             raise Refusal(f"the {metric} of a model is not finite: lower the learning rate.")
         return RecordDict({"metrics": MetricRecord({metric: values}), TIMES: times})
 
+    def evaluate_held_out(self, content: RecordDict, context: Context) -> RecordDict:
+        """Return metrics of a model on the rows that are kept aside."""
+        if self.estimator.loss_privacy is not None:
+            raise Refusal("its loss_privacy does not cover metrics.")
+        local, request = self._set_up(content, context, held_out=True), content["request"]
+        state = sent_or_stored_state(content, context, local)
+        began = perf_counter()
+        metrics = local.metrics(request["round"], state, request["metrics"])
+        return RecordDict({"metrics": MetricRecord(metrics), TIMES: _times_since(began)})
+
     def report(self, content: RecordDict, context: Context) -> RecordDict:
         """Log the table of who took part, and give it to the user."""
         _check_name(content["request"], context)
@@ -361,14 +381,26 @@ class _Client:
             )
         return to_text(np.unique(y).tolist())
 
-    def _set_up(self, content: RecordDict, context: Context) -> LocalClient:
-        """Load and transform the data, and make the net."""
+    def _load(self, context: Context) -> tuple[Any, ...]:
+        """Return what the user's function loads: X and y, or these of two kinds of rows."""
+        loaded = tuple(self.load_data(context))
+        if len(loaded) not in (2, 4):
+            raise Refusal(
+                f"load_data returns {len(loaded)} values: return X and y, or X, y, X_val and y_val."
+            )
+        return loaded
+
+    def _set_up(self, content: RecordDict, context: Context, held_out: bool = False) -> LocalClient:
+        """Load and transform the data, and make the net; with ``held_out`` for rows kept aside."""
         request = content["request"]
         _check_name(request, context)
         forget_other_rounds(context, request)
-        X, y = self.load_data(context)
+        loaded = self._load(context)
+        if held_out and len(loaded) == 2:
+            raise Refusal("it keeps no rows aside: let load_data return X, y, X_val and y_val.")
+        X, y = loaded[2:] if held_out else loaded[:2]
         X = transform(self.steps, X, content)
-        return LocalClient.make(clone(self.estimator), X, y, content)
+        return LocalClient.make(clone(self.estimator), X, y, content, weighs_classes=not held_out)
 
 
 def _check_name(request: ConfigRecord, context: Context) -> None:
@@ -385,6 +417,11 @@ def _client_name(context: Context) -> str:
             "'client-name=\"...\"'."
         )
     return str(name)
+
+
+def _n_rows(y: Any) -> int:
+    """Return the rows of targets."""
+    return y.shape[0] if sparse.issparse(y) else len(y)
 
 
 def _times_since(began: float) -> MetricRecord:

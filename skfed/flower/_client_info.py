@@ -27,6 +27,7 @@ class ClientInfo:
     columns: tuple[str, ...] | None  # names of the columns of X, if it is a table
     classes: tuple[Any, ...] | None  # labels in y, if requested
     raw: Columns | None = None  # the columns of X, if a Pipeline transforms it
+    n_held_out: int = 0  # rows that it keeps aside
 
     @classmethod
     def of(cls, content: RecordDict) -> "ClientInfo":
@@ -34,6 +35,7 @@ class ClientInfo:
         info = get_record(content, "info", ConfigRecord)
         check_protocol(info.get("protocol"))
         name, n_samples = info.get("name"), get_number(info, "n_samples", int)
+        n_held_out = get_number(info, "n_held_out", int) if "n_held_out" in info else 0
         columns, classes = info.get("columns"), info.get("classes")
         target_shape = _shape(info, "target_shape")
         is_dict = "arrays" in info
@@ -44,6 +46,7 @@ class ClientInfo:
             # NumPy strips trailing NULs.
             "name": isinstance(name, str) and 0 < len(name) <= 200 and "\0" not in name,
             "n_samples": 0 < n_samples <= _MAX_ROWS,
+            "n_held_out": 0 <= n_held_out <= _MAX_ROWS,
             "shape": len(shape) > 0 and _n_values(shape) <= _MAX_VALUES,
             "dtype": raw is not None or is_dict or np.dtype(info.get("dtype")).kind in "biuf",
             "columns": columns is None or list(map(type, columns)) == [str] * shape[0],
@@ -53,7 +56,8 @@ class ClientInfo:
                 raise _invalid(key, info.get(key))
         labels = None if classes is None else _labels(from_text(classes))
         dtype = "object" if raw is not None else info.get("dtype", "")
-        return cls(name, n_samples, shape, dtype, target_shape, columns, labels, raw)
+        of_rows = shape, dtype, target_shape, columns, labels, raw
+        return cls(name, n_samples, *of_rows, n_held_out)
 
     @property
     def label_type(self) -> str | None:

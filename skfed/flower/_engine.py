@@ -30,9 +30,10 @@ from skfed.engines import (
     fold,
     merge,
 )
-from skfed.exchanges import POLL, REPORT, SKETCH, TRAINING, TRIAL, UPLOAD, Limits
+from skfed.exchanges import EVALUATION, POLL, REPORT, SKETCH, TRAINING, TRIAL, UPLOAD, Limits
 from skfed.flower._messages import (
     EVALUATE,
+    HELD_OUT_QUERY,
     MOMENTS,
     NORMS,
     SKETCH_QUERY,
@@ -56,9 +57,10 @@ from skfed.flower._valuation import Valuation, messages_of_models
 from skfed.flower._waiting import End, Replies, read_reply
 from skfed.nets import State
 from skfed.selection._past import SKETCH_SIZE
-from skfed.server import ClientMoments, Norms, ServerState, mean_and_scale
+from skfed.server import ClientMoments, HeldOutRequest, Norms, ServerState, mean_and_scale
 
 T = TypeVar("T")
+NEW_MODEL = "new"  # the name of what a round has made
 
 
 @dataclass
@@ -74,6 +76,7 @@ class MessageEngine:
     limits: Limits
     n_values: Mapping[str, int]  # of a row, in "columns" and "targets"
     server: ServerState
+    held_out_sizes: np.ndarray  # rows that each client keeps aside
     clients_add_noise: bool = field(default=True, init=False)
     measures_time: bool = field(default=True, init=False)
     target_scale: str | None = field(default=None, init=False)  # as text
@@ -89,7 +92,11 @@ class MessageEngine:
         """Poll clients; a client above the bound sends no value."""
         names = self._names(request.clients)
         bound = None if request.at_most is None else float(request.at_most)
-        options = {"metric": request.metric, "max_samples": request.max_samples, "at_most": bound}
+        options = {
+            "metric": str(request.metric),
+            "max_samples": request.max_samples,
+            "at_most": bound,
+        }
         contents = {
             name: self._content(name, request.round, request.state, request.model, **options)
             for name in dict.fromkeys(names)
@@ -137,6 +144,22 @@ class MessageEngine:
             valuation.add(replies, partial(_values, metric=request.metric, n_models=len(models)))
         n_samples = self.batching.n_polled(request.clients, None)
         return valuation.evaluation(names, len(request.coefficients), n_samples)
+
+    def evaluate_held_out(self, request: HeldOutRequest) -> Evaluation:
+        """Ask clients for metrics of a new model on the rows that they keep aside."""
+        names, metrics = self._names(request.clients), [one.name for one in request.metrics]
+        contents = {
+            name: self._content(name, request.round, request.state, NEW_MODEL, metrics=metrics)
+            for name in names
+        }
+        replies = self._exchange(contents, HELD_OUT_QUERY, partial(self.limits.end, EVALUATION))
+        read = partial(_metrics, names=metrics)
+        found = [read_reply(replies.contents[name], read) for name in names]
+        raised = {i: one for i, one in enumerate(found) if isinstance(one, Exception)}
+        nothing = np.full(len(metrics), np.nan)
+        values = np.array([nothing if i in raised else one for i, one in enumerate(found)])
+        sizes, times = self.held_out_sizes[request.clients], replies.times(names)
+        return Evaluation(values.reshape(-1, len(metrics)), sizes, raised, times=times)
 
     def moments(self, names: list[str]) -> tuple[list[ClientMoments | Exception], ReplyTimes]:
         """Return the moments of each priority client's "columns" and "targets", and its seconds."""
@@ -392,12 +415,18 @@ def _values(content: RecordDict, metric: str, n_models: int) -> list[float]:
     return get_numbers(get_record(content, "metrics", MetricRecord), metric, n_models)
 
 
+def _metrics(content: RecordDict, names: list[str]) -> list[float]:
+    """Return the metrics that a client sends; those that are not finite are a failure."""
+    record = get_record(content, "metrics", MetricRecord)
+    return [get_number(record, name) for name in names]
+
+
 def _value(content: RecordDict, request: EvaluateRequest) -> float | None:
     """Return the value that a polled client sends; None if it is above the bound."""
     bound = request.at_most
     if not content and bound is not None:
         return None
-    value = get_number(get_record(content, "metrics", MetricRecord), request.metric)
+    value = get_number(get_record(content, "metrics", MetricRecord), str(request.metric))
     if not np.isfinite(value) or (bound is not None and value > bound):
         raise ValueError(f"its {request.metric}={value} is not finite, or above the bound.")
     return value

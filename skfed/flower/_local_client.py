@@ -26,6 +26,7 @@ from skfed.engines import (
     make_engine,
     update_norms,
 )
+from skfed.evaluation import Metric
 from skfed.flower._messages import Refusal, from_text, to_arrays, to_state
 from skfed.nets import (
     State,
@@ -39,6 +40,8 @@ from skfed.nets import (
 )
 from skfed.selection import Cohort
 from skfed.server import (
+    HeldOutRequest,
+    HeldOutRows,
     Moments,
     Norms,
     class_shares,
@@ -63,8 +66,18 @@ class LocalClient:
     evaluator: Evaluator  # that of a simulation, so that equal losses are equal here too
 
     @classmethod
-    def make(cls, estimator: BaseFederated, X: Any, y: Any, content: RecordDict) -> Self:
-        """Check the data, and make the net and engines with the request's seed and classes."""
+    def make(
+        cls,
+        estimator: BaseFederated,
+        X: Any,
+        y: Any,
+        content: RecordDict,
+        weighs_classes: bool = True,
+    ) -> Self:
+        """Check the data, and make the net and engines with the request's seed and classes.
+
+        Rows have the weights of their classes, if the estimator has any, with ``weighs_classes``.
+        """
         request = content["request"]
         classes, seed = from_text(request["classes"]), request["seed"]
         X, y = estimator._check_training_data(X, y, reset=True, classes=classes)
@@ -78,7 +91,9 @@ class LocalClient:
             set_shift(net, to_state(content["columns"], {"shift": like})["shift"].numpy())
         raw, X = X, cast_samples(net, X)
         federation = make_federation([request["client"]] * len(X), len(X))
-        weights, budget = problem.row_weights(None, X, y, federation), estimator.memory_budget
+        weights, budget = None, estimator.memory_budget
+        if weighs_classes:
+            weights = problem.row_weights(None, X, y, federation)
         engine = local_engine(
             *(problem, net, X, y, weights, federation), seed=seed, memory_budget=budget
         )
@@ -149,6 +164,16 @@ class LocalClient:
                 raise evaluation.raised[0]
             values.append(float(evaluation.values[0]))
         return values
+
+    def metrics(self, t: int, state: State, names: Sequence[str]) -> dict[str, float]:
+        """Return metrics of a state by name, on all rows."""
+        problem, nobody = self.estimator._problem, np.zeros(1, dtype=int)
+        metrics = [Metric.of(name, problem) for name in names]
+        rows = HeldOutRows(self.evaluator, nobody, self.engine.batching.federation.sizes)
+        found = rows.evaluate_held_out(HeldOutRequest(t, state, nobody, metrics))
+        if found.raised:
+            raise found.raised[0]
+        return dict(zip(names, found.values[0].tolist(), strict=True))
 
     def _train_request(self, content: RecordDict, state: State) -> TrainRequest:
         """Return the request of a message, for the loop engine."""

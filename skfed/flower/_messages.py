@@ -28,6 +28,7 @@ message type              contents of the request, and of the reply
 ``query.skfed_upload``    ``copies`` of the client. ``state-i`` of each, of the training before
 ``query.skfed_valuation`` ``state``, metric, and of each model j ``model-j``, its tensors that may
                           differ from the state's. ``metrics``: the loss or error of each model
+``query.skfed_held_out``  ``state``, ``metrics``. ``metrics``: those of the rows that it keeps aside
 ``query.skfed_report``    ``report``: rows of the table of who took part. Nothing
 ========================  ==============================================================
 
@@ -60,12 +61,13 @@ from skfed.selection._past import SKETCH_SIZE
 from skfed.server import SENT, Moments, Norms
 from skfed.utils import _files
 
-PROTOCOL = 5  # raised when the records of a message change
+PROTOCOL = 6  # raised when the records of a message change
 HELLO, MOMENTS = "query.skfed_hello", "query.skfed_moments"
 NORMS, STEPS = "query.skfed_norms", "query.skfed_steps"
 EVALUATE, TRAIN = "query.skfed_poll", "train"
 SKETCH_QUERY, UPLOAD_QUERY = "query.skfed_sketch", "query.skfed_upload"
 VALUATION_QUERY, REPORT_QUERY = "query.skfed_valuation", "query.skfed_report"
+HELD_OUT_QUERY = "query.skfed_held_out"
 TIMES = "times"
 
 

@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
-from skfed._fit import begin, round_config, rounds_of
+from skfed._fit import begin, held_out_evaluation, round_config, rounds_of
 from skfed.checkpoint import StepsFile, open_run
 from skfed.engines import Batching
 from skfed.exchanges import Limits
@@ -37,6 +37,7 @@ from skfed.flower._report import checked_report, send_reports
 from skfed.flower._steps import StepsServer
 from skfed.nets import batch_size, get_state, shift_of
 from skfed.server import (
+    HeldOutEvaluation,
     RoundConfig,
     ServerState,
     is_due,
@@ -195,6 +196,7 @@ class FederatedStrategy(Strategy):
             rounds = rounds_of(
                 *(estimator, server, federation, self._engine, config),
                 until=until,
+                held_out=self._held_out(estimator),
                 keep=None if run is None else run.keep,
             )
             with rounds as self._rounds:
@@ -348,7 +350,16 @@ class FederatedStrategy(Strategy):
             limits,
             n_values={name: int(np.prod(shape)) for name, shape in shapes.items()},
             server=server,
+            held_out_sizes=np.array(
+                [self._nodes.clients[str(name)].n_held_out for name in federation.ids]
+            ),
         )
+
+    def _held_out(self, estimator: BaseFederated) -> HeldOutEvaluation | None:
+        """Return what asks clients to evaluate the model; None: nothing does."""
+        if estimator.evaluation is None:
+            return None
+        return held_out_evaluation(estimator, self._engine)
 
     def _start_fit(
         self,

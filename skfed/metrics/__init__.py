@@ -15,7 +15,7 @@ clients; ``priority_neg_log_loss`` is minus the objective. To add a scorer, defi
 
 from skfed.metrics._clients import client_scores, summarise_clients, usefulness
 from skfed.metrics._contributions import round_contributions
-from skfed.metrics._costs import client_exchanges, cost_to
+from skfed.metrics._costs import client_evaluations, client_exchanges, cost_to
 from skfed.metrics._personalised import personalised_scores
 from skfed.metrics._scorers import (
     free_accuracy,
@@ -30,6 +30,7 @@ from skfed.metrics._scorers import (
 )
 
 __all__ = [
+    "client_evaluations",
     "client_exchanges",
     "client_scores",
     "cost_to",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skfed.exchanges import exchange_table
+from skfed.exchanges import evaluation_table, exchange_table
 from skfed.metrics._scorers import federated_step
 from skfed.utils._checks import check_columns, validated
 from skfed.utils._sklearn import Interval
@@ -132,3 +132,52 @@ def client_exchanges(model: Any, round: int | None = None) -> pd.DataFrame:
             "skfed.devices, or over Flower."
         )
     return exchange_table(rows)
+
+
+def client_evaluations(model: Any) -> pd.DataFrame:
+    """Return what each client has told of the global model in each round of a fit.
+
+    Parameters
+    ----------
+    model : FederatedClassifier, FederatedRegressor, or a Pipeline or a search that ends in one
+        A model that was fitted with ``evaluation``.
+
+    Returns
+    -------
+    DataFrame
+        One row a client and round: ``round``, after which the model was evaluated; ``client``;
+        ``n_samples``, the rows that it keeps aside; ``priority``; and a column for each metric. A
+        client that failed, or could not be reached, has no row, nor has anybody in rounds with
+        fewer answers than ``min_answers``.
+
+    Raises
+    ------
+    TypeError
+        If the model has no federated step.
+    ValueError
+        If no round has an evaluation.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skfed import FederatedClassifier
+    >>> from skfed.evaluation import FederatedEvaluation
+    >>> from skfed.metrics import client_evaluations
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = FederatedClassifier(
+    ...     evaluation=FederatedEvaluation(), n_rounds=2, random_state=0
+    ... ).fit(X, y, clients=y, X_val=X, y_val=y, clients_val=y)
+    >>> table = client_evaluations(model).pivot(
+    ...     index="client", columns="round", values="accuracy"
+    ... )
+    >>> table.shape
+    (3, 2)
+    """
+    rows = federated_step(model)._server.rows
+    if not any("evaluations" in row for row in rows):
+        raise ValueError(
+            "no round of this model has an evaluation by clients: fit it with "
+            "evaluation=skfed.evaluation.FederatedEvaluation() and X_val, y_val and clients_val; "
+            "if it was, fewer clients than min_answers have answered."
+        )
+    return evaluation_table(rows)

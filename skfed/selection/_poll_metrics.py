@@ -108,6 +108,11 @@ def is_rowwise(criterion: nn.Module) -> bool:
     )
 
 
+def metric_of(metric: str | PollMetric) -> PollMetric:
+    """Return the metric of a request, where it may have a name."""
+    return POLL_METRICS[metric] if isinstance(metric, str) else metric
+
+
 POLL_METRICS = {
     "loss": PollMetric(loss, loss_sums, by_criterion=True),
     "error": PollMetric(

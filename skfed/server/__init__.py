@@ -7,6 +7,12 @@ from skfed.server._fitting import (
     reset_on_failure,
 )
 from skfed.server._fixed import Fixed
+from skfed.server._held_out import (
+    HeldOutEvaluation,
+    HeldOutEvaluator,
+    HeldOutRequest,
+    HeldOutRows,
+)
 from skfed.server._moments import (
     SENT,
     Moments,
@@ -43,6 +49,10 @@ __all__ = [
     "Best",
     "ClientMoments",
     "Fixed",
+    "HeldOutEvaluation",
+    "HeldOutEvaluator",
+    "HeldOutRequest",
+    "HeldOutRows",
     "LocalStatistics",
     "Memory",
     "Moments",

@@ -14,6 +14,7 @@ from skfed.availability import BaseAvailability
 from skfed.contribution import BaseContribution
 from skfed.devices import BaseDevices
 from skfed.engines import LocalTraining
+from skfed.evaluation import FederatedEvaluation
 from skfed.exchanges import Limits
 from skfed.nets import (
     CLASSIFIERS,
@@ -49,6 +50,7 @@ class RoundConfig:
     deadline: float | None = None  # seconds of an exchange
     report_goal: float | None = None  # with so many answers a training ends; a float is a share
     contribution: BaseContribution | None = None  # None: updates are not valued
+    evaluation: FederatedEvaluation | None = None  # None: clients do not evaluate new models
 
     @property
     def limits(self) -> Limits:
@@ -81,6 +83,11 @@ class RoundConfig:
             _check_scalable(net.optimizer_)
         if self.contribution is not None:
             _check_contribution(self, self.contribution, net)
+        if self.evaluation is not None and self.loss_privacy is not None:
+            raise ValueError(
+                f"evaluation={self.evaluation} asks clients for metrics that loss_privacy does not "
+                "cover: leave out evaluation, or loss_privacy."
+            )
 
 
 def selector_of(selector: BaseSelector | None, priority: Any) -> BaseSelector:

@@ -179,7 +179,7 @@ class CurrentRound:
         def send(asked: np.ndarray) -> Answers:
             reply, sketches = self.engine.sketch(request._replace(clients=clients[asked]))
             cause = f"its gradient {NOT_FINITE}: lower the learning rate."
-            return _answers(reply, "sketch", sketches, lambda _: ValueError(cause))
+            return answers_of(reply, "sketch", sketches, lambda _: ValueError(cause))
 
         exchange = self.exchanges.ask(
             SKETCH,
@@ -213,7 +213,7 @@ class CurrentRound:
         def send(asked: np.ndarray) -> Answers:
             reply = self.engine.evaluate_combinations(request._replace(clients=clients[asked]))
             reply = reply._replace(n_samples=reply.n_samples * n)
-            return _answers(reply, "values", reply.values, self._no_value)
+            return answers_of(reply, "values", reply.values, self._no_value)
 
         # It measures the fit: a failure, of a subset's model say, does not end it.
         failures = replace(self.exchanges.failures, fatal=False)
@@ -234,7 +234,7 @@ class CurrentRound:
         return self.poll.no_loss(values[~np.isfinite(values)][0], "loss of a subset's model")
 
 
-def _answers(
+def answers_of(
     reply: Evaluation,
     name: str,
     values: np.ndarray,

@@ -14,6 +14,7 @@ from skfed.engines import Engine, Evaluator
 from skfed.history import Row
 from skfed.nets import set_state
 from skfed.server._config import RoundConfig, warn_of_ignored_priority
+from skfed.server._held_out import HeldOutEvaluation
 from skfed.server._last_round import LastRound
 from skfed.server._rounds import Rounds
 from skfed.server._state import ServerState
@@ -34,6 +35,7 @@ def open_rounds(
     train: Rows | None = None,
     validation: Validation | None = None,
     validator: Evaluator | None = None,
+    held_out: HeldOutEvaluation | None = None,
     callbacks: Sequence[SklearnCallbacks] = (),
     keep: Callable[[ServerState, bool], None] | None = None,
     limits: RateLimits | None = None,
@@ -42,10 +44,10 @@ def open_rounds(
     """Context manager for the rounds of a fit; begins and ends its callbacks.
 
     ``train`` are the rows that the net's callbacks see, None where the server has none.
-    ``validator`` evaluates models on the rows of the validation, for contributions. ``keep``
-    writes a checkpoint; it takes the server, and whether the round is the last.
-    ``estimator`` is what is fitted, with its RoundCallbacks. Any exception leaves the server as it
-    was after the last whole round.
+    ``validator`` evaluates models on the rows of the validation, for contributions; ``held_out``
+    has clients evaluate the model on rows that they keep aside. ``keep`` writes a checkpoint; it
+    takes the server, and whether the round is the last. ``estimator`` is what is fitted, with its
+    RoundCallbacks. Any exception leaves the server as it was after the last whole round.
     """
     warn_of_ignored_priority(config.selector, federation, server.logged)
     net_callbacks = RoundCallbacks(server.net, train, validation)
@@ -72,6 +74,7 @@ def open_rounds(
                 until=until,
                 validation=validation,
                 validator=validator,
+                held_out=held_out,
                 limits=limits,
                 last_round=last_round,
                 callbacks=[net_callbacks, *callbacks],

@@ -25,13 +25,14 @@ from skfed.exchanges import (
     pack_losses,
 )
 from skfed.history import Row, make_row, to_record
-from skfed.nets import State, last_layer_of, named_tensors, set_state
+from skfed.nets import State, get_state, last_layer_of, named_tensors, set_state
 from skfed.selection import Cohort, Round
 from skfed.server._config import RoundConfig
 from skfed.server._current_round import CurrentRound
 from skfed.server._divergence import warn_at_end
 from skfed.server._doubt import in_doubt, n_tested
 from skfed.server._exchanges import make_clock
+from skfed.server._held_out import HeldOutEvaluation
 from skfed.server._last_round import LastRound
 from skfed.server._poll import objective, poll_in_doubt, spread
 from skfed.server._private_messages import count_messages
@@ -84,6 +85,7 @@ class Rounds:
         until: int,  # rounds in total, those of earlier fits included
         validation: Validation | None,
         validator: Evaluator | None = None,  # for contributions
+        held_out: HeldOutEvaluation | None = None,
         limits: RateLimits | None = None,
         last_round: LastRound,
         callbacks: Sequence[LoopCallback],
@@ -92,6 +94,7 @@ class Rounds:
     ):
         self.server, self.federation, self.engine, self.config = server, federation, engine, config
         self.until, self.validation, self.callbacks = until, validation, callbacks
+        self.held_out = held_out
         self.limits, self.last_round = limits, last_round
         self.checkpoint, self.report = checkpoint, report
         contribution = config.contribution
@@ -183,9 +186,13 @@ class Rounds:
             valued = None
             if self.valuation is not None:
                 valued = self.valuation.of_round(current, pending.view, training, cohort, before)
-                # After ``_remember``: no rule sees what a valuation asks.
-                settled = [*self.server.first_exchanges, *current.exchanges.settled]
-            row = self._append_row(pending, training, cohort, settled, valued)
+            evaluated = {}
+            if self.held_out is not None:
+                state = get_state(self.server.net)
+                evaluated = self.held_out.after_round(current, pending.view, state)
+            # After ``_remember``: no rule sees what these ask.
+            settled = [*self.server.first_exchanges, *current.exchanges.settled]
+            row = self._append_row(pending, training, cohort, settled, valued, evaluated)
         self.server.first_exchanges = []  # large, and in the row of this round
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
         self._after_callbacks(training, failed_clients(settled), row, stops)
@@ -303,6 +310,7 @@ class Rounds:
         cohort: Cohort,
         settled: Sequence[Exchange],
         valued: tuple[np.ndarray, Values] | None,
+        evaluated: Row,
     ) -> Row:
         """Validate the new model; append the round's row to the history, and return it."""
         server, request, finite = self.server, training.request, training.finite
@@ -321,7 +329,7 @@ class Rounds:
             cohort=cohort.clients,
             objective=known if np.isfinite(known) else objective(pending.view, settled),
             train_loss=_train_loss(training.losses, request.cohort, finite),
-            validation=scores,
+            validation=scores | evaluated,
             lr=_rate(server, request.training),
             scheduled=pending.scheduled,
             seconds={

@@ -1,0 +1,192 @@
+"""Federated evaluation over Flower: on rows that clients keep aside, as in the simulation."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import MetricRecord
+from local_grid import is_kind, requests
+from mishaps import estimator, node_of, reply
+
+import skfed
+from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor
+from skfed.evaluation import FederatedEvaluation
+from skfed.flower._messages import HELD_OUT_QUERY
+from skfed.metrics import client_evaluations, client_exchanges
+from skfed.preprocessing import FederatedStandardScaler
+from skfed.privacy import GaussianMechanism
+
+KEPT = np.arange(140) % 3 == 0  # the rows that clients keep aside; b keeps none
+METRICS = ["loss", "accuracy", "neg_log_loss"]
+
+
+@pytest.fixture
+def parts(blobs):
+    """Return X, y and clients of training rows, and those kept aside."""
+    X, y, clients = blobs
+    y = np.array(["x", "y", "z"])[y]
+    kept = KEPT & (clients != "b")
+    return (X[~kept], y[~kept], clients[~kept]), (X[kept], y[kept], clients[kept])
+
+
+@pytest.fixture
+def run(federate, parts):
+    """Return a function that fits an estimator over Flower; it returns the model and the grid."""
+
+    def load(context):
+        name = context.node_config["client-name"]
+        mine, kept = ([rows[part[2] == name] for rows in part[:2]] for part in parts)
+        return (*mine, *kept) if len(kept[1]) else tuple(mine)
+
+    def start(model, spoil=lambda grid: None, **params):
+        strategy, grid = federate(model, load=load, **params)
+        spoil(grid)
+        strategy.start(grid)
+        return strategy.model_, grid
+
+    return start
+
+
+def simulated(model, parts):
+    (X, y, clients), (X_val, y_val, clients_val) = parts
+    return model.fit(X, y, clients=clients, X_val=X_val, y_val=y_val, clients_val=clients_val)
+
+
+def evaluated(metrics=METRICS, **params):
+    params = {"n_rounds": 3, "random_state": 0, "engine": "loop", **params}
+    return FederatedClassifier(evaluation=FederatedEvaluation(metrics), **params)
+
+
+ESTIMATORS = {
+    "default": evaluated(),
+    "FedALIGN": evaluated(selector=FedAlignSelector(eps=0.2), priority=["a", "c"]),
+    "seldom": evaluated(n_rounds=5, validate_every=2),
+    "class weights": evaluated(class_weight={"x": 5.0}),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_metrics_and_ledger_are_those_of_the_simulation(name, run, parts):
+    model, _ = run(ESTIMATORS[name])
+    expected = simulated(
+        skfed.FederatedClassifier(**ESTIMATORS[name].get_params(deep=False)), parts
+    )
+    columns = [c for c in expected.history_ if not c.endswith("seconds") and c[:3] != "val"]
+    pd.testing.assert_frame_equal(model.history_[columns], expected.history_[columns])
+    pd.testing.assert_frame_equal(client_evaluations(model), client_evaluations(expected))
+    assert set(client_evaluations(model)["client"]) == set("acdef")
+
+
+def test_each_asked_client_gets_one_message_with_the_new_model(run):
+    model, grid = run(evaluated(n_rounds=1))
+    asked = requests(grid, HELD_OUT_QUERY)
+    assert sorted(m["request"]["client"] for m in asked) == list("acdef")
+    for message in asked:
+        assert message["request"]["metrics"] == METRICS
+        weight = message["state"]["linear.weight"].numpy()
+        np.testing.assert_array_equal(weight, model.net_.module_.linear.weight.detach().numpy())
+    table = client_exchanges(model)
+    table = table[table["kind"] == "evaluation"]
+    assert table["bytes_up"].tolist() == [3 * 8] * 5
+    assert table["computing"].notna().all()
+
+
+def test_raw_rows_pass_through_the_fitted_steps(run, parts):
+    def pipeline():
+        return skfed.make_pipeline(FederatedStandardScaler(), evaluated(n_rounds=2))
+
+    model, _ = run(pipeline())
+    (X, y, clients), (X_val, y_val, clients_val) = parts
+    prefix = "federatedclassifier__"
+    expected = pipeline().fit(
+        *(X, y),
+        clients=clients,
+        X_val=X_val,
+        y_val=y_val,
+        clients_val=clients_val,
+    )
+    pd.testing.assert_frame_equal(client_evaluations(model), client_evaluations(expected))
+
+
+def test_numbers_are_in_units_of_y(federate, parts):
+    """The net learns standardised targets."""
+    (X, _, clients), (X_val, _, clients_val) = parts
+    y, y_val = 50 + 9 * X[:, 0], 50 + 9 * X_val[:, 0]
+
+    def load(context):
+        mine, kept = (of == context.node_config["client-name"] for of in (clients, clients_val))
+        return X[mine], y[mine], X_val[kept], y_val[kept]
+
+    model = FederatedRegressor(
+        standardize_targets=True,
+        evaluation=FederatedEvaluation(["neg_mean_absolute_error"]),
+        n_rounds=2,
+        random_state=0,
+        engine="loop",
+    )
+    strategy, grid = federate(model, load=load)
+    strategy.start(grid)
+    error = -np.abs(strategy.model_.predict(X_val) - y_val).mean()
+    last = strategy.model_.history_.iloc[-1]
+    assert last["eval_neg_mean_absolute_error"] == pytest.approx(error, rel=1e-5)
+
+
+def spoiled(**metrics):
+    def spoil(grid):
+        node = node_of(grid, "d")
+        node.answer = lambda m: (
+            reply(m, metrics=MetricRecord(metrics))
+            if is_kind(m, HELD_OUT_QUERY)
+            else node.app(m, node.context)
+        )
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("metrics", "cause"),
+    [
+        ({"loss": np.nan, "accuracy": 0.5, "neg_log_loss": -1.0}, "is not finite"),
+        ({"loss": 1.0, "accuracy": 0.5}, "no number 'neg_log_loss'"),
+        ({"loss": [1.0], "accuracy": 0.5, "neg_log_loss": -1.0}, "no number 'loss'"),
+    ],
+)
+def test_an_invalid_answer_is_named_and_the_others_count(metrics, cause, run):
+    model, _ = run(evaluated(n_rounds=2), spoiled(**metrics))
+    history = model.history_
+    assert history["failed"].tolist() == [("d",)] * 2
+    assert all(cause in causes[0] for causes in history["causes"])
+    assert history["n_evaluated"].tolist() == [4, 4]
+    assert np.isfinite(history["eval_loss"]).all()
+    assert history["n_aggregated"].tolist() == [6, 6]
+
+
+def test_a_client_with_loss_privacy_refuses(federate, parts, caplog):
+    (X, y, clients), _ = parts
+
+    def load(context):
+        rows = clients == context.node_config["client-name"]
+        return X[rows], y[rows], X[rows], y[rows]
+
+    at_client = evaluated().set_params(evaluation=None, loss_privacy=GaussianMechanism(1.0, 1.0))
+    strategy, grid = federate(
+        evaluated(n_rounds=1), at_client=at_client, load=load, classes=["x", "y", "z"]
+    )
+    strategy.start(grid)
+    (row,) = strategy.model_.history_.to_dict("records")
+    assert row["n_evaluated"] == 0 and np.isnan(row["eval_loss"])
+    assert "its loss_privacy does not cover metrics" in row["causes"][0]
+
+
+def test_without_rows_that_anybody_keeps_aside_it_is_refused(federate):
+    strategy, grid = federate(evaluated())
+    with pytest.raises(ValueError, match="let load_data return X, y, X_val and y_val"):
+        strategy.start(grid)
+
+
+def test_load_data_returns_two_or_four(federate, parts):
+    (X, y, _), _ = parts
+    strategy, grid = federate(estimator(), load=lambda context: (X, y, X))
+    with pytest.raises(
+        ValueError, match="load_data returns 3 values: return X and y, or X, y, X_val"
+    ):
+        strategy.start(grid)
