@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from flwr.app import MetricRecord
-from local_grid import is_kind, requests
+from local_grid import is_kind
 from mishaps import estimator, node_of, reply
+from sklearn.base import clone
 
 import skfed
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor
@@ -77,13 +79,13 @@ def test_metrics_and_ledger_are_those_of_the_simulation(name, run, parts):
 
 
 def test_each_asked_client_gets_one_message_with_the_new_model(run):
-    model, grid = run(evaluated(n_rounds=1))
-    asked = requests(grid, HELD_OUT_QUERY)
-    assert sorted(m["request"]["client"] for m in asked) == list("acdef")
-    for message in asked:
-        assert message["request"]["metrics"] == METRICS
-        weight = message["state"]["linear.weight"].numpy()
-        np.testing.assert_array_equal(weight, model.net_.module_.linear.weight.detach().numpy())
+    model, grid = run(evaluated(n_rounds=1, estimator=torch.nn.Linear(5, 3)))
+    asked = [m.content for m in grid.sent if is_kind(m, HELD_OUT_QUERY)]
+    assert sorted(content["request"]["client"] for content in asked) == list("acdef")
+    for content in asked:
+        assert content["request"]["metrics"] == METRICS
+        weight = content["state"]["weight"].numpy()
+        np.testing.assert_array_equal(weight, model.net_.module_.weight.detach().numpy())
     table = client_exchanges(model)
     table = table[table["kind"] == "evaluation"]
     assert table["bytes_up"].tolist() == [3 * 8] * 5
@@ -96,7 +98,6 @@ def test_raw_rows_pass_through_the_fitted_steps(run, parts):
 
     model, _ = run(pipeline())
     (X, y, clients), (X_val, y_val, clients_val) = parts
-    prefix = "federatedclassifier__"
     expected = pipeline().fit(
         *(X, y),
         clients=clients,
@@ -160,17 +161,16 @@ def test_an_invalid_answer_is_named_and_the_others_count(metrics, cause, run):
     assert history["n_aggregated"].tolist() == [6, 6]
 
 
-def test_a_client_with_loss_privacy_refuses(federate, parts, caplog):
+def test_a_client_with_loss_privacy_refuses(federate, parts):
     (X, y, clients), _ = parts
 
     def load(context):
         rows = clients == context.node_config["client-name"]
         return X[rows], y[rows], X[rows], y[rows]
 
-    at_client = evaluated().set_params(evaluation=None, loss_privacy=GaussianMechanism(1.0, 1.0))
-    strategy, grid = federate(
-        evaluated(n_rounds=1), at_client=at_client, load=load, classes=["x", "y", "z"]
-    )
+    model = evaluated(n_rounds=1, estimator=torch.nn.Linear(5, 3))
+    at_client = clone(model).set_params(evaluation=None, loss_privacy=GaussianMechanism(1.0, 1.0))
+    strategy, grid = federate(model, at_client=at_client, load=load, classes=["x", "y", "z"])
     strategy.start(grid)
     (row,) = strategy.model_.history_.to_dict("records")
     assert row["n_evaluated"] == 0 and np.isnan(row["eval_loss"])
