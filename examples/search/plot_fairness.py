@@ -3,7 +3,7 @@ For whom is the model good?
 ===========================
 
 The mean accuracy hides clients for which the model is bad. Power-of-choice trains the clients with
-the highest loss, and this raises the lowest accuracy, by more than it costs the mean.
+the highest loss, and this raises the lowest accuracy, by more than it moves the mean.
 
 ``client_scores`` returns the scores of each client, and ``usefulness`` compares the common model
 with the best that each client could train alone; a client gains from taking part if the common

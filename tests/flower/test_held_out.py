@@ -84,7 +84,7 @@ def test_each_asked_client_gets_one_message_with_the_new_model(run):
     assert sorted(content["request"]["client"] for content in asked) == list("acdef")
     for content in asked:
         assert content["request"]["metrics"] == METRICS
-        weight = content["state"]["weight"].numpy()
+        weight = content["state"]["module.weight"].numpy()
         np.testing.assert_array_equal(weight, model.net_.module_.weight.detach().numpy())
     table = client_exchanges(model)
     table = table[table["kind"] == "evaluation"]

@@ -174,7 +174,7 @@ def conclude_accuracy_per_byte(rows):
 
 def conclude_fairness(rows):
     (mean, lowest, *_), (mean_random, lowest_random, *_) = rows["power-of-choice"], rows["random"]
-    assert lowest - lowest_random > mean_random - mean > 0
+    assert lowest - lowest_random > abs(mean_random - mean)
 
 
 def conclude_hostile(rows):
