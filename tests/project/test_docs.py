@@ -182,14 +182,21 @@ def test_the_gallery_orders_examples_that_there_are(gallery):
     assert sorted(names, key=gallery.rank) == first
 
 
-RESULTS = (DOC.parent / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+BENCHMARKS = DOC.parent / "benchmarks"
+RESULTS = (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
+LOCAL_STEPS = (BENCHMARKS / "LOCAL_STEPS.md").read_text(encoding="utf-8")
+
+
+def rows_of(section):
+    """Return the cells of the only table of a text, by rows."""
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"]
+    return rows[2:]  # behind the header and its line
 
 
 def results_of(heading):
     """Return the cells of the table under a heading of the benchmarks' results, by rows."""
     section = RESULTS.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"]
-    return section, rows[2:]  # behind the header and its line
+    return section, rows_of(section)
 
 
 def guide(name):
@@ -214,3 +221,14 @@ def test_the_guides_cost_of_preprocessing_is_that_of_the_benchmarks():
     assert 1.75 < max(ratios.values()) < 2.25
     assert ratios["median imputer"] < 1
     assert 0.8 < ratios["robust scaler"] < 1.25
+
+
+def test_the_guides_cost_of_local_steps_is_that_of_the_benchmark():
+    found = {(rounds, training): cells for rounds, training, *cells in rows_of(LOCAL_STEPS)}
+    whole, _, _, of_whole = found["100", "`local_epochs=1`"]
+    few, ratio, _, of_few = found["100", "`local_steps=20`"]
+    (size,) = re.findall(r"classifier on ([\d,]+ rows of \d+ clients)", LOCAL_STEPS)
+    assert "on AMD EPYC" in LOCAL_STEPS
+    said = f"On {size}, 100 rounds of the default classifier take {few} s of a processor with"
+    said += f" ``local_steps=20`` and {whole} s with whole epochs, {ratio} times as much; the"
+    assert f"{said} accuracies are {of_few} and {of_whole}." in guide("estimator")
