@@ -262,7 +262,8 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
                 f"X is a dict with the keys {list(X)}, but {type(self).__name__} takes an array or "
                 "a table: transform an array before it is put in the dict, which the model takes."
             )
-        if len(shape := getattr(X, "shape", ())) > 2:
+        shape: tuple[int, ...] = getattr(X, "shape", ())
+        if len(shape) > 2:
             raise ValueError(
                 f"X has the shape {shape}, but {type(self).__name__} takes two dimensions: a row a "
                 "sample, a column a feature. Pass X.reshape(len(X), -1), or begin the net with "
