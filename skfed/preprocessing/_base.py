@@ -6,7 +6,6 @@ clients' digests. So the result does not depend on who answers first, nor on how
 clients are interleaved in X.
 """
 
-import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager
@@ -266,10 +265,9 @@ class BaseFederatedTransformer(TransformerMixin, BaseEstimator, metaclass=ABCMet
         if len(shape) > 2:
             raise ValueError(
                 f"X has the shape {shape}, but {type(self).__name__} takes two dimensions: a row a "
-                "sample, a column a feature. Pass X.reshape(len(X), -1), or begin the net with "
-                "skfed.modules.Standardize, which takes any shape. If the last axis has the "
-                f"features, as in windows of sensors, pass X.reshape(-1, {shape[-1]}) with "
-                f"clients=np.repeat(clients, {math.prod(shape[1:-1])})."
+                "sample, a column a feature. Pass X.reshape(len(X), -1). Of windows, of shape "
+                "(n_samples, n_steps, n_features), FederatedStandardScaler scales each column; "
+                "skfed.modules.Standardize, the first layer of a net, takes any shape."
             )
         try:
             return self.validate_rows(X)

@@ -15,6 +15,7 @@ from skfed.preprocessing._private import (
     sums_of_powers,
 )
 from skfed.preprocessing._scope import ScopedScaler, ScopedTransformer
+from skfed.preprocessing._windows import as_windows, steps_as_rows
 from skfed.utils._sklearn import handle_zeros_in_scale, is_constant_feature
 
 
@@ -24,6 +25,8 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
     Each client sends, for each column, the number of its values, their mean, its rounding error,
     and the sum of their squared deviations from it, in one exchange. The fitted attributes are
     those of :class:`sklearn.preprocessing.StandardScaler` on the pooled rows, up to rounding.
+    Windows of several steps, of shape (n_samples, n_steps, n_features), are scaled column by column
+    over all their steps, each of which counts as a row.
 
     Parameters
     ----------
@@ -121,7 +124,7 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features) or (n_samples, n_steps, n_features)
             The rows of all clients.
         y : None
             Ignored.
@@ -134,6 +137,7 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
             The fitted scaler.
         """
         with as_one_task(self, X, y):
+            X, clients = steps_as_rows(X, clients)
             return super().fit(X, y, clients=clients)
 
     def transform(self, X, copy=None, *, clients=None):
@@ -141,7 +145,7 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features) or (n_samples, n_steps, n_features)
             Rows.
         copy : bool, default=None
             As in scikit-learn.
@@ -151,17 +155,18 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
 
         Returns
         -------
-        array-like of shape (n_samples, n_features)
+        array-like of the shape of X
             The scaled rows.
         """
-        return self._apply("transform", X, clients, copy=copy)
+        rows, clients = steps_as_rows(X, clients)
+        return as_windows(self._apply("transform", rows, clients, copy=copy), X)
 
     def inverse_transform(self, X, copy=None, *, clients=None):
         """Return rows before they were scaled; with ``scope="client"`` each client's by its own.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features) or (n_samples, n_steps, n_features)
             Scaled rows.
         copy : bool, default=None
             As in scikit-learn.
@@ -170,10 +175,11 @@ class FederatedStandardScaler(PrivateTransformer, ScopedScaler, StandardScaler):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_features)
+        ndarray of the shape of X
             The rows.
         """
-        return self._apply("inverse_transform", X, clients, copy=copy)
+        rows, clients = steps_as_rows(X, clients)
+        return as_windows(self._apply("inverse_transform", rows, clients, copy=copy), X)
 
     def take_rows(self, rows, indices):
         """Return some of the rows, copied only where they are read."""
