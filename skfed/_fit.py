@@ -267,14 +267,19 @@ class Simulation:
 def held_out_evaluation(estimator: Any, evaluator: HeldOutEvaluator) -> HeldOutEvaluation:
     """Return what has clients evaluate the model after the rounds of a federated estimator."""
     evaluation, problem = estimator.evaluation, estimator._problem
-    if not evaluator.held_out_sizes.any():
-        raise ValueError(
-            f"evaluation={evaluation}: no client keeps rows aside. Name some in clients_val that "
-            "are in clients; over Flower, let load_data return X, y, X_val and y_val."
-        )
+    check_held_out_rows(evaluator)
     metrics = [Metric.of(name, problem) for name in evaluation.names(problem)]
     every, n_rounds = estimator.validate_every, estimator.n_rounds
     return HeldOutEvaluation(metrics, evaluation.min_answers, evaluator, every, n_rounds)
+
+
+def check_held_out_rows(evaluator: HeldOutEvaluator) -> None:
+    """Raise a ValueError if no client keeps rows aside."""
+    if not evaluator.held_out_sizes.any():
+        raise ValueError(
+            "no client keeps rows aside for the evaluation: name some in clients_val that are in "
+            "clients; over Flower, let load_data return X, y, X_val and y_val."
+        )
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable
+from copy import copy
 from math import prod
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import pandas as pd
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -16,9 +18,16 @@ from sklearn.pipeline import Pipeline
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
-from skfed._fit import begin, held_out_evaluation, round_config, rounds_of
+from skfed._fit import (
+    begin,
+    check_held_out_rows,
+    held_out_evaluation,
+    round_config,
+    rounds_of,
+)
 from skfed.checkpoint import StepsFile, open_run
 from skfed.engines import Batching
+from skfed.evaluation import FederatedEvaluation, Metric
 from skfed.exchanges import Limits
 from skfed.flower._arguments import (
     checked_clients,
@@ -35,12 +44,17 @@ from skfed.flower._nodes import Nodes
 from skfed.flower._pipeline import check_estimator, federated_parts, split
 from skfed.flower._report import checked_report, send_reports
 from skfed.flower._steps import StepsServer
+from skfed.metrics._cross import check_private, cross_table
+from skfed.metrics._personalised import PLAIN
 from skfed.nets import batch_size, get_state, shift_of
+from skfed.selection import Cohort
 from skfed.server import (
     HeldOutEvaluation,
     RoundConfig,
     ServerState,
+    cross_evaluate,
     is_due,
+    make_train_request,
     new_state,
 )
 from skfed.utils._seeding import draw_seed
@@ -211,6 +225,42 @@ class FederatedStrategy(Strategy):
                 self._rounds.end()
         send_reports(self._nodes, self.model_, self.report)
         return _renumbered(result, done, to_arrays(get_state(server.net)))
+
+    def cross_client_scores(self, metric: str = "loss") -> pd.DataFrame:
+        """Ask each client for its own model, and every client for a metric of each.
+
+        It is called after ``start``. The messages, one training of each client and an evaluation of
+        each model by each, are in no column of ``history_``.
+
+        Parameters
+        ----------
+        metric : str, default="loss"
+            One of :class:`~skfed.evaluation.FederatedEvaluation`, on the rows that clients keep
+            aside (``load_data`` returns X, y, X_val and y_val).
+
+        Returns
+        -------
+        DataFrame of shape (1 + n_clients, n_clients)
+            As :func:`skfed.metrics.cross_client_scores`, which does it in a simulation; NaN also of
+            a client that does not reply.
+
+        Raises
+        ------
+        ValueError
+            If the metric is unknown, no client keeps rows aside, or the estimator has privacy.
+        """
+        estimator = split(self.model_)[1]
+        check_private(estimator)
+        problem, server, federation = estimator._problem, estimator._server, self._engine.federation
+        (name,) = FederatedEvaluation([metric]).names(problem)
+        check_held_out_rows(self._engine)
+        plain = copy(estimator).set_params(**PLAIN)
+        config = round_config(plain, server.net, server.left_alone, simulated=False)
+        cohort = Cohort.mean(np.arange(len(federation)))
+        state = get_state(server.net)
+        request = make_train_request(server, federation, config, state, None, cohort)
+        values = cross_evaluate(self._engine, request, self._engine, Metric.of(name, problem))
+        return cross_table(values, federation.ids)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

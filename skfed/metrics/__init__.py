@@ -16,6 +16,7 @@ clients; ``priority_neg_log_loss`` is minus the objective. To add a scorer, defi
 from skfed.metrics._clients import client_scores, summarise_clients, usefulness
 from skfed.metrics._contributions import round_contributions
 from skfed.metrics._costs import client_evaluations, client_exchanges, cost_to
+from skfed.metrics._cross import cross_client_scores
 from skfed.metrics._personalised import personalised_scores
 from skfed.metrics._scorers import (
     free_accuracy,
@@ -34,6 +35,7 @@ __all__ = [
     "client_exchanges",
     "client_scores",
     "cost_to",
+    "cross_client_scores",
     "free_accuracy",
     "free_r2",
     "mean_client_accuracy",

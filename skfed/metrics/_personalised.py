@@ -14,6 +14,7 @@ from skfed._federation import Federation, find_ids, make_federation
 from skfed._fit import local_engine, round_config
 from skfed._input import check_rows
 from skfed.aggregation._tensors import finite_where_changed
+from skfed.engines import LoopEngine, TrainRequest
 from skfed.metrics._clients import client_scores
 from skfed.metrics._scorers import (
     check_targets,
@@ -26,6 +27,9 @@ from skfed.selection import Cohort
 from skfed.server import LocalStatistics, RateLimits, make_train_request
 from skfed.utils._checks import Count, naming, validated
 from skfed.utils._sklearn import safe_indexing
+
+#: Parameters on which the next training of a client does not depend.
+PLAIN = dict.fromkeys(("aggregator", "contribution", "evaluation", "selector"))
 
 
 @validated(local_steps=[Count(0)])
@@ -150,31 +154,9 @@ def _fine_tuned(
 
     The net is trained by the loop engine, as in the round after the last.
     """
-    server, problem = step._server, step._problem
-    plain = copy(step).set_params(
-        local_steps=local_steps,
-        proximal_mu=0.0,
-        aggregator=None,
-        update_privacy=None,
-        selector=None,
-    )
-    config = round_config(plain, server.net, server.left_alone, simulated=False)
-    with naming("X", "y"):
-        given, encoded = check_rows(step, X), problem.encode(y)
-        X = cast_samples(server.net, given)
-    weights = problem.row_weights(None, X, encoded, federation)
-    engine = local_engine(
-        *(problem, server.net, X, encoded, weights, federation),
-        seed=server.seed,
-        memory_budget=step.memory_budget,
-    )
-    state, cohort = get_state(server.net), Cohort.mean(clients)
-    limits = None
-    if server.rate is not None and step.lr_schedule is None:
-        statistics = LocalStatistics(given, encoded, weights, federation)
-        limits = RateLimits(statistics, server.net, for_all=True)
-    request = make_train_request(server, federation, config, state, limits, cohort)
-    own = copy(step)
+    changed = {"local_steps": local_steps, "proximal_mu": 0.0, "update_privacy": None}
+    engine, request = next_training(step, X, y, federation, clients, **changed)
+    own, state = copy(step), request.state
     own.net_ = engine.net_pool.set_up()
     for training in engine.trainings(request):
         (client,) = federation.names(training.clients)
@@ -186,6 +168,38 @@ def _fine_tuned(
         _check_finite(stack, state, client, local_steps)
         set_state(own.net_, state | {name: tensor[0] for name, tensor in stack.items()})
         yield own
+
+
+def next_training(
+    step: BaseFederated,
+    X: Any,
+    y: np.ndarray,
+    federation: Federation,
+    clients: np.ndarray,
+    **changed: Any,
+) -> tuple[LoopEngine, TrainRequest]:
+    """Return an engine of some rows, and the training of clients in the round after the last.
+
+    It has no aggregator, and the parameters of the estimator with those ``changed``.
+    """
+    server, problem = step._server, step._problem
+    plain = copy(step).set_params(**PLAIN | changed)
+    config = round_config(plain, server.net, server.left_alone, simulated=False)
+    with naming("X", "y"):
+        given, encoded = check_rows(step, X), problem.encode(y)
+        X = cast_samples(server.net, given)
+    weights = problem.row_weights(None, X, encoded, federation)
+    engine = local_engine(
+        *(problem, server.net, X, encoded, weights, federation),
+        seed=server.seed,
+        memory_budget=step.memory_budget,
+    )
+    limits = None
+    if server.rate is not None and step.lr_schedule is None:
+        statistics = LocalStatistics(given, encoded, weights, federation)
+        limits = RateLimits(statistics, server.net, for_all=True)
+    state, cohort = get_state(server.net), Cohort.mean(clients)
+    return engine, make_train_request(server, federation, config, state, limits, cohort)
 
 
 def _check_finite(stack: State, state: State, client: Any, local_steps: int) -> None:

@@ -1,6 +1,7 @@
 """The server's side of a fit: its state, its rounds, and what it sends to clients."""
 
 from skfed.server._config import RoundConfig, selector_of
+from skfed.server._cross_evaluation import cross_evaluate
 from skfed.server._exchanges import make_clock, make_exchanges
 from skfed.server._fitting import (
     open_rounds,
@@ -69,6 +70,7 @@ __all__ = [
     "class_shares",
     "client_moments",
     "client_norms",
+    "cross_evaluate",
     "has_more_rounds",
     "is_due",
     "is_renewable",

@@ -13,7 +13,7 @@ import skfed
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor
 from skfed.evaluation import FederatedEvaluation
 from skfed.flower._messages import HELD_OUT_QUERY
-from skfed.metrics import client_evaluations, client_exchanges
+from skfed.metrics import client_evaluations, client_exchanges, cross_client_scores
 from skfed.preprocessing import FederatedStandardScaler
 from skfed.privacy import GaussianMechanism
 
@@ -34,10 +34,7 @@ def parts(blobs):
 def run(federate, parts):
     """Return a function that fits an estimator over Flower; it returns the model and the grid."""
 
-    def load(context):
-        name = context.node_config["client-name"]
-        mine, kept = ([rows[part[2] == name] for rows in part[:2]] for part in parts)
-        return (*mine, *kept) if len(kept[1]) else tuple(mine)
+    load = loader(parts)
 
     def start(model, spoil=lambda grid: None, **params):
         strategy, grid = federate(model, load=load, **params)
@@ -46,6 +43,17 @@ def run(federate, parts):
         return strategy.model_, grid
 
     return start
+
+
+def loader(parts):
+    """Return the ``load_data`` of clients."""
+
+    def load(context):
+        name = context.node_config["client-name"]
+        mine, kept = ([rows[part[2] == name] for rows in part[:2]] for part in parts)
+        return (*mine, *kept) if len(kept[1]) else tuple(mine)
+
+    return load
 
 
 def simulated(model, parts):
@@ -128,6 +136,26 @@ def test_numbers_are_in_units_of_y(federate, parts):
     error = -np.abs(strategy.model_.predict(X_val) - y_val).mean()
     last = strategy.model_.history_.iloc[-1]
     assert last["eval_neg_mean_absolute_error"] == pytest.approx(error, rel=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_each_site_s_own_model_is_evaluated_by_every_site(metric, federate, parts):
+    load = loader(parts)
+    strategy, grid = federate(evaluated(n_rounds=2), load=load)
+    strategy.start(grid)
+    scores = strategy.cross_client_scores(metric)
+    model = simulated(evaluated(n_rounds=2), parts)
+    expected = cross_client_scores(model, *parts[0], *parts[1], metric=metric)
+    pd.testing.assert_frame_equal(scores, expected)
+    assert scores.index.tolist() == ["global", *"abcdef"]
+    assert scores.columns[scores.isna().all()].tolist() == ["b"]  # it keeps nothing aside
+    last = client_evaluations(strategy.model_).query("round == 1").set_index("client")
+    assert scores.loc["global", list("acdef")].tolist() == last[metric].tolist()
+    node_of(grid, "d").answer = lambda m: None
+    without = strategy.cross_client_scores(metric)
+    assert without["d"].isna().all() and without.loc["d"].isna().all()
+    others = [name for name in "acef"]
+    assert without.loc[["global", *others], others].notna().all(axis=None)
 
 
 def spoiled(**metrics):
