@@ -5,10 +5,12 @@ import pytest
 from sklearn.base import clone
 from sklearn.metrics import log_loss
 
+import skfed
 from skfed import FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed.metrics import cross_client_scores
 from skfed.preprocessing import FederatedStandardScaler
 from skfed.privacy import GaussianMechanism
+from skfed.selection import Cohort
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +46,6 @@ class OnlyC(RandomSelector):
     """Chooses client c, at position 2."""
 
     def _select(self, round):
-        from skfed.selection import Cohort
-
         return Cohort.mean(np.array([2]))
 
 
@@ -59,8 +59,6 @@ def test_a_client_without_test_rows_has_no_column_of_numbers(parts):
 
 
 def test_numbers_and_steps_before_the_model(parts):
-    import skfed
-
     (X, _, clients), (X_test, _, clients_test) = parts
     pipeline = skfed.make_pipeline(
         FederatedStandardScaler(), FederatedRegressor(n_rounds=2, random_state=0)
