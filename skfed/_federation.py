@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property, lru_cache
 from numbers import Real
 from typing import Any
@@ -30,19 +30,21 @@ class Federation:
     priority_weights: np.ndarray  # s_k in [0, 1]: 1 for a priority client, 0 for a free one
     order: np.ndarray  # indices of rows grouped by client, each client's rows in the order of X
     offsets: np.ndarray  # n_clients + 1: client k holds the rows order[offsets[k]:offsets[k + 1]]
+    absent: np.ndarray | None = None  # mask of those that have not joined yet; None: all have
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """D_k, the number of samples of each client."""
-        return np.diff(self.offsets)
+        """D_k, the number of samples of each client; 0 of one that is absent."""
+        sizes = np.diff(self.offsets)
+        return sizes if self.absent is None else np.where(self.absent, 0, sizes)
 
     @property
     def ends(self) -> np.ndarray:
         """Cumulative sums of the sizes."""
-        return self.offsets[1:]
+        return self.offsets[1:] if self.absent is None else np.cumsum(self.sizes)
 
     @cached_property
     def priority(self) -> np.ndarray:
@@ -52,7 +54,8 @@ class Federation:
     @cached_property
     def fractions(self) -> np.ndarray:
         """p_k = D_k / sum of s D: over the priority clients s p sums to 1 (FedALIGN, (5))."""
-        return self.sizes / (self.priority_weights * self.sizes).sum()
+        total = (self.priority_weights * self.sizes).sum()
+        return self.sizes / total if total else np.zeros(len(self))  # none of them has joined
 
     def size(self, k: int) -> int:
         """Return D_k of client ``k``."""
@@ -61,6 +64,11 @@ class Federation:
     def rows(self, k: int) -> np.ndarray:
         """Return the rows of X that client ``k`` holds."""
         return self.order[self.offsets[k] : self.offsets[k + 1]]
+
+    def joined(self, joined: np.ndarray) -> "Federation":
+        """Return the same clients, of which those outside of a mask have no size and priority."""
+        weights = np.where(joined, self.priority_weights, 0.0)
+        return replace(self, priority_weights=weights, absent=~joined)
 
     @classmethod
     def without_rows(cls, ids: np.ndarray) -> "Federation":

@@ -130,6 +130,12 @@ def begin(
     )
 
 
+def federation_at(config: RoundConfig, federation: Federation, t: int) -> Federation:
+    """Return a federation as of round t, in which clients that have not joined have no part."""
+    joined = config.availability.joined(federation, t)
+    return federation if joined is None else federation.joined(joined)
+
+
 @dataclass(frozen=True)
 class Simulation:
     """A fit whose clients are all in this process."""
@@ -146,9 +152,10 @@ class Simulation:
         with naming("y"):
             y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
         wanted = estimator._wanted(server)
-        source = LocalStatistics(data.X, y, data.weights, data.federation, wanted.n_classes)
+        federation = federation_at(self.config, data.federation, server.round)
+        source = LocalStatistics(data.X, y, data.weights, federation, wanted.n_classes)
         begin(
-            *(server, data.federation, self.config, estimator._problem, source, wanted),
+            *(server, federation, self.config, estimator._problem, source, wanted),
             shape=data.X.shape[1:],
             dtype=data.X.dtype,
             accumulate=accumulate,
@@ -260,7 +267,9 @@ class Simulation:
         if self.server.rate is None or self.config.update_privacy is not None:
             return None
         data = self.data
-        source = LocalStatistics(data.X, data.y, data.weights, data.federation)
+        # Whoever joins later has not told what is safe for its rows.
+        federation = federation_at(self.config, data.federation, 0)
+        source = LocalStatistics(data.X, data.y, data.weights, federation)
         return RateLimits(source, self.server.net)
 
 

@@ -19,9 +19,11 @@ from skfed.utils._sklearn import Interval
 __all__ = [
     "AlternatingHalves",
     "Always",
+    "BackOff",
     "BaseAvailability",
     "Dropout",
     "IndependentAvailability",
+    "LateJoin",
     "TraceAvailability",
 ]
 
@@ -29,12 +31,40 @@ _SHARE = Interval(Real, 0, 1, closed="both")
 
 
 class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
-    """Base class of availabilities; a subclass overrides ``_reachable``, ``_answers`` or both.
+    """Base class of availabilities.
 
-    All random draws are from the generators in their arguments.
+    A subclass overrides ``_reachable``, ``_answers`` or ``_joined``, or several of them. All random draws are from the generators in their arguments.
     """
 
     _parameter_constraints: dict = {}
+
+    @property
+    def backs_off(self) -> bool:
+        """Whether clients that do not answer are left alone for some rounds: :class:`BackOff`."""
+        return False
+
+    def joined(self, federation: Federation, round: int) -> np.ndarray | None:
+        """Return which clients have joined until a round.
+
+        Parameters
+        ----------
+        federation : Federation
+            The clients, in index order.
+        round : int
+            t, from 0.
+
+        Returns
+        -------
+        ndarray of shape (n_clients,), dtype=bool, or None
+            False of a client that has no part in the federation yet. None: all have joined.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of range or does not fit the clients.
+        """
+        check_params(self)
+        return self._joined(federation, round)
 
     def reachable(
         self,
@@ -88,6 +118,9 @@ class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
             True where the client answers.
         """
         return self._answers(federation, chosen, rng)
+
+    def _joined(self, federation, round) -> np.ndarray | None:
+        return None
 
     def _reachable(self, federation, round, rng, fixed_rng) -> np.ndarray:
         return np.ones(len(federation), bool)
@@ -204,7 +237,29 @@ class TraceAvailability(BaseAvailability):
         return np.column_stack([np.asarray(self.trace[name]) for name in names])
 
 
-class Dropout(BaseAvailability):
+class _OfAnother(BaseAvailability):
+    """Changes another availability, its parameter ``availability``; None is that of all, always."""
+
+    _parameter_constraints = {"availability": [BaseAvailability, None]}
+
+    @property
+    def backs_off(self):
+        return self._base().backs_off
+
+    def _joined(self, federation, round):
+        return self._base().joined(federation, round)
+
+    def _reachable(self, federation, round, rng, fixed_rng):
+        return self._base().reachable(federation, round, rng, fixed_rng)
+
+    def _answers(self, federation, chosen, rng):
+        return self._base().answers(federation, chosen, rng)
+
+    def _base(self) -> BaseAvailability:
+        return Always() if self.availability is None else self.availability
+
+
+class Dropout(_OfAnother):
     """Chosen clients do not answer, at random.
 
     What was sent to them is charged, and they are left out of the aggregate.
@@ -217,18 +272,63 @@ class Dropout(BaseAvailability):
         Which clients can be reached; None is all.
     """
 
-    _parameter_constraints = {"probability": [_SHARE], "availability": [BaseAvailability, None]}
+    _parameter_constraints = {"probability": [_SHARE], **_OfAnother._parameter_constraints}
 
     def __init__(self, probability=0.1, availability=None):
         self.probability = probability
         self.availability = availability
 
-    def _reachable(self, federation, round, rng, fixed_rng):
-        return self._base().reachable(federation, round, rng, fixed_rng)
-
     def _answers(self, federation, chosen, rng):
         answering = rng.random(len(chosen)) >= self.probability
-        return answering & self._base().answers(federation, chosen, rng)
+        return answering & super()._answers(federation, chosen, rng)
 
-    def _base(self) -> BaseAvailability:
-        return Always() if self.availability is None else self.availability
+
+class LateJoin(_OfAnother):
+    """Some clients join in a later round, as ``FederatedStrategy(join=True)`` lets sites do.
+
+    Before, a client has no size and no part in p_k, sends nothing before round 0, and cannot be
+    reached; ``not_joined`` in ``history_`` has it.
+
+    Parameters
+    ----------
+    rounds : mapping of client id to int
+        The first round, from 0, of each client that is not there from the start.
+    availability : BaseAvailability, default=None
+        Which of those that have joined can be reached; None is all.
+    """
+
+    _parameter_constraints = {"rounds": [Mapping], **_OfAnother._parameter_constraints}
+
+    def __init__(self, rounds, availability=None):
+        self.rounds = rounds
+        self.availability = availability
+
+    def _joined(self, federation, round):
+        names = distinct_names(federation, "rounds")
+        unknown = [name for name in self.rounds if name not in set(names)]
+        if unknown:
+            raise ValueError(f"rounds names {unknown[0]!r}, which is none of the clients.")
+        joined = np.array([self.rounds.get(name, 0) <= round for name in names], dtype=bool)
+        before = super()._joined(federation, round)
+        return joined if before is None else joined & before
+
+
+class BackOff(_OfAnother):
+    """A client that does not answer is left alone for 1 round, then for 2, 4 and 8.
+
+    It counts as one that cannot be reached in these rounds; after an answer it begins anew. It has
+    not answered if it was late, dropped out or, over Flower, did not reply within ``timeout``.
+
+    Parameters
+    ----------
+    availability : BaseAvailability, default=None
+        Which of the others can be reached, and which do not answer; None is all, always.
+    """
+
+    def __init__(self, availability=None):
+        self.availability = availability
+
+    @property
+    def backs_off(self):
+        """True."""
+        return True

@@ -15,7 +15,8 @@ The table, ``history_``, has these columns, and what ``scheduled`` of a selector
 "X_val" means with validation data in fit, "owners" with ``clients_val`` too; "FedALIGN" and
 "pow-d", with :class:`~skfed.FedAlignSelector` and :class:`~skfed.PowerOfChoice`; "devices", with
 :mod:`skfed.devices`, or measured by :mod:`skfed.flower`; "evals", with ``evaluation`` (other
-metrics have the three columns of the loss, and of a score the worst is the lowest).
+metrics have the three columns of the loss, and of a score the worst is the lowest); "joins", with
+:class:`~skfed.availability.LateJoin`, or over Flower with ``join``.
 
 ====================== ======= ======== ============================================================
 column                 unit    there    what it is
@@ -50,6 +51,7 @@ column                 unit    there    what it is
 ``cohort``             ids     always   the clients aggregated; one drawn twice is listed twice
 ``failed``             ids     always   the clients that failed, each once
 ``causes``             texts   always   why, one for each in ``failed``
+``not_joined``         ids     joins    the clients that have no part in the federation yet
 ``seconds``            seconds devices  simulated or measured, the sum of the round's exchanges
 ``elapsed``            seconds devices  likewise, from the start of round 0 to the round's end
 ``slowest``            ids     devices  the clients with most seconds, late ones' too; see below
@@ -108,6 +110,7 @@ def make_row(
     scheduled: Row,
     seconds: Row,
     elapsed: float = 0.0,
+    absent: np.ndarray | None = None,
 ) -> Row:
     """Return the row of a round.
 
@@ -129,6 +132,8 @@ def make_row(
         The columns of the validation, of the selector's schedules, and of wall times.
     elapsed : float, default=0.0
         Simulated or measured seconds before the round.
+    absent : ndarray of int, default=None
+        The clients that have not joined; None: clients do not join later.
     """
     return {
         "round": round,
@@ -139,6 +144,7 @@ def make_row(
         **scheduled,
         **_costs(exchanges, model_bytes),
         **_participation(exchanges, cohort, names),
+        **({} if absent is None else {"not_joined": names(absent)}),
         **_times(exchanges, elapsed, names),
         **seconds,
     }

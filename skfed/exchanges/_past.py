@@ -32,10 +32,13 @@ _FACTS: dict[str, Any] = {
     "updates": np.nan,
     "last_layer": np.nan,
     "fixed_version": np.int32(0),  # of what training leaves alone; see ``FixedTensors``
+    "n_missed": np.int32(0),  # times that it has not answered since it last did, if that counts
+    "asked_from": np.int32(0),  # the round in which it is asked again
 }
 _NEW = _FACTS | TOTALS
 _ROWS = "updates", "last_layer"  # of which a client has several numbers
 _N_COUNTED, _FIRST = "n_counted", "first"
+_LONGEST = 3  # a client that does not answer is left alone for at most two to this power rounds
 
 #: Facts by name, the digests of their clients under "clients", and under "n_counted" the number of
 #: rounds that are in the totals; files that were written before there were totals have none. Under
@@ -115,8 +118,13 @@ class PastRecords:
             self._arrays[name] = array
         return read_only(self._arrays[name])
 
-    def add(self, t: int, chosen: np.ndarray, exchanges: Iterable[Exchange]) -> None:
-        """Add what round t has told; ``chosen`` are the clients of the selector's cohort."""
+    def add(
+        self, t: int, chosen: np.ndarray, exchanges: Iterable[Exchange], backs_off: bool = False
+    ) -> None:
+        """Add what round t has told; ``chosen`` are the clients of the selector's cohort.
+
+        With ``backs_off`` those that have not answered are not asked in the next rounds.
+        """
         self._round, self._before, self._n_counted_before = t, [], self.n_counted
         self._first.keep()
         self._count("n_chosen", chosen)
@@ -128,6 +136,19 @@ class PastRecords:
                 self._add_training(exchange)
             elif exchange.kind is UPLOAD:
                 self._add_extras(exchange)
+        if backs_off:
+            self._add_missed(t, exchanges)
+
+    def _add_missed(self, t: int, exchanges: Iterable[Exchange]) -> None:
+        """Note who has not answered, and answered again."""
+        asked = [np.zeros(0, dtype=int), *(exchange.clients for exchange in exchanges)]
+        clients, places = np.unique(np.concatenate(asked), return_inverse=True)
+        missed = np.zeros(len(clients), dtype=bool)
+        missed[places[np.concatenate([[], *map(_missed, exchanges)]).astype(bool)]] = True
+        n_missed = np.where(missed, self._read("n_missed", clients) + 1, 0)
+        waits = 2 ** np.minimum(n_missed - 1, _LONGEST).clip(0)
+        self._set("n_missed", clients, n_missed)
+        self._set("asked_from", clients, np.where(missed, t + 1 + waits, 0))
 
     @property
     def n_clients(self) -> int:
@@ -281,6 +302,14 @@ class PastRecords:
             of_gone = np.full((n_gone, *own.shape[1:]), _NEW[name])
             all_of[name] = np.concatenate([own, self._totals_of_gone.get(name, of_gone)])
         return all_of
+
+
+def _missed(exchange: Exchange) -> np.ndarray:
+    """Return a mask of the clients that have not answered."""
+    missed = np.isin(exchange.outcomes, [Outcome.LATE, Outcome.AWAY])
+    for i, cause in exchange.causes.items():
+        missed[i] |= isinstance(cause, TimeoutError | ConnectionError)
+    return missed
 
 
 def _is_new(name: str, values: np.ndarray) -> np.ndarray:

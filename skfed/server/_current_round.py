@@ -53,6 +53,7 @@ class CurrentRound:
         self.exchanges = make_exchanges(server, federation, config, clock, engine.clients_add_noise)
         self._make_request = partial(make_train_request, server, federation, config, state, limits)
         self._n_trials = 0
+        self.absent: np.ndarray | None = None  # the clients that have not joined, if some do later
         # Who answers after a training is drawn once a round for each client.
         self._answers: dict[int, bool] = {}
         self._answers_rng = server.stream(Purpose.ANSWERS)
@@ -76,16 +77,23 @@ class CurrentRound:
         It is not kept here: it refers to this object, and a circle would stay in memory.
         """
         server, federation = self.server, self.federation
-        available = self.config.availability.reachable(
+        availability, t = self.config.availability, server.round
+        available = availability.reachable(
             federation,
-            server.round,
+            t,
             server.stream(Purpose.AVAILABILITY),
             stream(server.seed, Purpose.FIXED_AVAILABILITY),
         )
+        joined = availability.joined(federation, t)
+        if joined is not None:
+            federation, available = federation.joined(joined), available & joined
+            self.absent = np.flatnonzero(~joined)
+        if availability.backs_off:
+            available = available & (server.past.column("asked_from") <= t)
         devices, is_timed = self.clock.devices, self.clock.is_timed
         nothing = np.broadcast_to(np.nan, len(federation))  # one number, to save memory
         return Round(
-            index=server.round,
+            index=t,
             n_rounds=self.config.n_rounds,
             rng=server.stream(Purpose.SELECTION),
             sizes=federation.sizes,

@@ -254,7 +254,8 @@ class Rounds:
     ) -> None:
         """Keep what the round has told of clients, and what the rule wants to remember."""
         server, fixed = self.server, pending.current.exchanges.fixed
-        server.past.add(server.round, pending.chosen.clients, settled)
+        backs_off = self.config.availability.backs_off
+        server.past.add(server.round, pending.chosen.clients, settled, backs_off)
         if fixed is not None:
             server.past.note_versions(*fixed.news())
         if memory is not None:
@@ -330,6 +331,7 @@ class Rounds:
             objective=known if np.isfinite(known) else objective(pending.view, settled),
             train_loss=_train_loss(training.losses, request.cohort, finite),
             validation=scores | evaluated,
+            absent=pending.current.absent,
             lr=_rate(server, request.training),
             scheduled=pending.scheduled,
             seconds={
