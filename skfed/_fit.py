@@ -304,13 +304,14 @@ def rounds_of(
 
     In the end, also of a fit that fails, the estimator gets its fitted attributes.
     """
+    rounds = None
     try:
         with open_rounds(
             server, federation, engine, config, estimator=estimator, **options
         ) as rounds:
             yield rounds
-    finally:
-        estimator._set_fitted(server, federation)
+    finally:  # some clients may have joined
+        estimator._set_fitted(server, federation if rounds is None else rounds.federation)
 
 
 def local_engine(

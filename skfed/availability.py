@@ -33,7 +33,8 @@ _SHARE = Interval(Real, 0, 1, closed="both")
 class BaseAvailability(BaseEstimator, metaclass=ABCMeta):
     """Base class of availabilities.
 
-    A subclass overrides ``_reachable``, ``_answers`` or ``_joined``, or several of them. All random draws are from the generators in their arguments.
+    A subclass overrides ``_reachable``, ``_answers`` or ``_joined``, or several of them. All random
+    draws are from the generators in their arguments.
     """
 
     _parameter_constraints: dict = {}

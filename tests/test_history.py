@@ -8,7 +8,7 @@ import pytest
 import skfed.history
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, PowerOfChoice
 from skfed.aggregation import Scaffold
-from skfed.availability import Dropout
+from skfed.availability import Dropout, LateJoin
 from skfed.devices import ConstantDevices
 from skfed.evaluation import FederatedEvaluation
 from skfed.schedules import LinearDecay, StepDecay
@@ -37,6 +37,7 @@ VARIANTS = {
         {"always", "X_val", "owners", "evals"},
         FederatedClassifier(evaluation=FederatedEvaluation(["loss"])),
     ),
+    "joins": ({"always", "joins"}, FederatedClassifier(availability=LateJoin({"b": 1}))),
     "regressor": ({"always", "X_val"}, FederatedRegressor()),
     "regressor, adapow-d": ({"always", "pow-d"}, FederatedRegressor(selector=ADAPOW_D)),
 }

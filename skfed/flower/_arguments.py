@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from skfed._estimator import BaseFederated
-from skfed.availability import BaseAvailability
+from skfed.availability import BackOff, BaseAvailability, LateJoin
 from skfed.flower._client_info import ClientInfo
 from skfed.nets import row_of_shape
 
@@ -21,12 +21,20 @@ def without_simulation(estimator: BaseFederated) -> BaseFederated:
             "TraceDevices what client_exchanges(model_) returns."
         )
     availability = estimator.availability
-    if availability is not None and (type(availability)._answers is not BaseAvailability._answers):
+    if availability is not None and _drops(availability):
         raise ValueError(
             f"availability={availability} simulates clients that do not reply, which real clients "
             "do by themselves: leave it out, or use one that only says who can be reached."
         )
     return estimator
+
+
+def _drops(availability: BaseAvailability) -> bool:
+    """Tell whether an availability simulates clients that do not reply."""
+    if isinstance(availability, BackOff | LateJoin):
+        inner = availability.availability
+        return inner is not None and _drops(inner)
+    return type(availability)._answers is not BaseAvailability._answers
 
 
 def checked_clients(clients: Any) -> int | list[str] | None:

@@ -76,7 +76,6 @@ class MessageEngine:
     limits: Limits
     n_values: Mapping[str, int]  # of a row, in "columns" and "targets"
     server: ServerState
-    held_out_sizes: np.ndarray  # rows that each client keeps aside
     clients_add_noise: bool = field(default=True, init=False)
     measures_time: bool = field(default=True, init=False)
     target_scale: str | None = field(default=None, init=False)  # as text
@@ -87,6 +86,17 @@ class MessageEngine:
     _arrays: tuple[State, ArrayRecord] = field(default=({}, ArrayRecord()), init=False)
     # The last state of the round that was sent to each client, by the model's name.
     _held: dict[tuple[str, str], State] = field(default_factory=dict, init=False)
+
+    def set_federation(self, federation: Federation) -> None:
+        """Go on with the same clients, of which some have other sizes."""
+        self.federation = federation
+        self.batching = replace(self.batching, federation=federation)
+
+    @property
+    def held_out_sizes(self) -> np.ndarray:
+        """How many rows each client keeps aside; 0 of one that has not joined."""
+        infos = map(self.nodes.clients.get, self._names(range(len(self.federation))))
+        return np.array([0 if info is None else info.n_held_out for info in infos])
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Poll clients; a client above the bound sends no value."""
@@ -180,7 +190,8 @@ class MessageEngine:
         **options: Any,
     ) -> tuple[list[T | Exception], ReplyTimes]:
         """Ask each priority client for statistics before the first round; all are waited for."""
-        names = self._names(np.flatnonzero(self.federation.priority))
+        federation = self.federation
+        names = self._names(np.flatnonzero(federation.priority & (federation.sizes > 0)))
         contents = {name: self._content(name, 0, **options) for name in names}
         for content in contents.values():
             content.update(records or {})

@@ -34,18 +34,22 @@ class Nodes:
         self._closed = False  # to new clients
 
     def wait_for_clients(
-        self, wanted: int | Collection[str] | None, needed: Collection[str] = ()
+        self,
+        wanted: int | Collection[str] | None,
+        needed: Collection[str] = (),
+        least: int | None = None,
     ) -> dict[str, ClientInfo]:
         """Wait for some number of clients, or for those named, and admit no others afterwards.
 
         None stands for all clients that are connected, at least one. Unless ``wanted`` has names,
-        ``needed`` are waited for too. If they do not connect in time, ValueError if the data or
+        ``needed`` are waited for too. With ``least`` that many of those named are enough, and
+        ``admit_new`` admits the others. If they do not connect in time, ValueError if the data or
         the estimator of a connected client does not fit, else TimeoutError.
         """
         end = time.monotonic() + self.timeout
-        n = wanted if isinstance(wanted, int) else 1
+        n = least or (wanted if isinstance(wanted, int) else 1)
         if isinstance(wanted, Collection):
-            self._allowed = needed = wanted
+            self._allowed, needed = wanted, wanted if least is None else ()
         # Nodes that are connected now have priority over later ones, unless there are names.
         self._discover(online := self._online(), wait=not isinstance(wanted, Collection))
         slow = self._without_reply(online) if wanted is None else set()
@@ -61,12 +65,21 @@ class Nodes:
             if self._unfit & online.keys():
                 raise ValueError(f"{message} Mend what these clients load, or leave them out.")
             raise TimeoutError(f"{message} Start their SuperNodes, or raise timeout.")
+        if least is not None:
+            return self.clients
         names = [*needed, *sorted(self.clients.keys() - set(needed))]
         if wanted is not None:
             names = names[: max(n, len(needed))]
         self.clients = {name: self.clients[name] for name in names}
         self._closed = True
         return self.clients
+
+    def admit_new(self) -> bool:
+        """Admit those named that have connected since; tell whether there are any."""
+        n_before = len(self.clients)
+        if self._allowed is not None and n_before < len(self._allowed):
+            self._discover(self._online())
+        return len(self.clients) > n_before
 
     def exchange(
         self, contents: dict[str, RecordDict], message_type: str, end: End = never

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable
 from copy import copy
+from dataclasses import replace
 from math import prod
 from typing import Any
 from uuid import uuid4
@@ -21,6 +22,7 @@ from skfed._federation import Federation, federation_of, parse_priority
 from skfed._fit import (
     begin,
     check_held_out_rows,
+    federation_at,
     held_out_evaluation,
     round_config,
     rounds_of,
@@ -39,6 +41,7 @@ from skfed.flower._client import has_privacy
 from skfed.flower._client_info import ClientInfo
 from skfed.flower._columns import common_columns
 from skfed.flower._engine import MessageEngine
+from skfed.flower._joining import JoiningSites, checked_joining
 from skfed.flower._messages import from_records, to_arrays, to_records, to_text
 from skfed.flower._nodes import Nodes
 from skfed.flower._pipeline import check_estimator, federated_parts, split
@@ -98,6 +101,15 @@ class FederatedStrategy(Strategy):
         with ``update_privacy`` or ``loss_privacy``, since they do not cover the labels.
     timeout : float, default=600
         Seconds to wait for the clients at the beginning, and for each of their replies.
+    join : bool, default=False
+        Whether sites may come after the start. ``clients`` then names all, and a classifier needs
+        ``classes``. A site that connects later takes part from the next round on; until then it has
+        no part in p_k, and ``not_joined`` in ``history_`` has it. One that does not answer is left
+        alone for 1 round, then for 2, 4 and 8, as with :class:`~skfed.availability.BackOff`.
+        :class:`~skfed.availability.LateJoin` simulates it. What clients tell before round 0, and
+        the steps of a Pipeline, are of those that are there at the start.
+    min_sites : int, default=None
+        With ``join``, how many sites a run starts with; None: one.
     report : {"none", "own", "all"}, default="none"
         What sites get of :func:`~skfed.inspection.participation_report` of ``model_`` after the
         last round: nothing, each its own row, or all rows. A row says what a client gave and was
@@ -137,13 +149,21 @@ class FederatedStrategy(Strategy):
         clients: int | Collection[str] | None = None,
         classes: Any = None,
         timeout: float = 600.0,
+        join: bool = False,
+        min_sites: int | None = None,
         report: str = "none",
     ):
         check_estimator(estimator)
         self.estimator = estimator
         model = without_simulation(split(estimator)[1])
         self.clients = checked_clients(clients)
+        self._least = checked_joining(join, min_sites, self.clients)
         self.classes = None if classes is None else np.unique(classes).tolist()
+        if self._least is not None and self._asks_classes(model):
+            raise ValueError(
+                "join=True: sites that come later may have labels that no other has: pass all "
+                "labels as classes."
+            )
         if self._asks_classes(model) and has_privacy(model):
             raise ValueError(
                 "classes=None requests the labels in each client's data, which update_privacy and "
@@ -196,15 +216,18 @@ class FederatedStrategy(Strategy):
         self.model_ = pipeline
         X, sent, description = self._fit_steps(steps, estimator, clients)
         server, classes = self._make_server(estimator, X, clients)
-        sizes = {name: info.n_samples for name, info in clients.items()}
-        federation = federation_of(sizes, estimator.priority)
+        self._priority = estimator.priority
+        federation = self._federation()
         data = description | {"classes": getattr(estimator, "classes_", None)}
-        with open_run(type(estimator), estimator.get_params(), server, federation, data) as run:
+        of_run = federation if self._least is None else Federation.without_rows(federation.ids)
+        with open_run(type(estimator), estimator.get_params(), server, of_run, data) as run:
             limits = Limits(estimator.deadline, estimator.report_goal)
             self._engine = self._make_engine(
                 estimator, server, federation, X, classes, sent, limits
             )
             config = round_config(estimator, server.net, server.left_alone, simulated=False)
+            if self._least is not None:
+                config = replace(config, availability=JoiningSites(estimator.availability))
             self._start_fit(estimator, server, federation, config, X)
             until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
             rounds = rounds_of(
@@ -274,6 +297,10 @@ class FederatedStrategy(Strategy):
         """Run a round; return the global model and the round's metrics."""
         if self._rounds.finished:  # a callback has stopped them
             return None, None
+        if self._least is not None and self._nodes.admit_new():
+            federation = self._federation()
+            self._rounds.set_federation(federation)
+            self._engine.set_federation(federation)
         self._rounds.run_round()
         server = self._rounds.server
         row = server.rows[-1]
@@ -320,7 +347,14 @@ class FederatedStrategy(Strategy):
         priority = [parse_priority(one.priority)[0] for one in parts if one.priority is not None]
         named = list(dict.fromkeys(str(name) for names in priority for name in names))
         self._nodes = Nodes(grid, self._asks_classes(estimator), self.timeout, steps is not None)
-        return self._nodes.wait_for_clients(self.clients, named)
+        return self._nodes.wait_for_clients(self.clients, named, self._least)
+
+    def _federation(self) -> Federation:
+        """Return the federation as it is now; those that have not joined have no size."""
+        sizes = {name: info.n_samples for name, info in self._nodes.clients.items()}
+        if self._least is not None and isinstance(self.clients, list):
+            sizes = {name: sizes.get(name, 0) for name in self.clients}
+        return federation_of(sizes, self._priority)
 
     def _fit_steps(
         self, steps: Pipeline | None, estimator: BaseFederated, clients: dict[str, ClientInfo]
@@ -400,9 +434,6 @@ class FederatedStrategy(Strategy):
             limits,
             n_values={name: int(np.prod(shape)) for name, shape in shapes.items()},
             server=server,
-            held_out_sizes=np.array(
-                [self._nodes.clients[str(name)].n_held_out for name in federation.ids]
-            ),
         )
 
     def _held_out(self, estimator: BaseFederated) -> HeldOutEvaluation | None:
@@ -422,7 +453,7 @@ class FederatedStrategy(Strategy):
         """Ask for what the fit begins with, once in a run, and tell clients in each message."""
         if not server.round:
             begin(
-                *(server, federation, config, estimator._problem),
+                *(server, federation_at(config, federation, 0), config, estimator._problem),
                 *(self._engine, estimator._wanted(server)),
                 shape=X.shape[1:],
                 dtype=np.asarray(X).dtype,

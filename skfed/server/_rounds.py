@@ -123,6 +123,12 @@ class Rounds:
         # A callback that stops the fit sets ``stopped`` to the ``until`` of that fit.
         return self.server.round >= self.until or self.server.stopped >= self.until
 
+    def set_federation(self, federation: Federation) -> None:
+        """Go on with the same clients, of which some have other sizes."""
+        self.federation = federation
+        self.clock = make_clock(self.server, federation, self.config, self.engine.measures_time)
+        self.__dict__.pop("_n_passes", None)
+
     @property
     def _is_last(self) -> bool:
         """Whether the round is the last that is planned."""
