@@ -219,7 +219,7 @@ class FederatedStrategy(Strategy):
         self._priority = estimator.priority
         federation = self._federation()
         data = description | {"classes": getattr(estimator, "classes_", None)}
-        of_run = federation if self._least is None else Federation.without_rows(federation.ids)
+        of_run = self._of_run(federation)
         with open_run(type(estimator), estimator.get_params(), server, of_run, data) as run:
             limits = Limits(estimator.deadline, estimator.report_goal)
             self._engine = self._make_engine(
@@ -349,6 +349,12 @@ class FederatedStrategy(Strategy):
         self._nodes = Nodes(grid, self._asks_classes(estimator), self.timeout, steps is not None)
         return self._nodes.wait_for_clients(self.clients, named, self._least)
 
+    def _of_run(self, federation: Federation) -> Federation:
+        """Return the clients that a checkpoint is of; if some join later, those named."""
+        if self._least is None:
+            return federation
+        return Federation.without_rows(np.array(self.clients))
+
     def _federation(self) -> Federation:
         """Return the federation as it is now; those that have not joined have no size."""
         sizes = {name: info.n_samples for name, info in self._nodes.clients.items()}
@@ -369,7 +375,7 @@ class FederatedStrategy(Strategy):
             return row_of_zeros(info), {}, data_description(info)
         sizes = {name: one.n_samples for name, one in clients.items()}
         columns = common_columns([one.raw for one in clients.values() if one.raw is not None])
-        file = StepsFile(estimator.checkpoint, steps, columns, federation_of(sizes))
+        file = StepsFile(estimator.checkpoint, steps, columns, self._of_run(federation_of(sizes)))
         drop = estimator.on_client_error == "drop"
         fit = StepsServer(
             self._nodes,

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from local_grid import Node, is_kind, late
-from mishaps import EVERYBODY, at_round, estimator, node_of
+from local_grid import Node, is_kind, late, requests
+from mishaps import EVERYBODY, PowerCut, at_round, estimator, node_of
 from sklearn.base import clone
 
 from skfed import FedAlignSelector, FederatedClassifier, PowerOfChoice
@@ -139,6 +139,21 @@ def test_a_site_that_hangs_is_left_alone_for_longer_and_longer(joining, blobs):
     assert missed == [1, 3, 6]
     back = [t for t, cohort in enumerate(model.history_["cohort"]) if "d" in cohort]
     assert back == [0, 11]
+
+
+def test_a_restarted_server_continues_with_those_who_have_joined(joining, tmp_path):
+    def cut(grid):
+        raise PowerCut
+
+    model = estimator(n_rounds=5, checkpoint=tmp_path)
+    with pytest.raises(PowerCut):
+        joining(model, {"b": 1, "f": 9}, at_round(2, cut))
+    again, grid = joining(model, {"f": 3})
+    assert min(request["round"] for request in requests(grid.sent, "train")) == 2
+    whole, _ = joining(estimator(n_rounds=5), {"b": 1, "f": 3})
+    for column in ("cohort", "not_joined", "train_loss"):
+        assert again.history_[column].tolist() == whole.history_[column].tolist()
+    np.testing.assert_array_equal(again.coef_, whole.coef_)
 
 
 @pytest.mark.parametrize(
