@@ -1,5 +1,6 @@
 """The description that a client sends of its data, and checks of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,15 @@ from flwr.app import ConfigRecord, RecordDict
 from skfed._dict_input import difference
 from skfed.flower._columns import Columns, compare_names
 from skfed.flower._messages import abbreviated, check_protocol, from_text, get_number, get_record
+from skfed.flower._replies import limited_json
 from skfed.nets import SampleShape
 
 _MAX_ROWS = 2**40  # so that the sum over all clients does not overflow
-_MAX_VALUES = 2**28  # in a row
+_MAX_VALUES = 2**26  # in a row of X
+_MAX_TARGETS = 2**20  # in a row of y
+_MAX_DIMENSIONS = 32
+# In an array of texts each takes as much as the longest, and a net has an output for each label.
+_MAX_LABELS, _MAX_NAME, _MAX_COLUMN_NAME = 10_000, 200, 1_000
 
 
 @dataclass(frozen=True)
@@ -37,24 +43,26 @@ class ClientInfo:
         name, n_samples = info.get("name"), get_number(info, "n_samples", int)
         n_held_out = get_number(info, "n_held_out", int) if "n_held_out" in info else 0
         columns, classes = info.get("columns"), info.get("classes")
+        if columns is not None and not _are_texts(columns, _MAX_COLUMN_NAME):
+            raise _invalid("columns", columns)
         target_shape = _shape(info, "target_shape")
         is_dict = "arrays" in info
         shape: Any = _dict_shape(info["arrays"]) if is_dict else _shape(info, "shape")
         columns = None if columns is None else tuple(columns)
         raw = None if info.get("contents") is None else _raw_columns(info, columns, shape)
         valid = {
-            # NumPy strips trailing NULs.
-            "name": isinstance(name, str) and 0 < len(name) <= 200 and "\0" not in name,
+            "name": _is_name(name),
             "n_samples": 0 < n_samples <= _MAX_ROWS,
             "n_held_out": 0 <= n_held_out <= _MAX_ROWS,
             "shape": len(shape) > 0 and _n_values(shape) <= _MAX_VALUES,
+            "target_shape": _n_values(target_shape) <= _MAX_TARGETS,
             "dtype": raw is not None or is_dict or np.dtype(info.get("dtype")).kind in "biuf",
-            "columns": columns is None or list(map(type, columns)) == [str] * shape[0],
+            "columns": columns is None or len(columns) == shape[0],
         }
         for key, is_valid in valid.items():
             if not is_valid:
                 raise _invalid(key, info.get(key))
-        labels = None if classes is None else _labels(from_text(classes))
+        labels = None if classes is None else _labels(from_text(classes, limited_json))
         dtype = "object" if raw is not None else info.get("dtype", "")
         of_rows = shape, dtype, target_shape, columns, labels, raw
         return cls(name, n_samples, *of_rows, n_held_out)
@@ -96,14 +104,29 @@ def _raw_columns(info: ConfigRecord, names: tuple | None, shape: Any) -> Columns
 
 def _shape(info: ConfigRecord, key: str) -> tuple[int, ...]:
     shape = info.get(key) or []
-    if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
+    if not isinstance(shape, list) or not _are_lengths(shape):
         raise _invalid(key, shape)
     return tuple(shape)
 
 
+def _are_lengths(shape: Sequence[Any]) -> bool:
+    return len(shape) <= _MAX_DIMENSIONS and all(type(n) is int and n > 0 for n in shape)
+
+
+def _are_texts(values: Any, longest: int) -> bool:
+    return isinstance(values, list) and all(
+        isinstance(one, str) and len(one) <= longest for one in values
+    )
+
+
+def _is_name(name: Any) -> bool:
+    # NumPy strips trailing NULs.
+    return isinstance(name, str) and 0 < len(name) <= _MAX_NAME and "\0" not in name
+
+
 def _dict_shape(text: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the shape of the samples of a dict of arrays, which is sent as a text."""
-    shape = from_text(text)
+    shape = from_text(text, limited_json)
     if not isinstance(shape, dict) or not all(map(_is_array, shape.items())):
         raise _invalid("arrays", text)
     return shape
@@ -113,7 +136,7 @@ def _is_array(item: tuple[Any, Any]) -> bool:
     """Tell whether a key is a name, and its value the kind of an array and the shape of a row."""
     match item:
         case str(), ("bool" | "int64" | "float64", tuple(own)):
-            return all(type(n) is int and n > 0 for n in own)
+            return _are_lengths(own)
     return False
 
 
@@ -128,12 +151,28 @@ def _labels(classes: Any) -> tuple[Any, ...]:
     types = {_label_type(label) for label in classes}
     if len(types) != 1 or None in types:
         raise _invalid("classes", classes)
+    if len(classes) > _MAX_LABELS:
+        raise ValueError(
+            f"its info has {len(classes):,} labels, and at most {_MAX_LABELS:,} are taken: pass "
+            "all labels by FederatedStrategy(classes=...)."
+        )
     return tuple(classes)
 
 
 def _label_type(label: Any) -> str | None:
+    if isinstance(label, str) and len(label) > _MAX_NAME:
+        return None
+    if isinstance(label, int | float) and not -(2.0**63) <= label < 2.0**63:
+        return None
     types = {str: "string", bool: "boolean", int: "number", float: "number"}
     return types.get(type(label))
+
+
+def claimed_name(reply: Any) -> str | None:
+    """Return the name in the reply to a hello, which may be invalid; None if there is none."""
+    info = reply.get("info") if isinstance(reply, RecordDict) else None
+    name = info.get("name") if isinstance(info, ConfigRecord) else None
+    return name if _is_name(name) else None
 
 
 def _invalid(key: str, value: Any) -> ValueError:

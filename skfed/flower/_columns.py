@@ -11,6 +11,7 @@ from pandas.api.types import infer_dtype, is_numeric_dtype, pandas_dtype
 
 from skfed.flower._messages import Refusal, abbreviated
 
+_MAX_DTYPES, _MAX_DTYPE_NAME = 1_000, 200  # that a client may name
 NUMBERS, TEXT, TIMES, BYTES = "numbers", "text", "times", "bytes"
 MIXED, MISSING = "mixed values", "no values"
 _CONTENTS = {
@@ -63,7 +64,7 @@ class Columns:
         valid = {
             "frame": isinstance(columns.is_frame, bool),
             "contents": set(columns.contents) <= _EXAMPLES.keys() and len(columns.contents) == n,
-            "dtypes": len(columns.dtypes) == n and all(map(_is_dtype, columns.dtypes)),
+            "dtypes": len(columns.dtypes) == n and _are_dtypes(set(columns.dtypes)),
         }
         for name, is_valid in valid.items():
             if not is_valid:
@@ -173,11 +174,20 @@ def _dtype_name(column: pd.Series) -> str:
     return str(column.dtype)
 
 
+def _are_dtypes(names: Collection[Any]) -> bool:
+    return len(names) <= _MAX_DTYPES and all(map(_is_dtype, names))
+
+
 def _is_dtype(name: Any) -> bool:
+    """Return whether a column of pandas may have a dtype of this name."""
+    if not isinstance(name, str) or len(name) > _MAX_DTYPE_NAME:
+        return False
     try:
-        return isinstance(name, str) and pandas_dtype(name) is not None
+        dtype = pandas_dtype(name)
     except (TypeError, ValueError):
         return False
+    # An array of texts of some length may take any memory; a column has objects.
+    return not isinstance(dtype, np.dtype) or dtype.kind not in "USV"
 
 
 def _cast(column: pd.Series, dtype: str) -> pd.Series:
@@ -186,7 +196,9 @@ def _cast(column: pd.Series, dtype: str) -> pd.Series:
 
 def compare_names(mine: tuple[str, ...], other: tuple[str, ...]) -> str:
     """Describe how names of columns differ from another client's."""
-    lacking, more = ([n for n in a if n not in b] for a, b in ((other, mine), (mine, other)))
+    # In a set, as a client may have very many.
+    pairs = ((other, frozenset(mine)), (mine, frozenset(other)))
+    lacking, more = ([n for n in a if n not in b] for a, b in pairs)
     if lacking or more:
         parts = [f"lacks columns {abbreviated(lacking)}"] if lacking else []
         return " and ".join(parts + ([f"has more columns, {abbreviated(more)}"] if more else []))

@@ -3,11 +3,13 @@
 import time
 from collections import Counter
 from collections.abc import Collection
+from math import inf
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from skfed.flower._messages import HELLO, PROTOCOL, content_of
+from skfed.flower._replies import DESCRIPTION, FloodError, pull
 
 PULL_INTERVAL = 1.0  # seconds
 _RETRY_AFTER = 60.0  # seconds before a node without a reply gets a new request; then doubled
@@ -63,11 +65,10 @@ class ClientDiscovery:
             self._n_attempts[node] += 1
 
     def _pull(self) -> None:
-        replies = self.grid.pull_messages(list(self._pending)) if self._pending else []
-        for reply in replies:
-            node = self._pending.pop(reply.metadata.reply_to_message_id, None)
-            if node is None:  # not a reply to a hello
-                continue
-            self.replies[node] = content_of(reply)
-            self._due[node] = time.monotonic() + _REPEAT_AFTER
+        for message_id, reply in pull(self.grid, self._pending):
+            node = self._pending.pop(message_id)
+            self.replies[node] = content_of(reply, DESCRIPTION)
+            # One that floods the server is asked again when it has connected again.
+            is_flood = isinstance(self.replies[node], FloodError)
+            self._due[node] = time.monotonic() + (inf if is_flood else _REPEAT_AFTER)
             self._n_attempts[node] = 0

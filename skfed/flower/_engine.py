@@ -53,11 +53,12 @@ from skfed.flower._messages import (
     to_state,
 )
 from skfed.flower._nodes import Nodes
+from skfed.flower._replies import FEW, Size, size_of_states
 from skfed.flower._valuation import Valuation, messages_of_models
 from skfed.flower._waiting import End, Replies, read_reply
 from skfed.nets import State
 from skfed.selection._past import SKETCH_SIZE
-from skfed.server import ClientMoments, HeldOutRequest, Norms, ServerState, mean_and_scale
+from skfed.server import SENT, ClientMoments, HeldOutRequest, Norms, ServerState, mean_and_scale
 
 T = TypeVar("T")
 NEW_MODEL = "new"  # the name of what a round has made
@@ -150,7 +151,8 @@ class MessageEngine:
             }
             for content in contents.values():
                 content.update({f"model-{j}": model for j, model in enumerate(models)})
-            replies = self._exchange(contents, VALUATION_QUERY, valuation.end)
+            asked = Size(values=len(models))
+            replies = self._exchange(contents, VALUATION_QUERY, valuation.end, asked)
             valuation.add(replies, partial(_values, metric=request.metric, n_models=len(models)))
         n_samples = self.batching.n_polled(request.clients, None)
         return valuation.evaluation(names, len(request.coefficients), n_samples)
@@ -173,19 +175,21 @@ class MessageEngine:
 
     def moments(self, names: list[str]) -> tuple[list[ClientMoments | Exception], ReplyTimes]:
         """Return the moments of each priority client's "columns" and "targets", and its seconds."""
-        read = partial(get_moments, n_values={name: self.n_values[name] for name in names})
-        return self._statistics(MOMENTS, read, of=names)
+        n_values = {name: self.n_values[name] for name in names}
+        asked = Size(array_bytes=sum(n * len(SENT[name]) * 8 for name, n in n_values.items()))
+        return self._statistics(MOMENTS, partial(get_moments, n_values=n_values), asked, of=names)
 
     def norms(self, net: NeuralNet) -> tuple[list[Norms | Exception], ReplyTimes]:
         """Return the norms of each priority client's scaled rows, and its seconds."""
         mean, scale = map(torch.from_numpy, mean_and_scale(net))
         scaling = {"scaling": to_arrays({"mean": mean, "scale": scale})}
-        return self._statistics(NORMS, get_norms, scaling)
+        return self._statistics(NORMS, get_norms, records=scaling)
 
     def _statistics(
         self,
         kind: str,
         read: Callable[[RecordDict], T],
+        asked: Size = FEW,
         records: Mapping[str, ArrayRecord] | None = None,
         **options: Any,
     ) -> tuple[list[T | Exception], ReplyTimes]:
@@ -195,7 +199,7 @@ class MessageEngine:
         contents = {name: self._content(name, 0, **options) for name in names}
         for content in contents.values():
             content.update(records or {})
-        replies = self.nodes.exchange(contents, kind)
+        replies = self.nodes.exchange(contents, kind, asked=asked)
         found = [read_reply(replies.contents[name], read) for name in names]
         return found, replies.times(names)
 
@@ -212,7 +216,8 @@ class MessageEngine:
         elif is_report:
             kind = REPORT
         end = partial(self.limits.end, kind)
-        replies = self._exchange(self._train_contents(request), TRAIN, end)
+        asked = FEW if is_report else _size_of_updates(request)
+        replies = self._exchange(self._train_contents(request), TRAIN, end, asked)
         read_updates = self._reported if is_report else self._updates
 
         def read(i: int) -> Updates:
@@ -234,7 +239,8 @@ class MessageEngine:
         contents = {
             name: self._content(name, request.round, copies=own) for name, own in wanted.items()
         }
-        replies = self.nodes.exchange(contents, UPLOAD_QUERY, partial(self.limits.end, UPLOAD))
+        end, asked = partial(self.limits.end, UPLOAD), _size_of_updates(request)
+        replies = self.nodes.exchange(contents, UPLOAD_QUERY, end, asked)
         kept = replace(request, needs=frozenset())
         updates = Updates([], [], frozenset())
         for i in members.tolist():
@@ -313,9 +319,11 @@ class MessageEngine:
     def _fixed_arrays(self, names: Iterable[str]) -> ArrayRecord:
         return to_arrays({name: self.server.fixed.state[name] for name in names})
 
-    def _exchange(self, contents: dict[str, RecordDict], kind: str, end: End) -> Replies:
+    def _exchange(
+        self, contents: dict[str, RecordDict], kind: str, end: End, asked: Size = FEW
+    ) -> Replies:
         """Send messages with a model, and again to clients that have lost a part of it."""
-        replies = self.nodes.exchange(contents, kind, end)
+        replies = self.nodes.exchange(contents, kind, end, asked)
         found = replies.contents.items()
         lost = [name for name, reply in found if isinstance(reply, LostTensors)]
         tensors = self.server.fixed_tensors
@@ -331,7 +339,7 @@ class MessageEngine:
             return end(seconds) - replies.duration
 
         with_fixed = {name: RecordDict({**contents[name], **fixed}) for name in lost}
-        again = self.nodes.exchange(with_fixed, kind, end_again)
+        again = self.nodes.exchange(with_fixed, kind, end_again, asked)
         return replies.followed_by(again)
 
     def _read_updates(
@@ -413,6 +421,13 @@ class MessageEngine:
         alone = replace(request.subset(member), privacy=None, noise=None)
         numbers = np.array([loss]), np.array([n_samples])
         return collect(alone, member, stack, *numbers, [variate], spread)
+
+
+def _size_of_updates(request: TrainRequest) -> Size:
+    """Return the size of a client's updates of a training, of all of its copies."""
+    n_copies = max(Counter(request.cohort.clients.tolist()).values(), default=1)
+    n_states = n_copies if request.corrections is None else 2 * n_copies
+    return size_of_states(request.sent_back, n_states)
 
 
 def _spread(request: TrainRequest, record: MetricRecord) -> dict[str, np.ndarray]:

@@ -49,13 +49,16 @@ type of the exception, and its message only if it is a :class:`Refusal`, as othe
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from skfed.flower._replies import FEW, FloodError, Size, check_size
 from skfed.nets import State
 from skfed.selection._past import SKETCH_SIZE
 from skfed.server import SENT, Moments, Norms
@@ -122,10 +125,11 @@ def to_state(arrays: ArrayRecord, like: Mapping[str, torch.Tensor]) -> State:
     state = {}
     for name, expected in like.items():
         try:
-            # Copied, since torch needs memory that it may write to.
-            tensor = torch.from_numpy(np.array(arrays[name].numpy()))
+            tensor = _to_tensor(arrays[name])
         except Exception as error:  # the bytes may be anything
-            raise ValueError(f"{name} cannot be read: {type(error).__name__}") from error
+            raise ValueError(
+                f"{abbreviated(name)} cannot be read: {type(error).__name__}: {str(error)[:200]}"
+            ) from error
         if tensor.shape != expected.shape or tensor.dtype != expected.dtype:
             raise ValueError(
                 f"{name} in the message has shape {tuple(tensor.shape)} and dtype {tensor.dtype}, "
@@ -133,6 +137,24 @@ def to_state(arrays: ArrayRecord, like: Mapping[str, torch.Tensor]) -> State:
             )
         state[name] = tensor
     return state
+
+
+def _to_tensor(array: Array) -> torch.Tensor:
+    """Return an array that was received, whose bytes may be anything.
+
+    NumPy would allocate what they declare before it reads them.
+    """
+    file = BytesIO(array.data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("it is not written as NumPy does")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    n_bytes = len(array.data) - file.tell()
+    if dtype.kind not in "biufc" or min(shape, default=0) < 0:
+        raise ValueError(f"it has dtype {dtype} and shape {shape}")
+    if prod(shape) * dtype.itemsize != n_bytes:
+        raise ValueError(f"it has {n_bytes} bytes for shape {shape} and dtype {dtype}")
+    # Copied, since torch needs memory that it may write to.
+    return torch.from_numpy(np.array(array.numpy()))
 
 
 def to_config(**values: Any) -> ConfigRecord:
@@ -146,10 +168,10 @@ def to_text(value: Any) -> str:
     return json.dumps(_files.to_json(value, {}))
 
 
-def from_text(text: Any) -> Any:
-    """Decode the JSON of ``to_text``."""
+def from_text(text: Any, loads: Callable = json.loads) -> Any:
+    """Decode the JSON of ``to_text``, which ``loads`` reads."""
     try:
-        return _files.from_json(json.loads(text), {})
+        return _files.from_json(loads(text), {})
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{str(text)[:80]!r} is not the JSON of labels") from error
 
@@ -161,13 +183,16 @@ def to_records(name: str, value: Any) -> dict[str, ConfigRecord | ArrayRecord]:
     return {name: ConfigRecord({"json": text}), f"{name}-arrays": to_arrays(tensors)}
 
 
-def from_records(content: RecordDict, name: str) -> Any:
-    """Return the value of the records of ``to_records``; ValueError if they are not valid."""
+def from_records(content: RecordDict, name: str, loads: Callable = json.loads) -> Any:
+    """Return the value of the records of ``to_records``; ValueError if they are not valid.
+
+    ``loads`` reads the JSON.
+    """
     text = get_record(content, name, ConfigRecord).get("json")
     arrays = get_record(content, f"{name}-arrays", ArrayRecord)
     try:
-        tensors = {key: torch.from_numpy(np.array(one.numpy())) for key, one in arrays.items()}
-        return _files.from_json(json.loads(text), tensors)
+        tensors = {key: _to_tensor(one) for key, one in arrays.items()}
+        return _files.from_json(loads(text), tensors)
     except Exception as error:  # the bytes may be anything
         raise ValueError(f"{name} cannot be read: {type(error).__name__}.") from error
 
@@ -180,11 +205,17 @@ def failure_of(error: Exception) -> RecordDict:
     return RecordDict({"failure": ConfigRecord(failure)})
 
 
-def content_of(reply: Message) -> RecordDict | Exception:
-    """Return the content of a reply, or an exception if the client failed."""
+def content_of(reply: Message | Exception, asked: Size = FEW) -> RecordDict | Exception:
+    """Return the content of a reply, or an exception if the client failed or sends far too much."""
+    if isinstance(reply, Exception):
+        return reply
     if reply.has_error():
         # The reason may contain a traceback, and so data.
         return ConnectionError(f"no answer: Flower's error code {reply.error.code}")
+    try:
+        check_size(reply.content, asked)
+    except FloodError as error:
+        return error
     if "failure" not in reply.content:
         return reply.content
     failure = reply.content["failure"]

@@ -8,9 +8,10 @@ from typing import Any
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from skfed.flower._client_info import ClientInfo
+from skfed.flower._client_info import ClientInfo, claimed_name
 from skfed.flower._discovery import PULL_INTERVAL, ClientDiscovery
 from skfed.flower._messages import abbreviated
+from skfed.flower._replies import FEW, Size
 from skfed.flower._waiting import End, Replies, never, send_and_wait
 
 logger = logging.getLogger(__name__)
@@ -82,14 +83,21 @@ class Nodes:
         return len(self.clients) > n_before
 
     def exchange(
-        self, contents: dict[str, RecordDict], message_type: str, end: End = never
+        self,
+        contents: dict[str, RecordDict],
+        message_type: str,
+        end: End = never,
+        asked: Size = FEW,
     ) -> Replies:
         """Send each client its content; return the replies, with exceptions where there is none.
 
-        ``end`` says when it ends before the timeout.
+        ``end`` says when it ends before the timeout, and ``asked`` is the size of what each is
+        asked for.
         """
         self._find_returned()
-        replies = send_and_wait(self.grid, contents, self.node_of, message_type, self.timeout, end)
+        replies = send_and_wait(
+            self.grid, contents, self.node_of, message_type, self.timeout, end, asked
+        )
         for name, content in replies.contents.items():
             is_lost = isinstance(content, TimeoutError | ConnectionError)
             (self.lost.add if is_lost else self.lost.discard)(name)
@@ -137,7 +145,9 @@ class Nodes:
         except Exception as error:
             if not isinstance(error, ConnectionError):
                 self._unfit.add(node)
-            return f"{type(error).__name__}: {error}".removesuffix(".")
+            name = claimed_name(reply) or online[node]
+            whose = f"{name!r}: " if name else ""
+            return f"{whose}{type(error).__name__}: {error}".removesuffix(".")
         reason = self._wrong_name(info.name, online[node], online)
         if reason is None and (reason := self._wrong_data(info)) is not None:
             self._unfit.add(node)

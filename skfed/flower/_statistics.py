@@ -7,8 +7,19 @@ import numpy as np
 from flwr.app import RecordDict
 
 from skfed.flower._messages import abbreviated, from_records
+from skfed.flower._replies import Size, limited_json
 from skfed.preprocessing import BaseFederatedTransformer
 from skfed.preprocessing._base import Statistics
+
+
+# Of the texts of values, and of the counts of these, that a client may send of all columns.
+_CHARACTERS, _COUNT_BYTES = 2**23, 2**23
+
+
+def size_of_statistics(example: Statistics) -> Size:
+    """Return the size of a reply with statistics like these, whose lists may have any length."""
+    n_bytes = sum(np.asarray(one).nbytes for one in example.values() if not isinstance(one, list))
+    return Size(array_bytes=n_bytes + _COUNT_BYTES, characters=_CHARACTERS)
 
 
 def read_statistics(
@@ -28,7 +39,7 @@ def read_statistics(
         return reply
     example = {name: value for name, value in example.items() if name != "suppressed"}
     try:
-        sent = from_records(reply, "statistics")
+        sent = from_records(reply, "statistics", limited_json)
         _check_names(sent, example)
         for name, like in example.items():
             _check_value(name, sent[name], like)
@@ -58,11 +69,14 @@ def _check_value(name: str, sent: Any, like: Any) -> None:
     if len(sent) != len(like):
         raise ValueError(f"its {name} is not of {len(like)} columns.")
     for one, other in zip(sent, like, strict=True):
-        _check_array(name, one, other, np.shape(one)[:1] + np.shape(other)[1:])
+        _check_array(name, one, other, getattr(one, "shape", ())[:1] + np.shape(other)[1:])
 
 
 def _check_array(name: str, sent: Any, like: Any, shape: tuple[int, ...]) -> None:
     """Check shape and dtype, that of text of any length, and that no number is infinite."""
+    if not isinstance(sent, np.ndarray | bool | int | float | str | bytes | type(like)):
+        # Of other things NumPy may make an array that takes much more memory.
+        raise ValueError(f"its {name} is not valid.")
     found, expected = np.asarray(sent), np.asarray(like)
     is_text = expected.dtype.kind in "OUS" and found.dtype.kind == expected.dtype.kind
     valid = (
@@ -76,6 +90,7 @@ def _check_array(name: str, sent: Any, like: Any, shape: tuple[int, ...]) -> Non
 
 
 def _check_suppressed(sent: Statistics, n_columns: int) -> None:
-    flags = np.asarray(sent.get("suppressed", False))
-    if flags.dtype != bool or flags.shape not in [(), (n_columns,)]:
+    flags = sent.get("suppressed", False)
+    is_array = isinstance(flags, np.ndarray) and flags.dtype == bool
+    if not (isinstance(flags, bool) or (is_array and flags.shape in [(), (n_columns,)])):
         raise ValueError(f"its suppressed is not a flag, or one for each of {n_columns} columns.")

@@ -32,7 +32,8 @@ from skfed.flower._messages import (
 )
 from skfed.flower._nodes import Nodes
 from skfed.flower._pipeline import fitted_one_by_one
-from skfed.flower._statistics import read_statistics
+from skfed.flower._replies import Size
+from skfed.flower._statistics import read_statistics, size_of_statistics
 from skfed.flower._waiting import Replies
 from skfed.preprocessing import BaseFederatedTransformer
 from skfed.preprocessing._base import fitting_elsewhere, members_of
@@ -66,8 +67,8 @@ class StepsServer:
         with fitted_one_by_one(steps), fitting_elsewhere(self._fit, made_up=True):
             return steps.fit_transform(self.columns.example())
 
-    def exchange(self, contents: dict[str, RecordDict]) -> Replies:
-        """Send clients what they are asked.
+    def exchange(self, contents: dict[str, RecordDict], asked: Size) -> Replies:
+        """Send clients what they are asked, which is of size ``asked``.
 
         It ends by the deadline, and does not wait for those that did not reply to their last
         message: so a client that is gone costs one wait, not one in each exchange.
@@ -80,7 +81,7 @@ class StepsServer:
             last = float(seconds[awaited].max()) if answered else inf
             return last if self.deadline is None else min(float(self.deadline), last)
 
-        return self.nodes.exchange(contents, STEPS, end)
+        return self.nodes.exchange(contents, STEPS, end, asked)
 
     def state(self, steps: Pipeline) -> dict[str, Any]:
         """Return what clients need to transform their rows by the fitted steps."""
@@ -167,9 +168,9 @@ class _TransformerFit:
         """Yield what each member sends, or why it sends nothing."""
         names = [str(name) for name in self.federation.names(self.members)]
         contents = {name: self._content(name, request) for name in names}
-        replies = self.server.exchange(contents).contents
         rows = self.transformer.prepare(self.rows)
         example = self.transformer.client_statistics(rows, request)
+        replies = self.server.exchange(contents, size_of_statistics(example)).contents
         read = partial(
             read_statistics, transformer=self.transformer, example=example, request=request
         )

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from skfed.engines import Late, ReplyTimes
 from skfed.flower._messages import TIMES, content_of
+from skfed.flower._replies import FEW, Size, pull
 
 End = Callable[[np.ndarray], float]
 T = TypeVar("T")
@@ -77,8 +78,11 @@ def send_and_wait(
     message_type: str,
     timeout: float,
     end: End = never,
+    asked: Size = FEW,
 ) -> Replies:
     """Send each client its content; return the replies that arrive before the exchange ends.
+
+    ``asked`` is the size of what each is asked for.
 
     It ends with the last answer, after ``timeout`` seconds, or earlier: ``end`` takes the seconds
     of the answers so far, NaN without one, and returns after how many seconds an answer is late.
@@ -98,11 +102,11 @@ def send_and_wait(
     while True:
         # Replies were there when the look for them began; the last look is at the end.
         now = min(time.monotonic() - began, longest)
-        for reply in grid.pull_messages([*pending]) if pending else ():
-            name = pending.pop(reply.metadata.reply_to_message_id, None)
-            if name is not None:
-                replies.contents[name] = content_of(reply)
-                replies.seconds[name] = nan if reply.has_error() else now
+        for message_id, reply in pull(grid, pending):
+            name = pending.pop(message_id)
+            replies.contents[name] = content_of(reply, asked)
+            is_lost = isinstance(replies.contents[name], ConnectionError)
+            replies.seconds[name] = nan if is_lost else now
         ends = min(timeout, end(np.array([*replies.seconds.values()])))
         replies.duration = now
         if not pending or now >= ends:

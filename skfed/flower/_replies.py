@@ -1,0 +1,107 @@
+"""What a reply may hold: checked before anything of it is read, since a site may send anything."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
+
+_ITEM_BYTES = 300  # of an array or a name, with its header
+_MOST_VALUES = 2**20  # in a JSON text; each takes some 100 bytes when it is read
+_MOST_BYTES = 2**27  # of texts in an array, where each takes as much as the longest
+# What Flower raises where it cannot read a reply.
+_UNREADABLE = (ArithmeticError, AttributeError, DecodeError, LookupError, MemoryError)
+_UNREADABLE += (RecursionError, TypeError, ValueError)
+
+
+class FloodError(ValueError):
+    """A reply is much larger than what was asked for."""
+
+
+class Size(NamedTuple):
+    """How much there is in records."""
+
+    array_bytes: int = 0
+    characters: int = 0  # of texts, and of names
+    values: int = 0  # numbers and texts
+
+
+_MARGIN = Size(array_bytes=2**20, characters=2**20, values=2**16)
+FEW = Size()  # what the replies to most questions have
+#: To a hello: the names and dtypes of the columns, and the labels.
+DESCRIPTION = Size(characters=2**25, values=2**22)
+
+
+def size_of_states(states: Mapping[str, torch.Tensor], n_times: int) -> Size:
+    """Return the size of a reply with so many states of these names, shapes and dtypes."""
+    n_bytes = sum(tensor.nbytes + _ITEM_BYTES for tensor in states.values())
+    n_characters = sum(len(name) + _ITEM_BYTES for name in states)
+    return Size(n_times * n_bytes, n_times * n_characters, n_times * _ITEM_BYTES * len(states))
+
+
+def check_size(content: RecordDict, asked: Size) -> None:
+    """Raise a FloodError if a reply has more than twice what was asked for, and a margin."""
+    for unit, sent, expected, margin in zip(
+        ("bytes of arrays", "characters", "values"), _size_of(content), asked, _MARGIN, strict=True
+    ):
+        if sent > (most := 2 * expected + margin):
+            raise FloodError(f"its reply has {sent:,} {unit}, where at most {most:,} are taken.")
+
+
+def _size_of(content: RecordDict) -> Size:
+    """Return the size of records, without reading what they have."""
+    n_bytes, n_values, n_characters = 0, 0, sum(map(len, content))
+    for record in content.values():
+        n_characters += sum(map(len, record))
+        if isinstance(record, ArrayRecord):
+            for array in record.values():
+                n_bytes += len(array.data)
+                n_values += len(array.shape)
+                n_characters += len(array.dtype) + len(array.stype)
+            continue
+        for value in record.values():
+            values = value if isinstance(value, list) else [value]
+            n_values += len(values)
+            if values and isinstance(values[0], str | bytes):  # a list has one type
+                n_characters += sum(map(len, values))
+    return Size(n_bytes, n_characters, n_values)
+
+
+def pull(grid: Grid, message_ids: Collection[str]) -> Iterator[tuple[str, Message | Exception]]:
+    """Yield the replies that are there, with the messages that they are to.
+
+    Each is asked for alone, since Flower reads it here: from one that it cannot read it raises, and
+    the replies that are pulled with it are lost.
+    """
+    for message_id in list(message_ids):
+        try:
+            replies = list(grid.pull_messages([message_id]))
+        except _UNREADABLE as error:
+            yield message_id, ValueError(f"Flower cannot read its reply: {type(error).__name__}")
+            continue
+        for reply in replies:
+            if reply.metadata.reply_to_message_id == message_id:
+                yield message_id, reply
+
+
+def limited_json(text: Any) -> Any:
+    """Read the JSON of a client; a ValueError if it would take much more memory than the text."""
+    if not isinstance(text, str):
+        raise TypeError(f"a text is needed, not a {type(text).__name__}.")
+    n_values = sum(map(text.count, ",[{"))
+    if n_values > _MOST_VALUES:
+        raise ValueError(f"its text has {n_values:,} values, and at most {_MOST_VALUES:,} are read")
+    return json.loads(text, object_hook=_with_short_texts)
+
+
+def _with_short_texts(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of JSON; a ValueError if it is an array of texts that needs much memory."""
+    for kind in ("strings", "bytestrings"):
+        n_bytes = 4 * len(value.get(kind, ())) * max(map(len, value.get(kind, ())), default=0)
+        if n_bytes > _MOST_BYTES:
+            raise ValueError(f"an array of its texts would take {n_bytes:,} bytes")
+    return value
