@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from skfed._dict_input import difference
 from skfed.flower._columns import Columns, compare_names
@@ -168,9 +168,10 @@ def _label_type(label: Any) -> str | None:
     return types.get(type(label))
 
 
-def claimed_name(reply: Any) -> str | None:
-    """Return the name in the reply to a hello, which may be invalid; None if there is none."""
-    info = reply.get("info") if isinstance(reply, RecordDict) else None
+def claimed_name(reply: Message | Exception) -> str | None:
+    """Return the name in the reply to a hello, whatever else it has; None without one."""
+    has_content = isinstance(reply, Message) and reply.has_content()
+    info = reply.content.get("info") if has_content else None
     name = info.get("name") if isinstance(info, ConfigRecord) else None
     return name if _is_name(name) else None
 

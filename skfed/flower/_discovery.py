@@ -8,6 +8,7 @@ from math import inf
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from skfed.flower._client_info import claimed_name
 from skfed.flower._messages import HELLO, PROTOCOL, content_of
 from skfed.flower._replies import DESCRIPTION, FloodError, pull
 
@@ -22,6 +23,7 @@ class ClientDiscovery:
     def __init__(self, grid: Grid, ask_classes: bool, has_steps: bool, timeout: float):
         self.grid, self.timeout = grid, timeout  # a message expires after the timeout
         self.replies: dict[int, RecordDict | Exception] = {}  # the last one of each node
+        self.claimed: dict[int, str | None] = {}  # the names in them
         request = ConfigRecord(
             {"protocol": PROTOCOL, "classes": ask_classes, "pipeline": has_steps}
         )
@@ -50,7 +52,7 @@ class ClientDiscovery:
     def keep_only(self, online: Collection[int]) -> None:
         """Drop nodes that are offline: they may come back with another client."""
         by_node: dict
-        for by_node in (self.replies, self._n_attempts, self._due):
+        for by_node in (self.replies, self.claimed, self._n_attempts, self._due):
             for node in by_node.keys() - set(online):
                 del by_node[node]
         self._pending = {text: node for text, node in self._pending.items() if node in online}
@@ -68,6 +70,7 @@ class ClientDiscovery:
         for message_id, reply in pull(self.grid, self._pending):
             node = self._pending.pop(message_id)
             self.replies[node] = content_of(reply, DESCRIPTION)
+            self.claimed[node] = claimed_name(reply)
             # One that floods the server is asked again when it has connected again.
             is_flood = isinstance(self.replies[node], FloodError)
             self._due[node] = time.monotonic() + (inf if is_flood else _REPEAT_AFTER)

@@ -364,7 +364,7 @@ class MessageEngine:
     ) -> Updates:
         """Read the report and the update of one copy of a client."""
         loss, n_samples, record = self._read_report(request, member, copy, content)
-        spread = _spread(request, record)
+        spread = _spread(request, record, loss)
         return self._collect(request, member, copy, content, loss, n_samples, spread)
 
     def _reported(
@@ -374,7 +374,7 @@ class MessageEngine:
         loss, n_samples, record = self._read_report(request, member, copy, content)
         norm = get_number(record, "norm")
         finite = np.array([np.isfinite(loss) and np.isfinite(norm)])
-        extras = {"norms": np.array([norm])} | _spread(request, record)
+        extras = {"norms": np.array([norm])} | _spread(request, record, loss)
         report = Report(
             member, np.array([loss]), np.array([n_samples]), finite, [None], extras=extras
         )
@@ -430,10 +430,14 @@ def _size_of_updates(request: TrainRequest) -> Size:
     return size_of_states(request.sent_back, n_states)
 
 
-def _spread(request: TrainRequest, record: MetricRecord) -> dict[str, np.ndarray]:
+def _spread(request: TrainRequest, record: MetricRecord, loss: float) -> dict[str, np.ndarray]:
     """Return the spread of losses that a client reports, if it is needed."""
     names = ("loss_std", "loss_rms") if "spread" in request.needs else ()
-    return {name: np.array([get_number(record, name)]) for name in names}
+    values = {name: get_number(record, name) for name in names}
+    for name, value in values.items():
+        if not value >= 0 and np.isfinite(loss):  # or else it has failed by its loss
+            raise ValueError(f"its {name}={value} must be a number that is not negative.")
+    return {name: np.array([value]) for name, value in values.items()}
 
 
 def _values(content: RecordDict, metric: str, n_models: int) -> list[float]:

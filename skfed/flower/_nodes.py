@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from skfed.flower._client_info import ClientInfo, claimed_name
+from skfed.flower._client_info import ClientInfo
 from skfed.flower._discovery import PULL_INTERVAL, ClientDiscovery
 from skfed.flower._messages import abbreviated
 from skfed.flower._replies import FEW, Size
@@ -145,7 +145,7 @@ class Nodes:
         except Exception as error:
             if not isinstance(error, ConnectionError):
                 self._unfit.add(node)
-            name = claimed_name(reply) or online[node]
+            name = online[node] or self._discovery.claimed[node]
             whose = f"{name!r}: " if name else ""
             return f"{whose}{type(error).__name__}: {error}".removesuffix(".")
         reason = self._wrong_name(info.name, online[node], online)

@@ -11,7 +11,6 @@ from skfed.flower._replies import Size, limited_json
 from skfed.preprocessing import BaseFederatedTransformer
 from skfed.preprocessing._base import Statistics
 
-
 # Of the texts of values, and of the counts of these, that a client may send of all columns.
 _CHARACTERS, _COUNT_BYTES = 2**23, 2**23
 
