@@ -10,15 +10,15 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from skfed._dict_input import difference
 from skfed.flower._columns import Columns, compare_names
 from skfed.flower._messages import abbreviated, check_protocol, from_text, get_number, get_record
-from skfed.flower._replies import limited_json
+from skfed.flower._replies import check_texts, limited_json
 from skfed.nets import SampleShape
 
 _MAX_ROWS = 2**40  # so that the sum over all clients does not overflow
 _MAX_VALUES = 2**26  # in a row of X
 _MAX_TARGETS = 2**20  # in a row of y
 _MAX_DIMENSIONS = 32
-# In an array of texts each takes as much as the longest, and a net has an output for each label.
-_MAX_LABELS, _MAX_NAME, _MAX_COLUMN_NAME = 10_000, 200, 1_000
+# In an array each text takes as much as the longest, and a net has an output for each label.
+_MAX_LABELS, _MAX_NAME = 10_000, 200
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,10 @@ class ClientInfo:
         name, n_samples = info.get("name"), get_number(info, "n_samples", int)
         n_held_out = get_number(info, "n_held_out", int) if "n_held_out" in info else 0
         columns, classes = info.get("columns"), info.get("classes")
-        if columns is not None and not _are_texts(columns, _MAX_COLUMN_NAME):
-            raise _invalid("columns", columns)
+        if columns is not None:
+            if not isinstance(columns, list) or not all(isinstance(one, str) for one in columns):
+                raise _invalid("columns", columns)
+            check_texts(columns)
         target_shape = _shape(info, "target_shape")
         is_dict = "arrays" in info
         shape: Any = _dict_shape(info["arrays"]) if is_dict else _shape(info, "shape")
@@ -111,12 +113,6 @@ def _shape(info: ConfigRecord, key: str) -> tuple[int, ...]:
 
 def _are_lengths(shape: Sequence[Any]) -> bool:
     return len(shape) <= _MAX_DIMENSIONS and all(type(n) is int and n > 0 for n in shape)
-
-
-def _are_texts(values: Any, longest: int) -> bool:
-    return isinstance(values, list) and all(
-        isinstance(one, str) and len(one) <= longest for one in values
-    )
 
 
 def _is_name(name: Any) -> bool:

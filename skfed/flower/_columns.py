@@ -64,7 +64,8 @@ class Columns:
         valid = {
             "frame": isinstance(columns.is_frame, bool),
             "contents": set(columns.contents) <= _EXAMPLES.keys() and len(columns.contents) == n,
-            "dtypes": len(columns.dtypes) == n and _are_dtypes(set(columns.dtypes)),
+            "dtypes": len(columns.dtypes) == n
+            and _are_dtypes(set(zip(columns.contents, columns.dtypes, strict=False))),
         }
         for name, is_valid in valid.items():
             if not is_valid:
@@ -174,20 +175,22 @@ def _dtype_name(column: pd.Series) -> str:
     return str(column.dtype)
 
 
-def _are_dtypes(names: Collection[Any]) -> bool:
-    return len(names) <= _MAX_DTYPES and all(map(_is_dtype, names))
+def _are_dtypes(pairs: Collection[tuple[str, Any]]) -> bool:
+    return len(pairs) <= _MAX_DTYPES and all(_is_dtype(*pair) for pair in pairs)
 
 
-def _is_dtype(name: Any) -> bool:
-    """Return whether a column of pandas may have a dtype of this name."""
+def _is_dtype(content: str, name: Any) -> bool:
+    """Return whether a column of pandas with these contents may have a dtype of this name."""
     if not isinstance(name, str) or len(name) > _MAX_DTYPE_NAME:
         return False
     try:
         dtype = pandas_dtype(name)
     except (TypeError, ValueError):
         return False
-    # An array of texts of some length may take any memory; a column has objects.
-    return not isinstance(dtype, np.dtype) or dtype.kind not in "USV"
+    if not isinstance(dtype, np.dtype):
+        return content != NUMBERS  # whose common dtype is NumPy's
+    # Not texts of some length, which may take any memory: a column of them has objects.
+    return dtype.kind in ("biufcO" if content == NUMBERS else "biufcOmM")
 
 
 def _cast(column: pd.Series, dtype: str) -> pd.Series:

@@ -1,7 +1,7 @@
 """What a reply may hold: checked before anything of it is read, since a site may send anything."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -97,10 +97,15 @@ def limited_json(text: Any) -> Any:
     return json.loads(text, object_hook=_with_short_texts)
 
 
+def check_texts(texts: Sequence[str]) -> None:
+    """Raise a ValueError if an array of texts would take much memory."""
+    n_bytes = 4 * len(texts) * max(map(len, texts), default=0)
+    if n_bytes > _MOST_BYTES:
+        raise ValueError(f"an array of its {len(texts):,} texts would take {n_bytes:,} bytes.")
+
+
 def _with_short_texts(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an object of JSON; a ValueError if it is an array of texts that needs much memory."""
+    """Return an object of JSON; a ValueError if it is an array of texts that takes much memory."""
     for kind in ("strings", "bytestrings"):
-        n_bytes = 4 * len(value.get(kind, ())) * max(map(len, value.get(kind, ())), default=0)
-        if n_bytes > _MOST_BYTES:
-            raise ValueError(f"an array of its texts would take {n_bytes:,} bytes")
+        check_texts(value.get(kind, ()))
     return value

@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from skfed import FederatedClassifier, OortSelector, PowerOfChoice, RandomSelector
 from skfed.flower import FederatedStrategy, client_app
 from skfed.flower._messages import to_state
-from skfed.preprocessing import FederatedOneHotEncoder
+from skfed.preprocessing import FederatedOneHotEncoder, FederatedStandardScaler
 
 MEGABYTE = 10**6
 POWD = PowerOfChoice(d=6, clients_per_round=2)
@@ -41,8 +41,10 @@ def zipped():
 
 
 @pytest.fixture
-def memory():
+def memory(federate):
     """Return a function that tells how many bytes were allocated at most since this one."""
+    strategy, grid = federate(estimator(selector=POWD, n_rounds=1))
+    strategy.start(grid)  # imports what a fit needs
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     yield lambda: tracemalloc.get_traced_memory()[1] - before
@@ -93,12 +95,12 @@ def with_record(answer, name, record):
 
 
 LONG = "x" * MEGABYTE
-FLOOD = np.zeros(16 * MEGABYTE, dtype=np.uint8)
+FLOOD = Array(np.zeros(16 * MEGABYTE, dtype=np.uint8))
 MANY = [0.5] * 1_000_000
 TRAININGS = {
     "a declared shape": lambda m, a: with_array(a, stored(header((50_000, 50_000)))),
-    "a large array": lambda m, a: with_array(a, Array(FLOOD)),
-    "one record more": lambda m, a: with_record(a, "more", ArrayRecord({"w": Array(FLOOD)})),
+    "a large array": lambda m, a: with_array(a, FLOOD),
+    "one record more": lambda m, a: with_record(a, "more", ArrayRecord({"w": FLOOD})),
     "many numbers": lambda m, a: with_record(a, "report-0", MetricRecord({"loss": MANY})),
     "many texts": lambda m, a: with_record(a, "more", ConfigRecord({"a": [LONG] * 10})),
     "long names of records": lambda m, a: reply(
@@ -130,7 +132,7 @@ def test_a_site_that_floods_a_training_is_named(name, federate, memory):
 
 POLLS = {
     "many numbers": lambda m, a: reply(m, metrics=MetricRecord({"loss": MANY})),
-    "a large array": lambda m, a: with_record(a, "more", ArrayRecord({"w": Array(FLOOD)})),
+    "a large array": lambda m, a: with_record(a, "more", ArrayRecord({"w": FLOOD})),
     "no number": lambda m, a: reply(m, metrics=MetricRecord({"loss": float("nan")})),
 }
 
@@ -146,8 +148,8 @@ def test_the_cause_says_how_much_was_sent_and_is_taken(federate, memory):
     answer = TRAININGS["a large array"]
     model, _ = run(federate, estimator(n_rounds=1), "b", "train", answer, memory)
     (cause,) = model.history_["causes"][0]
-    assert "its reply has 16,000,1" in cause
-    assert "bytes of arrays, where at most 1,0" in cause
+    assert "its reply has 16,000,268 bytes" in cause
+    assert "of arrays, where at most 1,049,920 are taken" in cause
 
 
 def test_a_client_that_is_drawn_often_may_send_an_update_for_each_time(federate):
@@ -158,6 +160,53 @@ def test_a_client_that_is_drawn_often_may_send_an_update_for_each_time(federate)
     (cohort,) = strategy.model_.history_["cohort"]
     assert len(set(cohort)) < len(cohort) == 6
     assert strategy.model_.history_["failed"].tolist() == [()]
+
+
+def test_a_site_with_too_many_rows_costs_nothing_and_is_named(federate, memory):
+    def answer(message, answered):
+        info = ConfigRecord({**answered.content["info"], "n_samples": 2**40})
+        return reply(message, info=info)
+
+    model, n_bytes = run(federate, estimator(n_rounds=2), "b", "hello", answer, memory)
+    assert model.history_["failed"].tolist() == [("b",)] * 2
+    assert n_bytes < 60 * MEGABYTE
+
+
+COLUMNS = {
+    "texts of 2 GB": {"dtypes": ["<U500000000"] * 5},
+    "bytes of 2 GB": {"dtypes": ["V2000000000"] * 5},
+    "numbers that are times": {"dtypes": ["datetime64[ns]"] * 5},
+    "numbers that are periods": {"dtypes": ["period[D]"] * 5},
+    "fewer contents": {"contents": ["numbers"]},
+    "more dtypes": {"dtypes": ["float64"] * 10**6},
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_site_whose_columns_cannot_be_is_left_out(name, blobs, grid_time, memory):
+    X, y, clients = blobs
+
+    def load(context):
+        rows = clients == context.node_config["client-name"]
+        return pd.DataFrame(X).set_axis(list("vwxyz"), axis=1)[rows], y[rows]
+
+    model = FederatedClassifier(n_rounds=1, random_state=0)
+    pipeline = make_pipeline(FederatedStandardScaler(), model)
+    app = client_app(pipeline, load)
+    grid = LocalGrid(grid_time, *(Node(app, {"client-name": name}) for name in "bac"))
+
+    def answer(message):
+        own = app(message, node_of(grid, "b").context)
+        if not is_kind(message, "hello"):
+            return own
+        return with_record(own, "info", ConfigRecord({**own.content["info"], **COLUMNS[name]}))
+
+    node_of(grid, "b").answer = answer
+    strategy = FederatedStrategy(pipeline, clients=2, timeout=5)
+    tracemalloc.reset_peak()
+    strategy.start(grid)
+    assert strategy.model_[-1].clients_.tolist() == ["a", "c"]
+    assert memory() < 60 * MEGABYTE
 
 
 def test_a_client_may_send_all_columns_of_a_wide_table(blobs, grid_time):
@@ -271,7 +320,8 @@ HELLOS = {
     "a shape of many dimensions": {"shape": [1] * 10**6},
     "targets": {"target_shape": [10**10]},
     "a long name": {"name": LONG},
-    "long names of columns": {"columns": [LONG + str(i) for i in range(5)]},
+    "long names of columns": {"columns": [LONG, *map(str, range(99))], "shape": [100]},
+    "lengths that are no number": {"shape": [True]},
     "many columns": {"columns": ["a"] * 10**7},
     "arrays": {"arrays": statistics(("a", {"tuple": ["float64", {"tuple": [10**10]}]}))},
     "rows": {"n_samples": 2**62},
