@@ -56,7 +56,7 @@ class ClientInfo:
             "name": _is_name(name),
             "n_samples": 0 < n_samples <= _MAX_ROWS,
             "n_held_out": 0 <= n_held_out <= _MAX_ROWS,
-            "shape": len(shape) > 0 and _n_values(shape) <= _MAX_VALUES,
+            "arrays" if is_dict else "shape": len(shape) > 0 and _n_values(shape) <= _MAX_VALUES,
             "target_shape": _n_values(target_shape) <= _MAX_TARGETS,
             "dtype": raw is not None or is_dict or np.dtype(info.get("dtype")).kind in "biuf",
             "columns": columns is None or len(columns) == shape[0],

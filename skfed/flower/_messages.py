@@ -173,7 +173,9 @@ def from_text(text: Any, loads: Callable = json.loads) -> Any:
     try:
         return _files.from_json(loads(text), {})
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{str(text)[:80]!r} is not the JSON of labels") from error
+        raise ValueError(
+            f"{str(text)[:80]!r} is not the JSON of labels: {str(error)[:200]}"
+        ) from error
 
 
 def to_records(name: str, value: Any) -> dict[str, ConfigRecord | ArrayRecord]:
@@ -194,7 +196,9 @@ def from_records(content: RecordDict, name: str, loads: Callable = json.loads) -
         tensors = {key: _to_tensor(one) for key, one in arrays.items()}
         return _files.from_json(loads(text), tensors)
     except Exception as error:  # the bytes may be anything
-        raise ValueError(f"{name} cannot be read: {type(error).__name__}.") from error
+        raise ValueError(
+            f"{name} cannot be read: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
 
 
 def failure_of(error: Exception) -> RecordDict:
