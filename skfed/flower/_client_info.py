@@ -166,8 +166,9 @@ def _label_type(label: Any) -> str | None:
 
 def claimed_name(reply: Message | Exception) -> str | None:
     """Return the name in the reply to a hello, whatever else it has; None without one."""
-    has_content = isinstance(reply, Message) and reply.has_content()
-    info = reply.content.get("info") if has_content else None
+    if isinstance(reply, Exception) or not reply.has_content():
+        return None
+    info = reply.content.get("info")
     name = info.get("name") if isinstance(info, ConfigRecord) else None
     return name if _is_name(name) else None
 

@@ -6,11 +6,10 @@ from collections.abc import Collection
 from math import inf
 
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 
 from skfed.flower._client_info import claimed_name
 from skfed.flower._messages import HELLO, PROTOCOL, content_of
-from skfed.flower._replies import DESCRIPTION, FloodError, pull
+from skfed.flower._replies import DESCRIPTION, FloodError, SafeGrid
 
 PULL_INTERVAL = 1.0  # seconds
 _RETRY_AFTER = 60.0  # seconds before a node without a reply gets a new request; then doubled
@@ -20,7 +19,7 @@ _REPEAT_AFTER = 10.0  # seconds before a node that has replied may get a new req
 class ClientDiscovery:
     """Sends hellos, and keeps the last reply of each node."""
 
-    def __init__(self, grid: Grid, ask_classes: bool, has_steps: bool, timeout: float):
+    def __init__(self, grid: SafeGrid, ask_classes: bool, has_steps: bool, timeout: float):
         self.grid, self.timeout = grid, timeout  # a message expires after the timeout
         self.replies: dict[int, RecordDict | Exception] = {}  # the last one of each node
         self.claimed: dict[int, str | None] = {}  # the names in them
@@ -67,7 +66,7 @@ class ClientDiscovery:
             self._n_attempts[node] += 1
 
     def _pull(self) -> None:
-        for message_id, reply in pull(self.grid, self._pending):
+        for message_id, reply in self.grid.pull(self._pending):
             node = self._pending.pop(message_id)
             self.replies[node] = content_of(reply, DESCRIPTION)
             self.claimed[node] = claimed_name(reply)

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from skfed.flower._client_info import ClientInfo
 from skfed.flower._discovery import PULL_INTERVAL, ClientDiscovery
 from skfed.flower._messages import abbreviated
-from skfed.flower._replies import FEW, Size
+from skfed.flower._replies import FEW, SafeGrid, Size
 from skfed.flower._waiting import End, Replies, never, send_and_wait
 
 logger = logging.getLogger(__name__)
@@ -21,11 +21,11 @@ class Nodes:
     """Finds clients by name, and exchanges messages with them."""
 
     def __init__(self, grid: Grid, ask_classes: bool, timeout: float, has_steps: bool = False):
-        self.grid, self.ask_classes, self.timeout = grid, ask_classes, timeout
+        self.grid, self.ask_classes, self.timeout = SafeGrid(grid), ask_classes, timeout
         self.has_steps = has_steps  # clients have a Pipeline
         self.clients: dict[str, ClientInfo] = {}  # those that have connected
         self.node_of: dict[str, int] = {}  # the last node of each client
-        self._discovery = ClientDiscovery(grid, ask_classes, has_steps, timeout)
+        self._discovery = ClientDiscovery(self.grid, ask_classes, has_steps, timeout)
         self._registered: set[str] = set()  # names that nodes are registered by
         self._allowed: Collection[str] | None = None  # names of clients; None: all
         self._kinds: dict[Any, ClientInfo] = {}  # clients with different contents of columns

@@ -1,20 +1,26 @@
 """What a reply may hold: checked before anything of it is read, since a site may send anything."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+logger = logging.getLogger(__name__)
 
 _ITEM_BYTES = 300  # of an array or a name, with its header
 _MOST_VALUES = 2**20  # in a JSON text; each takes some 100 bytes when it is read
 _MOST_BYTES = 2**27  # of texts in an array, where each takes as much as the longest
 # What Flower raises where it cannot read a reply.
-_UNREADABLE = (ArithmeticError, AttributeError, DecodeError, LookupError, MemoryError)
-_UNREADABLE += (RecursionError, TypeError, ValueError)
+_UNREADABLE: tuple[type[Exception], ...] = (
+    *(ArithmeticError, AttributeError, DecodeError, LookupError, MemoryError),
+    *(RecursionError, TypeError, ValueError),
+)
 
 
 class FloodError(ValueError):
@@ -70,21 +76,46 @@ def _size_of(content: RecordDict) -> Size:
     return Size(n_bytes, n_characters, n_values)
 
 
-def pull(grid: Grid, message_ids: Collection[str]) -> Iterator[tuple[str, Message | Exception]]:
-    """Yield the replies that are there, with the messages that they are to.
+class SafeGrid:
+    """A grid of Flower, of which a reply that cannot be read does not end the run.
 
-    Each is asked for alone, since Flower reads it here: from one that it cannot read it raises, and
-    the replies that are pulled with it are lost.
+    Flower reads replies where they are pulled. It raises at one that it cannot read, and all that
+    are pulled with it are lost: so from the first one on, each is pulled alone, which takes longer.
     """
-    for message_id in list(message_ids):
-        try:
-            replies = list(grid.pull_messages([message_id]))
-        except _UNREADABLE as error:
-            yield message_id, ValueError(f"Flower cannot read its reply: {type(error).__name__}")
-            continue
-        for reply in replies:
-            if reply.metadata.reply_to_message_id == message_id:
-                yield message_id, reply
+
+    def __init__(self, grid: Grid):
+        self._grid, self._alone = grid, False
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return the nodes that are connected."""
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages; return the ids of those that are accepted."""
+        return self._grid.push_messages(messages)
+
+    def pull(self, message_ids: Iterable[str]) -> list[tuple[str, Message | Exception]]:
+        """Return the replies that are there, with the messages that they are to."""
+        asked = list(message_ids)
+        if asked and not self._alone:
+            try:
+                return self._read(asked)
+            except _UNREADABLE as error:
+                logger.warning("a reply cannot be read, and is lost with others: %r", error)
+                self._alone = True  # Flower answers for those that are lost
+        found: list[tuple[str, Message | Exception]] = []
+        for message_id in asked:
+            try:
+                found += self._read([message_id])
+            except _UNREADABLE as error:
+                cause = ValueError(f"Flower cannot read its reply: {type(error).__name__}")
+                found.append((message_id, cause))
+        return found
+
+    def _read(self, asked: list[str]) -> list[tuple[str, Message | Exception]]:
+        replies = self._grid.pull_messages(asked)
+        with_asked = [(reply.metadata.reply_to_message_id, reply) for reply in replies]
+        return [pair for pair in with_asked if pair[0] in asked]
 
 
 def limited_json(text: Any) -> Any:

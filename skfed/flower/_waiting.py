@@ -8,11 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 
 from skfed.engines import Late, ReplyTimes
 from skfed.flower._messages import TIMES, content_of
-from skfed.flower._replies import FEW, Size, pull
+from skfed.flower._replies import FEW, SafeGrid, Size
 
 End = Callable[[np.ndarray], float]
 T = TypeVar("T")
@@ -72,7 +71,7 @@ def read_reply(reply: RecordDict | Exception, read: Callable[[RecordDict], T]) -
 
 
 def send_and_wait(
-    grid: Grid,
+    grid: SafeGrid,
     contents: dict[str, RecordDict],
     nodes: dict[str, int],
     message_type: str,
@@ -102,7 +101,7 @@ def send_and_wait(
     while True:
         # Replies were there when the look for them began; the last look is at the end.
         now = min(time.monotonic() - began, longest)
-        for message_id, reply in pull(grid, pending):
+        for message_id, reply in grid.pull(pending):
             name = pending.pop(message_id)
             replies.contents[name] = content_of(reply, asked)
             is_lost = isinstance(replies.contents[name], ConnectionError)
