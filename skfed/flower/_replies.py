@@ -114,8 +114,8 @@ class SafeGrid:
 
     def _read(self, asked: list[str]) -> list[tuple[str, Message | Exception]]:
         replies = self._grid.pull_messages(asked)
-        with_asked = [(reply.metadata.reply_to_message_id, reply) for reply in replies]
-        return [pair for pair in with_asked if pair[0] in asked]
+        with_asked = {reply.metadata.reply_to_message_id: reply for reply in replies}
+        return [(one, with_asked[one]) for one in asked if one in with_asked]
 
 
 def limited_json(text: Any) -> Any:
