@@ -31,10 +31,15 @@ class Loopback:
     certificates : Certificates, default=None
         Encrypt all traffic, and admit registered nodes only; None is safe on
         loopback alone.
+    warm : bool, default=on Linux
+        Start nodes by ``skfed.flower.warm``, so that they import once.
     """
 
-    def __init__(self, folder, certificates=None):
+    def __init__(
+        self, folder, certificates=None, warm=sys.platform == "linux"
+    ):
         self.folder, self.certificates = Path(folder), certificates
+        self.warm = warm
         self.port = _free_port()
         self.address = f"127.0.0.1:{self.port}"
         # SuperLink, nodes by their names, and by its id what prints the log of
@@ -89,7 +94,10 @@ class Loopback:
             options += ["--root-certificates", str(self.certificates.ca)]
         if key is not None:
             options += ["--auth-supernode-private-key", str(key)]
-        self._start(name, "flower-supernode", *options)
+        command = ["flower-supernode", *options]
+        if self.warm:
+            command = [sys.executable, "-m", "skfed.flower.warm", *command]
+        self._start(name, *command)
 
     def stop(self, name: str):
         """Stop a node, and wait for its end."""
@@ -241,6 +249,7 @@ class Loopback:
             os.environ
             | _ENVIRONMENT
             | {"FLWR_HOME": str(self.folder / home), "PATH": path}
+            | {"TMPDIR": str(self.folder)}  # where killed ones leave files
         )
         return subprocess.Popen(
             [_BIN / command, *options], env=environment, **streams
