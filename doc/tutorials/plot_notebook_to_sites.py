@@ -144,7 +144,7 @@ plt.show()
 #    python examples/federation/run.py --sites FOLDER --rounds 3
 #
 # ``FOLDER`` is that of the files that are written above. The run takes minutes, since each message
-# starts a process at its site, and ends with
+# waits for Flower, and has a process at its site, and ends with
 #
 # .. literalinclude:: ../tutorials/sites_output.txt
 #    :language: text

@@ -96,7 +96,7 @@ def _handle(listener: socket.socket, connection: socket.socket, run: Callable[[]
     listener.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    np.random.seed()  # else all forks draw the same; Python's own generator does so itself
+    np.random.seed()  # noqa: NPY002 - else forks draw the same; Python's generator does so itself
     with connection, connection.makefile("rb") as file:
         *arguments, _ = file.read().split(b"\0")
     sys.argv = [_COMMAND, *map(os.fsdecode, arguments)]

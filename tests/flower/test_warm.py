@@ -36,7 +36,7 @@ def environment(folder):
     (info / "METADATA").write_text("Name: flwr\nVersion: 1.41\n")
     (info / "entry_points.txt").write_text("[console_scripts]\nflwr-clientapp = command:main\n")
     (info.parent / "command.py").write_text(COMMAND)
-    paths = [str(info.parent), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    paths = str(info.parent), str(Path(__file__).parents[2])
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
@@ -68,7 +68,7 @@ def test_each_command_of_a_node_is_handled_by_a_fork(tmp_path):
     assert not one["path"]  # the command itself does not look in the current folder
     assert len({node.pid, one["pid"], other["pid"]}) == 3
     assert not set(one["drawn"]) & set(other["drawn"])
-    assert [*tmp_path.iterdir()] == [tmp_path / "packages"]
+    assert not [*tmp_path.glob("skfed-*")]
 
 
 def test_without_a_process_that_forks_the_command_itself_runs(tmp_path):
