@@ -40,13 +40,14 @@ def main() -> None:
         sys.exit("usage: python -m skfed.flower.warm flower-supernode [OPTION]...")
     if real is None:
         sys.exit(f"{_COMMAND} is not in PATH: add the folder with the commands of Flower.")
+    run = _import_all()  # before the node starts: Flower waits 30 seconds for a message's process
     folder, node = Path(tempfile.mkdtemp(prefix="skfed-warm-")), os.getpid()  # for this user alone
     listener = _listen(folder)
     _write_command(folder / _COMMAND, folder, real)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     if os.fork():
         os.execvp(command[0], command)
-    _fork_until_it_ends(node, listener)
+    _fork_until_it_ends(node, listener, run)
     shutil.rmtree(folder)
 
 
@@ -65,11 +66,10 @@ def _write_command(path: Path, folder: Path, real: str) -> None:
     path.chmod(0o700)
 
 
-def _fork_until_it_ends(node: int, listener: socket.socket) -> None:
+def _fork_until_it_ends(node: int, listener: socket.socket, run: Callable[[], None]) -> None:
     """Handle each connection in a fork, until the node has ended."""
     for one in (signal.SIGINT, signal.SIGTERM):  # which a service sends to all of its processes
         signal.signal(one, signal.SIG_IGN)
-    run = _import_all()
     listener.settimeout(_PAUSE)
     while os.getppid() == node:
         multiprocessing.active_children()  # waits for those that have ended
