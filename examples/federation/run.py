@@ -11,8 +11,8 @@ scale and train. The two histories are equal.
 It needs ``pip install "flwr>=1.41,<1.42"``, and WISDM in the folder that ``SKFED_DATA`` names, or a
 folder with the files of each site in a folder of its own (``site 1`` to ``site 5``). Every message
 has a process at its node. On Linux this is a fork of one that has all imports
-(``skfed.flower.warm``), and a round takes 10 seconds or more, mostly for Flower's waiting; elsewhere
-each process imports for itself, which takes longer than that.
+(``skfed.flower.warm``), and a round takes 10 seconds or more, mostly for Flower's waiting;
+elsewhere each process imports for itself, which takes longer than that.
 """
 
 import argparse
