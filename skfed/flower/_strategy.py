@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from dataclasses import replace
 from math import prod
+from os import PathLike
 from typing import Any
 from uuid import uuid4
 
@@ -42,8 +43,10 @@ from skfed.flower._client_info import ClientInfo
 from skfed.flower._columns import common_columns
 from skfed.flower._engine import MessageEngine
 from skfed.flower._joining import JoiningSites, checked_joining
+from skfed.flower._json_log import checked_log, log_round
 from skfed.flower._messages import from_records, to_arrays, to_records, to_text
 from skfed.flower._nodes import Nodes
+from skfed.flower._numbering import evaluations, renumbered
 from skfed.flower._pipeline import check_estimator, federated_parts, split
 from skfed.flower._report import checked_report, send_reports
 from skfed.flower._steps import StepsServer
@@ -56,7 +59,6 @@ from skfed.server import (
     RoundConfig,
     ServerState,
     cross_evaluate,
-    is_due,
     make_train_request,
     new_state,
 )
@@ -116,6 +118,13 @@ class FederatedStrategy(Strategy):
         worth: who sees those of others is for the operator and the sites to agree. A client logs
         the table, and gives it to ``on_report`` of its :func:`client_app`. A warning names those
         that do not confirm it. No column of ``history_`` has these messages.
+    log_json : str or path, default=None
+        A file to which each finished round appends a line of JSON for each client that it asked:
+        ``time`` (UTC), ``round``, ``client``, ``seconds``, ``bytes_down``, ``bytes_up``, the kind
+        and outcome of its ``exchanges`` and, if it failed, the ``cause``; they are those of
+        :func:`~skfed.metrics.client_exchanges`. It is a file because ``flwr run --stream`` and
+        ``flwr log`` mix what a ServerApp prints with Flower's own lines, and programs that collect
+        logs follow files.
 
     Attributes
     ----------
@@ -152,6 +161,7 @@ class FederatedStrategy(Strategy):
         join: bool = False,
         min_sites: int | None = None,
         report: str = "none",
+        log_json: str | PathLike | None = None,
     ):
         check_estimator(estimator)
         self.estimator = estimator
@@ -174,6 +184,7 @@ class FederatedStrategy(Strategy):
             raise ValueError(f"timeout={timeout!r} must be a positive number of seconds.")
         self.timeout = float(timeout)
         self.report = checked_report(report)
+        self.log_json = checked_log(log_json)
 
     # The other parameters of Flower's start are parameters of the estimator.
     def start(
@@ -243,11 +254,11 @@ class FederatedStrategy(Strategy):
                     to_arrays(get_state(server.net)),
                     0 if self._rounds.finished else until - done,
                     self.timeout,
-                    evaluate_fn=evaluate_fn and _evaluations(evaluate_fn, server, estimator),
+                    evaluate_fn=evaluate_fn and evaluations(evaluate_fn, server, estimator),
                 )
                 self._rounds.end()
         send_reports(self._nodes, self.model_, self.report)
-        return _renumbered(result, done, to_arrays(get_state(server.net)))
+        return renumbered(result, done, to_arrays(get_state(server.net)))
 
     def cross_client_scores(self, metric: str = "loss") -> pd.DataFrame:
         """Ask each client for its own model, and every client for a metric of each.
@@ -304,6 +315,7 @@ class FederatedStrategy(Strategy):
         self._rounds.run_round()
         server = self._rounds.server
         row = server.rows[-1]
+        log_round(self.log_json, row)
         metrics = {name: row[name] for name in _METRICS}
         return to_arrays(get_state(server.net)), MetricRecord(metrics)
 
@@ -471,28 +483,3 @@ class FederatedStrategy(Strategy):
         self._engine.shift = shift_of(server.net)
         is_private = estimator.update_privacy is not None
         self._engine.limits_rates = server.rate is not None and not is_private
-
-
-def _evaluations(evaluate_fn: Callable, server: ServerState, estimator: BaseFederated) -> Callable:
-    """Return ``evaluate_fn`` for the rounds that are due, numbered after those before the run."""
-    done, every, until = server.round, estimator.validate_every, estimator.n_rounds
-
-    def evaluate(t: int, arrays: ArrayRecord) -> MetricRecord | None:
-        n_finished = done + t
-        if n_finished > server.round:  # a callback has stopped the rounds, and Flower continues
-            return None
-        stopped = server.stopped >= until
-        if t == 0 or stopped or is_due(n_finished - 1, every, until):
-            return evaluate_fn(n_finished, arrays)
-        return None
-
-    return evaluate
-
-
-def _renumbered(result: Result, done: int, arrays: ArrayRecord) -> Result:
-    """Number the rounds of a result after those done before, and set its model."""
-    for name in ("train_metrics_clientapp", "evaluate_metrics_serverapp"):
-        metrics = getattr(result, name)
-        setattr(result, name, {done + t: record for t, record in metrics.items()})
-    result.arrays = arrays
-    return result
