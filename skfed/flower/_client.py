@@ -154,6 +154,7 @@ def client_app(
     """
     check_estimator(estimator)
     app = ClientApp()
+    app.estimator, app.load_data = estimator, load_data  # for skfed.flower.check
     client = _Client(*split(estimator), load_data, on_report)
     handlers = {
         HELLO: client.hello,
