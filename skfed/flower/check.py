@@ -152,11 +152,11 @@ def _described(info: ClientInfo, estimator: Any) -> Iterator[str]:
     if raw is not None:
         rows["contents"] = _list(sorted(set(raw.contents)))
     if info.classes is not None:
-        rows["labels"] = _list(map(repr, info.classes))
+        rows["labels, if asked"] = _list(map(repr, info.classes))
     elif isinstance(split(estimator)[1], FederatedClassifier):
         rows["labels"] = "not reported, so the server has to name all: FederatedStrategy(classes=)"
     for name, value in rows.items():
-        yield f"  {name:15} {value}"
+        yield f"  {name:17}{value}"
 
 
 def _sent(exchanged: Sequence[Exchanged]) -> Iterator[str]:

@@ -15,9 +15,10 @@ def main(grid, context):
     settings = context.run_config
     strategy = FederatedStrategy(
         make_estimator(settings["rounds"], settings["checkpoint"] or None),
-        clients=SITES,
+        clients=SITES[: settings["sites"]],
         classes=ACTIVITIES,
         timeout=settings["timeout"],
+        log_json=settings["log-json"] or None,
     )
     strategy.start(grid)
     print(participation_report(strategy.model_).T.to_string())

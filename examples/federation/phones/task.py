@@ -44,5 +44,7 @@ def make_estimator(
 def read_site(folder: str | Path) -> tuple[pd.DataFrame, np.ndarray]:
     """Return the raw rows and labels of all files in a site's folder."""
     frames = [pd.read_csv(path) for path in sorted(Path(folder).glob("*.csv"))]
+    if not frames:
+        raise FileNotFoundError(f"there are no files *.csv in {folder}.")
     rows = pd.concat(frames, ignore_index=True)
     return rows.drop(columns="activity"), rows["activity"].to_numpy()
