@@ -1,0 +1,24 @@
+"""FedALIGN in a Flower project; sites 1 and 2 have priority."""
+
+from flwr.serverapp import ServerApp
+
+import skfed
+from digits.task import load_data, make_net
+from skfed import FedAlignSelector, FederatedClassifier
+from skfed.flower import FederatedStrategy, client_app
+from skfed.inspection import participation_report
+
+sites = {"priority": ["site 1", "site 2"], "random_state": 0}
+rounds = {"n_rounds": 5, "local_epochs": 5}
+rule = FedAlignSelector(eps=0.2, warmup=1)
+model = FederatedClassifier(make_net(), selector=rule, **sites, **rounds)
+client = client_app(model, load_data)
+server = ServerApp()
+
+
+@server.main()
+def main(grid, context):
+    strategy = FederatedStrategy(model, clients=5)
+    strategy.start(grid)
+    print(participation_report(strategy.model_).T.to_string())
+    skfed.save(strategy.model_, context.run_config["out"])
