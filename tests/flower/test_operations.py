@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -16,7 +17,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "federation"
 DEPLOY = EXAMPLE / "deploy"
-NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin")
+PROGRAMS = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def services():
 
 def needs(command):
     """Return the path of a program; skip where it is not installed."""
-    found = shutil.which(command, path=f"{Path(sys.executable).parent}:/usr/bin:/usr/sbin")
+    found = shutil.which(command, path=PROGRAMS)
     if found is None:
         pytest.skip(f"{command} is not installed")
     return found
@@ -83,6 +84,7 @@ def test_each_service_gets_the_files_that_its_command_names_and_no_others(servic
     assert used == compose["secrets"].keys()
 
 
+@pytest.mark.federation
 def test_the_command_line_accepts_all_options(services):
     """The units and the compose file name options that Flower's programs have."""
     known = {}
@@ -141,8 +143,7 @@ def hosts(tmp_path, monkeypatch):
     from certificates import Certificates
     from loopback import _free_port
 
-    if NGINX is None:
-        pytest.skip("nginx is not installed")
+    needs("nginx")
     certificates = Certificates(tmp_path / "keys")
     (tmp_path / "keys" / "executor").write_bytes(b"0123456789abcdef0123456789abcdef")
     return Hosts(tmp_path, certificates, {name: _free_port() for name in ("superlink", "proxy")})
@@ -162,7 +163,7 @@ def start_proxy(federation, hosts):
     conf = hosts.folder / "nginx.conf"
     conf.write_text(hosts.of((DEPLOY / "nginx.conf").read_text(encoding="utf-8")))
     settings = f"daemon off; pid {hosts.folder}/nginx.pid; error_log stderr;"
-    federation._start("proxy", NGINX, "-c", str(conf), "-g", settings)
+    federation._start("proxy", needs("nginx"), "-c", str(conf), "-g", settings)
 
 
 def status_of(port, certificates, path, method="POST"):
