@@ -6,7 +6,7 @@ One SuperLink and five SuperNodes on loopback, each node with the files of its o
 then a simulation in one process with the same seed. Both fit a Pipeline on raw rows: they impute,
 scale and train. The two histories are equal.
 
-    python examples/federation/run.py [--rounds 5] [--sites FOLDER]
+    python examples/federation/run.py [--rounds 5] [--sites FOLDER] [--log-json FILE]
 
 It needs ``pip install "flwr>=1.41,<1.42"``, and WISDM in the folder that ``SKFED_DATA`` names, or a
 folder with the files of each site in a folder of its own (``site 1`` to ``site 5``). Every message
@@ -51,14 +51,18 @@ def write_sites(folder: Path) -> dict[str, Path]:
 
 
 def run_federation(
-    folder: Path, sites: dict[str, Path], rounds: int
+    folder: Path, sites: dict[str, Path], rounds: int, log: str
 ) -> FederatedPipeline:
-    """Fit the Pipeline over processes; return what the server has written."""
+    """Fit the Pipeline over processes; return what the server has written.
+
+    It appends lines of JSON to ``log``, if that is no empty text.
+    """
     out = folder / "model.safetensors"
     with Loopback(folder) as federation:
         for site, data in sites.items():
             federation.node(site, data)
-        run = federation.submit(HERE, rounds=rounds, out=str(out))
+        settings = {"rounds": rounds, "out": str(out), "log-json": log}
+        run = federation.submit(HERE, **settings)
         federation.wait(run, 600.0 * (1 + rounds), print, nodes=sites)
     return skfed.load(make_estimator(rounds), out)
 
@@ -96,7 +100,13 @@ def main():
         type=Path,
         help="a folder for each site; default: WISDM's users",
     )
+    parser.add_argument(
+        "--log-json",
+        type=Path,
+        help="a file for a line of JSON for each site and round",
+    )
     arguments = parser.parse_args()
+    log = arguments.log_json and str(arguments.log_json.resolve())
     rounds = arguments.rounds
     with tempfile.TemporaryDirectory() as folder:
         if arguments.sites is None:
@@ -104,7 +114,7 @@ def main():
         else:
             sites = {site: arguments.sites.resolve() / site for site in SITES}
         X, y, clients = read_all(sites)
-        federation = run_federation(Path(folder), sites, rounds)
+        federation = run_federation(Path(folder), sites, rounds, log or "")
     show("over processes", federation, X, y)
     show(
         "in one process",

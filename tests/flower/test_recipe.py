@@ -1,6 +1,5 @@
 """The guide's recipe and dry run, and what the page shows of them."""
 
-import json
 import re
 import sys
 from pathlib import Path
