@@ -105,6 +105,12 @@ def test_the_command_line_accepts_all_options(services):
         assert options <= set(done.stdout.replace(",", " ").replace("]", " ").split()), program
 
 
+def temporary_folders(folder):
+    """Return directives by which nginx runs without root."""
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    return " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+
+
 class Hosts:
     """What in the files is different on one machine: addresses and folders."""
 
@@ -119,6 +125,7 @@ class Hosts:
             "/run/secrets/": f"{certificates.folder}/",
             "/state/": f"{folder}/",
             "/dev/stdout": f"{folder}/access.log",
+            "http {": f"http {{ {temporary_folders(folder)}",
         }
 
     def of(self, text, **more):
@@ -163,14 +170,14 @@ def start_proxy(federation, hosts):
     conf = hosts.folder / "nginx.conf"
     conf.write_text(hosts.of((DEPLOY / "nginx.conf").read_text(encoding="utf-8")))
     settings = f"daemon off; pid {hosts.folder}/nginx.pid; error_log stderr;"
-    federation._start("proxy", needs("nginx"), "-c", str(conf), "-g", settings)
+    federation._start("proxy", needs("nginx"), "-e", "stderr", "-c", str(conf), "-g", settings)
 
 
 def status_of(port, certificates, path, method="POST"):
     """Return the status of a request without content."""
     context = ssl.create_default_context(cafile=certificates.ca)
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60)
-    connection.putrequest(method, path, skip_host=False)
+    connection.putrequest(method, path)
     connection.putheader("Content-Length", "0")
     connection.endheaders()
     status = connection.getresponse().status
@@ -178,7 +185,7 @@ def status_of(port, certificates, path, method="POST"):
     return status
 
 
-CONTROL = "/v1/control/list-runs"
+CONTROL, FLEET = "/v1/control/list-runs", "/v1/fleet/pull-messages"
 REFUSED = [
     CONTROL,
     "/v1/fleet/..%2fcontrol/list-runs",
@@ -241,12 +248,13 @@ def run_round(federation, hosts, services):
 
 def assert_guarded(federation, hosts, ports):
     """Check that the proxy refuses what the SuperLink answers."""
-    assert status_of(ports["superlink"], hosts.certificates, CONTROL) == 200
+    for path in (CONTROL, FLEET):  # which say that the request is no message
+        assert status_of(ports["superlink"], hosts.certificates, path) == 415
+    assert status_of(ports["proxy"], hosts.certificates, FLEET) == 415
     for path in REFUSED:
         assert status_of(ports["proxy"], hosts.certificates, path) == 404, path
-    assert status_of(ports["proxy"], hosts.certificates, "/v1/fleet/pull-messages", "GET") == 403
-    asked = (hosts.folder / "access.log").read_text()
-    assert '"POST /v1/fleet/pull-messages HTTP/1.1" 200' in asked
+    assert status_of(ports["proxy"], hosts.certificates, FLEET, "GET") == 403
+    assert f'"POST {FLEET} HTTP/1.1" 200' in (hosts.folder / "access.log").read_text()
     federation.port, federation.address = ports["proxy"], f"127.0.0.1:{ports['proxy']}"
     federation._write_config()
     with pytest.raises(RuntimeError):
