@@ -21,7 +21,6 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import click
 from flwr.app import ArrayRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.config import parse_config_args
@@ -102,8 +101,8 @@ def _read(node_config: str) -> dict[str, Any]:
     """Return the configuration of a node, as Flower reads it."""
     try:
         return parse_config_args([node_config])
-    except click.ClickException as error:
-        raise _Wrong(f"--node-config {node_config!r}: {error.message}") from error
+    except Exception as error:  # Flower's, whose type is of another package
+        raise _Wrong(f"--node-config {node_config!r}: {error}") from error
 
 
 def _tell(error: Exception, given: argparse.Namespace) -> None:
