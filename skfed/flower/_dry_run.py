@@ -1,7 +1,7 @@
 """A server for one site, in the site's own process: what it asks, and what the site would send."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -58,7 +58,11 @@ class DryRun:
 
     exchanged: list[Exchanged] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)  # before and after training
-    info: ClientInfo | None = None
+
+    @property
+    def info(self) -> ClientInfo:
+        """What the site reports of its data."""
+        return ClientInfo.of(self.exchanged[0].reply)
 
 
 def run(app: ClientApp, node_config: dict[str, Any], classes: list | None = None) -> DryRun:
@@ -136,19 +140,19 @@ class _OneSite(Grid):
         seconds = perf_counter() - began
         self.done.exchanged.append(Exchanged(kind, message.content, reply.content, seconds))
         if kind == HELLO:
-            self.done.info = ClientInfo.of(reply.content)
+            ClientInfo.of(reply.content)  # a server would leave out an invalid one, and wait
         self._replies[message_id] = reply
         return message_id
 
 
 @contextmanager
-def _last_error():
+def _last_error() -> Iterator[list[BaseException]]:
     """Context manager for the exceptions that a site logs: its replies say their types alone."""
     errors: list[BaseException] = []
 
     class _Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.exc_info:
+            if record.exc_info and record.exc_info[1]:
                 errors.append(record.exc_info[1])
 
     keep, before = _Keep(), _client.logger.propagate

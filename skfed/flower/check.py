@@ -107,14 +107,15 @@ def _read(node_config: str) -> dict[str, Any]:
 
 def _tell(error: Exception, given: argparse.Namespace) -> None:
     """Print what is wrong; where, if it is not known what to do about it."""
-    where = ""
-    if isinstance(error, SiteError):
-        where, error = f"in answer to {error.kind}: ", error.__cause__
-    known = isinstance(error, _Wrong | Refusal)
-    if not known:
-        traceback.print_exception(error)
-        where += f"{type(error).__name__}: "
-    print(f"error: {where}{error}{_hint(error, given)}", file=sys.stderr)
+    where, cause = "", error.__cause__
+    if isinstance(error, SiteError) and cause is not None:
+        where = f"in answer to {error.kind}: "
+    else:
+        cause = error
+    if not isinstance(cause, _Wrong | Refusal):
+        traceback.print_exception(cause)
+        where += f"{type(cause).__name__}: "
+    print(f"error: {where}{cause}{_hint(cause, given)}", file=sys.stderr)
 
 
 def _hint(error: BaseException, given: argparse.Namespace) -> str:
