@@ -257,5 +257,5 @@ def assert_guarded(federation, hosts, ports):
     assert f'"POST {FLEET} HTTP/1.1" 200' in (hosts.folder / "access.log").read_text()
     federation.port, federation.address = ports["proxy"], f"127.0.0.1:{ports['proxy']}"
     federation._write_config()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="404 Not Found"):
         federation.submit(EXAMPLE, rounds=1)

@@ -5,13 +5,19 @@ from sklearn.datasets import load_digits
 from skorch import NeuralNetClassifier
 
 
+class Net(torch.nn.Sequential):
+    """A net with one hidden layer."""
+
+    def __init__(self):
+        super().__init__(
+            torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
+        )
+
+
 def make_net():
-    """Return a net with one hidden layer, and how it is trained."""
-    module = torch.nn.Sequential(
-        torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
-    )
+    """Return how the net is trained."""
     return NeuralNetClassifier(
-        module, criterion=torch.nn.CrossEntropyLoss, lr=0.5
+        Net, criterion=torch.nn.CrossEntropyLoss, lr=0.5
     )
 
 
