@@ -15,10 +15,11 @@ import sklearn
 import torch
 
 import skfed
-from skfed.availability import TraceAvailability
+from skfed.availability import LateJoin, TraceAvailability
 from skfed.checkpoint._fitted import state_of
 from skfed.devices import TraceDevices
-from skfed.metrics import client_exchanges
+from skfed.evaluation import FederatedEvaluation
+from skfed.metrics import client_evaluations, client_exchanges
 from skfed.utils import _files
 
 ROOT = Path(__file__).parents[2]
@@ -242,6 +243,65 @@ def test_nodes_and_servers_that_die_and_come_back(tmp_path):
     others.exchange_ = imputer.exchange_  # that of the simulation has no row of b
     assert_same_steps(model, expected)
     assert_same_rounds(model[-1], expected[-1], ["cohort", "n_aggregated", "train_loss"])
+
+
+def run_that_c_joins(federation, folder, a, b):
+    """Run four rounds; c comes in the first."""
+    for t in (0, 1):
+        (a / f"stall-{t}").touch()
+    settings = {"rounds": 4, "selector": "everybody", "steps": True, "join": True}
+    run = federation.submit(PROJECT, **settings, folder=str(folder))
+    federation.wait_for((a / "stalled").exists, "round 0 does not begin", "a", "b", run)
+    (c,) = add_sites(federation, folder, "c")
+    connected = lambda: "SuperNode ID" in federation.log("c")  # noqa: E731
+    federation.wait_for(connected, "c does not connect", "a", "b", "c", run)
+    (a / "stall-0").unlink()
+    asked = (c / "exchanges.jsonl").exists
+    federation.wait_for(asked, "c is not asked", "a", "b", "c", run)
+    (a / "stall-1").unlink()
+    federation.wait(run, nodes="abc")
+
+
+def test_a_site_joins_a_run_and_all_evaluate_the_model(tmp_path):
+    from loopback import Loopback
+
+    with Loopback(tmp_path) as federation:
+        run_that_c_joins(federation, tmp_path, *add_sites(federation, tmp_path, "ab"))
+    model = load_pipeline(tmp_path, 4)
+    history = model[-1].history_
+    first = history["not_joined"].tolist().index(())
+    assert first in (2, 3) and history["cohort"].tolist()[first] == ("a", "b", "c")
+    expected = simulate_joining(4, {"c": first})
+    assert_same_steps(model, expected)
+    assert_same_rounds(model[-1], expected[-1], ["cohort", "not_joined", "train_loss"])
+    found, same = client_evaluations(model), client_evaluations(expected)
+    pd.testing.assert_frame_equal(found, same, rtol=1e-6)
+    assert found["client"].tolist()[-3:] == ["a", "b", "c"]
+
+
+def simulate_joining(rounds, joins):
+    """Fit the sites' Pipeline in this process; they keep rows aside."""
+    from tiny.task import make_estimator, make_table
+
+    sites = {name: make_table(name) for name in "abc"}
+    parts = {
+        kind: (
+            pd.concat([X[rows] for X, _ in sites.values()]),
+            np.concatenate([y[rows] for _, y in sites.values()]),
+            np.repeat(list(sites), 20 if kind == "train" else 10),
+        )
+        for kind, rows in {"train": slice(20), "val": slice(20, None)}.items()
+    }
+    pipeline = make_estimator(rounds, "everybody", with_steps=True).set_params(
+        model__availability=LateJoin(joins),
+        model__evaluation=FederatedEvaluation(),
+        columns__numbers__impute__priority=["a", "b"],
+        columns__numbers__scale__priority=["a", "b"],
+        columns__text__priority=["a", "b"],
+    )
+    (X, y, clients), (X_val, y_val, clients_val) = parts.values()
+    held_out = {"X_val": X_val, "y_val": y_val, "clients_val": clients_val}
+    return pipeline.fit(X, y, clients=clients, **held_out)
 
 
 def test_the_tutorials_output_is_that_of_its_command_in_two_rounds():

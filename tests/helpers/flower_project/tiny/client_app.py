@@ -10,10 +10,17 @@ from flwr.clientapp import ClientApp
 from skfed.flower import client_app
 from tiny.task import make_estimator, make_site, make_table
 
+
+def load(context, make):
+    """Return the rows of a site; in a run that sites join, some of them as those kept aside."""
+    X, y = make(context.node_config["client-name"])
+    return (X[:20], y[:20], X[20:], y[20:]) if context.run_config["join"] else (X, y)
+
+
 SITES = {
     with_steps: client_app(
         make_estimator(rounds=1, with_steps=with_steps),
-        lambda context, make=make: make(context.node_config["client-name"]),
+        lambda context, make=make: load(context, make),
     )
     for with_steps, make in ((False, make_site), (True, make_table))
 }
@@ -31,6 +38,7 @@ def has_answered(folder, t):
 @app.query("skfed_steps")
 @app.query("skfed_moments")
 @app.query("skfed_poll")
+@app.query("skfed_held_out")
 @app.train()
 def reply_to(message, context):
     folder = Path(context.node_config["data"])
