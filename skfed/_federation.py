@@ -83,7 +83,7 @@ class Federation:
             ids=self.ids[kept],
             priority_weights=self.priority_weights[kept],
             order=np.concatenate([self.rows(int(k)) for k in kept]),
-            offsets=np.concatenate([[0], np.cumsum(self.sizes[kept])]),
+            offsets=np.concatenate([[0], np.cumsum(np.diff(self.offsets)[kept])]),
         )
 
     @cached_property

@@ -148,6 +148,12 @@ class Simulation:
 
     def begin(self, *, accumulate: bool = False) -> None:
         """Ask clients for what the fit begins with, as the function ``begin`` does."""
+        evaluation = self.config.evaluation
+        if evaluation is not None and self.held_out.get("clients_val") is None:
+            raise ValueError(
+                f"evaluation={evaluation} needs rows that clients keep aside: give X_val, y_val "
+                "and clients_val to fit (partial_fit has none)."
+            )
         estimator, server, data = self.estimator, self.server, self.data
         with naming("y"):
             y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
@@ -238,11 +244,6 @@ class Simulation:
         """Return what has clients evaluate the model on their own rows of X_val."""
         if self.config.evaluation is None:
             return None
-        if self.held_out.get("clients_val") is None:
-            raise ValueError(
-                f"evaluation={self.config.evaluation} needs rows that clients keep aside: give "
-                "X_val, y_val and clients_val to fit (partial_fit has none)."
-            )
         net, problem = self.server.net, self.estimator._problem
         X, y = cast_samples(net, self.held_out["X_val"]), self.held_out["y_val"]
         with naming("clients_val"):
@@ -250,7 +251,9 @@ class Simulation:
         engine = self._engine(X, problem.for_criterion(net, X, y), federation)
         positions = find_ids(federation.ids, self.data.federation.ids)
         sizes = np.where(positions < 0, 0, federation.sizes[positions])
-        return held_out_evaluation(self.estimator, HeldOutRows(engine, positions, sizes))
+        evaluator = HeldOutRows(engine, positions, sizes)
+        check_held_out_rows(evaluator)
+        return held_out_evaluation(self.estimator, evaluator)
 
     def _engine(self, X: Samples, y: np.ndarray, federation: Federation) -> Evaluator:
         """Return what evaluates models on other rows than those of the training."""
@@ -276,7 +279,6 @@ class Simulation:
 def held_out_evaluation(estimator: Any, evaluator: HeldOutEvaluator) -> HeldOutEvaluation:
     """Return what has clients evaluate the model after the rounds of a federated estimator."""
     evaluation, problem = estimator.evaluation, estimator._problem
-    check_held_out_rows(evaluator)
     metrics = [Metric.of(name, problem) for name in evaluation.names(problem)]
     every, n_rounds = estimator.validate_every, estimator.n_rounds
     return HeldOutEvaluation(metrics, evaluation.min_answers, evaluator, every, n_rounds)

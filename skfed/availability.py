@@ -306,7 +306,8 @@ class LateJoin(_OfAnother):
 
     def _joined(self, federation, round):
         names = distinct_names(federation, "rounds")
-        unknown = [name for name in self.rounds if name not in set(names)]
+        known = set(names)
+        unknown = [name for name in self.rounds if name not in known]
         if unknown:
             raise ValueError(f"rounds names {unknown[0]!r}, which is none of the clients.")
         joined = np.array([self.rounds.get(name, 0) <= round for name in names], dtype=bool)
@@ -318,7 +319,8 @@ class BackOff(_OfAnother):
     """A client that does not answer is left alone for 1 round, then for 2, 4 and 8.
 
     It counts as one that cannot be reached in these rounds; after an answer it begins anew. It has
-    not answered if it was late, dropped out or, over Flower, did not reply within ``timeout``.
+    not answered if it was later than the ``deadline``, dropped out or, over Flower, did not reply
+    within ``timeout``; who is late because the ``report_goal`` was reached is asked as before.
 
     Parameters
     ----------

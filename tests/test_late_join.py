@@ -7,6 +7,7 @@ import pytest
 from skfed import FedAlignSelector, FederatedClassifier, FederatedRegressor, RandomSelector
 from skfed._federation import make_federation
 from skfed.availability import BackOff, BaseAvailability, Dropout, LateJoin
+from skfed.devices import TraceDevices
 from skfed.selection import BaseSelector, Cohort
 
 
@@ -134,6 +135,19 @@ def test_a_fit_that_goes_on_leaves_it_alone_as_long(blobs):
     X, y, clients = blobs
     parts.set_params(n_rounds=12, warm_start=True).fit(X, y, clients=clients)
     assert parts.history_["failed"].tolist() == whole.history_["failed"].tolist()
+
+
+def test_who_is_late_for_the_report_goal_alone_is_asked_as_before(blobs):
+    """In each round one of six, d; by the deadline it is left alone."""
+    columns = ["client", "round", "latency"]
+    rows = [(k, t, 9.0 if k == "d" and t < 4 else 0.1) for k in "abcdef" for t in range(5)]
+    speeds = {"rows_per_second": 1e6, "bytes_down_per_second": 1e9, "bytes_up_per_second": 1e9}
+    frame = pd.DataFrame(rows, columns=columns).assign(**speeds)
+    params = {"selector": Everyone(), "devices": TraceDevices(frame), "n_rounds": 4}
+    by_goal = fitted(blobs, BackOff(), report_goal=5, **params)
+    assert by_goal.history_["failed"].tolist() == [("d",)] * 4
+    by_deadline = fitted(blobs, BackOff(), deadline=5.0, **params)
+    assert by_deadline.history_["failed"].tolist() == [("d",), (), ("d",), ()]
 
 
 def test_they_may_be_combined(blobs):

@@ -42,7 +42,7 @@ from skfed.exchanges._log import (
 )
 from skfed.exchanges._messages import Message, Messages, bytes_of
 from skfed.exchanges._noise import LossPrivatizer
-from skfed.exchanges._past import PastRecords, checked_columns
+from skfed.exchanges._past import PastRecords, checked_columns, missing_clients
 
 __all__ = [
     "COLUMNS",
@@ -82,6 +82,7 @@ __all__ = [
     "failed_clients",
     "in_one_line",
     "late_clients",
+    "missing_clients",
     "pack_contributions",
     "pack_evaluations",
     "pack_exchanges",

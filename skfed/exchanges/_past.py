@@ -118,13 +118,8 @@ class PastRecords:
             self._arrays[name] = array
         return read_only(self._arrays[name])
 
-    def add(
-        self, t: int, chosen: np.ndarray, exchanges: Iterable[Exchange], backs_off: bool = False
-    ) -> None:
-        """Add what round t has told; ``chosen`` are the clients of the selector's cohort.
-
-        With ``backs_off`` those that have not answered are not asked in the next rounds.
-        """
+    def add(self, t: int, chosen: np.ndarray, exchanges: Iterable[Exchange]) -> None:
+        """Add what round t has told; ``chosen`` are the clients of the selector's cohort."""
         self._round, self._before, self._n_counted_before = t, [], self.n_counted
         self._first.keep()
         self._count("n_chosen", chosen)
@@ -136,15 +131,15 @@ class PastRecords:
                 self._add_training(exchange)
             elif exchange.kind is UPLOAD:
                 self._add_extras(exchange)
-        if backs_off:
-            self._add_missed(t, exchanges)
 
-    def _add_missed(self, t: int, exchanges: Iterable[Exchange]) -> None:
-        """Note who has not answered, and answered again."""
+    def add_missed(self, t: int, exchanges: Sequence[Exchange], deadline: float | None) -> None:
+        """Note who has not answered in the round of the last ``add``, and who has.
+
+        Those who have not are asked again after some rounds; see :class:`BackOff`.
+        """
         asked = [np.zeros(0, dtype=int), *(exchange.clients for exchange in exchanges)]
-        clients, places = np.unique(np.concatenate(asked), return_inverse=True)
-        missed = np.zeros(len(clients), dtype=bool)
-        missed[places[np.concatenate([[], *map(_missed, exchanges)]).astype(bool)]] = True
+        clients = np.unique(np.concatenate(asked))
+        missed = np.isin(clients, missing_clients(exchanges, deadline))
         n_missed = np.where(missed, self._read("n_missed", clients) + 1, 0)
         waits = 2 ** np.minimum(n_missed - 1, _LONGEST).clip(0)
         self._set("n_missed", clients, n_missed)
@@ -304,12 +299,17 @@ class PastRecords:
         return all_of
 
 
-def _missed(exchange: Exchange) -> np.ndarray:
-    """Return a mask of the clients that have not answered."""
-    missed = np.isin(exchange.outcomes, [Outcome.LATE, Outcome.AWAY])
-    for i, cause in exchange.causes.items():
-        missed[i] |= isinstance(cause, TimeoutError | ConnectionError)
-    return missed
+def missing_clients(exchanges: Iterable[Exchange], deadline: float | None) -> np.ndarray:
+    """Return the clients that have not answered; who is late only for the report goal has."""
+    found = [np.zeros(0, dtype=int)]
+    for exchange in exchanges:
+        missed = exchange.outcomes == Outcome.AWAY
+        if deadline is not None and (exchange.duration or 0.0) >= deadline:
+            missed |= exchange.outcomes == Outcome.LATE
+        for i, cause in exchange.causes.items():
+            missed[i] |= isinstance(cause, TimeoutError | ConnectionError)
+        found.append(exchange.clients[missed])
+    return np.unique(np.concatenate(found))
 
 
 def _is_new(name: str, values: np.ndarray) -> np.ndarray:

@@ -46,6 +46,7 @@ from skfed.flower._messages import (
     VALUATION_QUERY,
     LostTensors,
     Refusal,
+    abbreviated,
     check_protocol,
     failure_of,
     to_arrays,
@@ -221,13 +222,16 @@ class _Client:
         X, y = with_rows(X, name), y.toarray() if sparse.issparse(y) else np.asarray(y)
         if len(X) != len(y) or not len(y):
             raise Refusal(f"client {name!r} has {len(X)} rows of X and {len(y)} of y.")
+        description = self._describe(X)
+        if held_out:
+            self._check_held_out(description, *held_out)
         info = to_config(
             protocol=PROTOCOL,
             name=name,
             n_samples=len(y),
             n_held_out=_n_rows(held_out[1]) if held_out else None,
             target_shape=y.shape[1:],
-            **(describe_samples(self.estimator, X) if self.steps is None else describe(X)),
+            **description,
             classes=self._classes(y) if request.get("classes") else None,
         )
         return RecordDict({"info": info})
@@ -381,6 +385,24 @@ class _Client:
                 "labels by FederatedStrategy(classes=...)."
             )
         return to_text(np.unique(y).tolist())
+
+    def _describe(self, X: Any) -> dict[str, Any]:
+        return describe_samples(self.estimator, X) if self.steps is None else describe(X)
+
+    def _check_held_out(self, description: dict[str, Any], X: Any, y: Any) -> None:
+        """Check that rows that are kept aside are like those of the training."""
+        rows = with_rows(X, "X_val")
+        if len(rows) != _n_rows(y):
+            raise Refusal(f"load_data returns {len(rows)} rows of X_val and {_n_rows(y)} of y_val.")
+        if not len(rows):
+            return
+        own = self._describe(rows)
+        for name in ("arrays", "shape", "columns"):
+            if own.get(name) != description.get(name):
+                raise Refusal(
+                    f"load_data returns X_val with {name} {abbreviated(own.get(name))}, and X with "
+                    f"{abbreviated(description.get(name))}."
+                )
 
     def _load(self, context: Context) -> tuple[Any, ...]:
         """Return what the user's function loads: X and y, or these of two kinds of rows."""

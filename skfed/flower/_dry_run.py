@@ -90,6 +90,8 @@ def _server(app: ClientApp, classes: list | None, context: Context) -> Federated
     estimator = clone(app.estimator)
     steps, model = split(estimator)
     model.set_params(**_ALONE)
+    if model.evaluation is not None and len(app.load_data(context)) == 2:
+        model.set_params(evaluation=None)  # it is asked of those that keep rows aside
     for part in federated_parts(steps):
         part.set_params(priority=None)
     if classes is None and isinstance(model, FederatedClassifier) and _client.has_privacy(model):

@@ -20,7 +20,7 @@ class JoiningSites(BackOff):
 
 
 def checked_joining(
-    join: bool, min_sites: int | None, clients: Collection[str] | int | None
+    join: bool, min_sites: int | None, clients: Collection[str] | int | None, min_clients: int
 ) -> int | None:
     """Return how many sites a run starts with, if others may join later; None if none may."""
     if not isinstance(join, bool):
@@ -37,7 +37,12 @@ def checked_joining(
             f"join=True needs the names of all sites, whether they are there or not: clients="
             f"{clients!r} must be a list of names."
         )
-    n = 1 if min_sites is None else min_sites
+    n = min_clients if min_sites is None else min_sites
     if isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= len(clients):
-        raise ValueError(f"min_sites={min_sites!r} must be an int from 1 to {len(clients)}.")
+        raise ValueError(f"min_sites={n!r} must be an int from 1 to {len(clients)}, those named.")
+    if n < min_clients:
+        raise ValueError(
+            f"min_sites={n} is below min_clients={min_clients} of the estimator, with fewer of "
+            "which a round keeps the model: raise it."
+        )
     return n

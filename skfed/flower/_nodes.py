@@ -43,19 +43,23 @@ class Nodes:
         """Wait for some number of clients, or for those named, and admit no others afterwards.
 
         None stands for all clients that are connected, at least one. Unless ``wanted`` has names,
-        ``needed`` are waited for too. With ``least`` that many of those named are enough, and
-        ``admit_new`` admits the others. If they do not connect in time, ValueError if the data or
-        the estimator of a connected client does not fit, else TimeoutError.
+        ``needed`` are waited for too. With ``least`` that many of those named are enough, one
+        of ``needed`` among them, and ``admit_new`` admits the others. If they do not connect in
+        time, ValueError if the data or the estimator of a connected client does not fit, else
+        TimeoutError.
         """
         end = time.monotonic() + self.timeout
         n = least or (wanted if isinstance(wanted, int) else 1)
+        any_of: Collection[str] = ()
         if isinstance(wanted, Collection):
-            self._allowed, needed = wanted, wanted if least is None else ()
+            self._allowed, any_of = wanted, needed if least is not None else ()
+            needed = wanted if least is None else ()
         # Nodes that are connected now have priority over later ones, unless there are names.
         self._discover(online := self._online(), wait=not isinstance(wanted, Collection))
         slow = self._without_reply(online) if wanted is None else set()
         while (
-            (missing := self._missing(n, needed)) or self._without_reply(slow & online.keys())
+            (missing := self._missing(n, needed, any_of))
+            or self._without_reply(slow & online.keys())
         ) and time.monotonic() < end:
             time.sleep(PULL_INTERVAL)
             self._discover(online := self._online())
@@ -66,7 +70,8 @@ class Nodes:
             if self._unfit & online.keys():
                 raise ValueError(f"{message} Mend what these clients load, or leave them out.")
             raise TimeoutError(f"{message} Start their SuperNodes, or raise timeout.")
-        if least is not None:
+        if least is not None:  # in an order that does not depend on that of their answers
+            self.clients = dict(sorted(self.clients.items()))
             return self.clients
         names = [*needed, *sorted(self.clients.keys() - set(needed))]
         if wanted is not None:
@@ -75,12 +80,10 @@ class Nodes:
         self._closed = True
         return self.clients
 
-    def admit_new(self) -> bool:
-        """Admit those named that have connected since; tell whether there are any."""
-        n_before = len(self.clients)
-        if self._allowed is not None and n_before < len(self._allowed):
+    def admit_new(self) -> None:
+        """Ask those named that have connected since, and admit those that have answered."""
+        if self._allowed is not None and len(self.clients) < len(self._allowed):
             self._discover(self._online())
-        return len(self.clients) > n_before
 
     def exchange(
         self,
@@ -180,12 +183,15 @@ class Nodes:
         known = self.clients.get(info.name)
         if known is None:
             return next(filter(None, map(info.mismatch, self._kinds.values())), None)
-        if known.n_samples != info.n_samples or known.mismatch(info):
+        sizes = [(one.n_samples, one.n_held_out) for one in (known, info)]
+        if sizes[0] != sizes[1] or known.mismatch(info):
             return f"{info.name!r} has come back with other data: it has {info.n_samples} rows now"
         return None
 
-    def _missing(self, n: int, needed: Collection[str]) -> str:
-        """Describe which clients have not connected yet; empty if all have."""
+    def _missing(self, n: int, needed: Collection[str], any_of: Collection[str]) -> str:
+        """Describe which clients have not connected yet; empty if enough have."""
+        if any_of and not self.clients.keys() & set(any_of):
+            return f"none of these with priority is connected: {abbreviated(sorted(any_of))}"
         missing = sorted(set(needed) - self.clients.keys())
         if missing:
             return f"not connected: {abbreviated(missing)}"

@@ -126,7 +126,13 @@ class _TransformerFit:
 
     def __init__(self, server: StepsServer, transformer: BaseFederatedTransformer, rows: Any):
         self.server, self.transformer, self.rows = server, transformer, rows
-        self.federation = federation_of(server.sizes, transformer.priority)
+        federation = federation_of(server.sizes, transformer.priority)
+        self.federation = federation.joined(federation.sizes > 0)
+        if not self.federation.priority.any():
+            raise ValueError(
+                f"no client of priority={transformer.priority!r} of {type(transformer).__name__} "
+                "is there at the start: start when one is, or name others."
+            )
         self.members = members_of(self.federation)
         log = _FailureLog(self.federation, fatal=not server.drop, deadline=server.deadline)
         self.exchanges = Exchanges(log)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from copy import copy
 from dataclasses import replace
 from math import prod
 from os import PathLike
@@ -30,7 +29,6 @@ from skfed._fit import (
 )
 from skfed.checkpoint import StepsFile, open_run
 from skfed.engines import Batching
-from skfed.evaluation import FederatedEvaluation, Metric
 from skfed.exchanges import Limits
 from skfed.flower._arguments import (
     checked_clients,
@@ -41,6 +39,7 @@ from skfed.flower._arguments import (
 from skfed.flower._client import has_privacy
 from skfed.flower._client_info import ClientInfo
 from skfed.flower._columns import common_columns
+from skfed.flower._cross import cross_client_scores
 from skfed.flower._engine import MessageEngine
 from skfed.flower._joining import JoiningSites, checked_joining
 from skfed.flower._json_log import checked_log, log_round
@@ -50,16 +49,11 @@ from skfed.flower._numbering import evaluations, renumbered
 from skfed.flower._pipeline import check_estimator, federated_parts, split
 from skfed.flower._report import checked_report, send_reports
 from skfed.flower._steps import StepsServer
-from skfed.metrics._cross import check_private, cross_table
-from skfed.metrics._personalised import PLAIN
 from skfed.nets import batch_size, get_state, shift_of
-from skfed.selection import Cohort
 from skfed.server import (
     HeldOutEvaluation,
     RoundConfig,
     ServerState,
-    cross_evaluate,
-    make_train_request,
     new_state,
 )
 from skfed.utils._seeding import draw_seed
@@ -105,13 +99,15 @@ class FederatedStrategy(Strategy):
         Seconds to wait for the clients at the beginning, and for each of their replies.
     join : bool, default=False
         Whether sites may come after the start. ``clients`` then names all, and a classifier needs
-        ``classes``. A site that connects later takes part from the next round on; until then it has
-        no part in p_k, and ``not_joined`` in ``history_`` has it. One that does not answer is left
-        alone for 1 round, then for 2, 4 and 8, as with :class:`~skfed.availability.BackOff`.
+        ``classes``. A site that connects later takes part from the first round before which it has
+        told its size; until then it has no part in p_k, and ``not_joined`` in ``history_`` has it.
+        One that does not answer is left alone for 1 round, then for 2, 4 and 8, as with
+        :class:`~skfed.availability.BackOff`.
         :class:`~skfed.availability.LateJoin` simulates it. What clients tell before round 0, and
         the steps of a Pipeline, are of those that are there at the start.
     min_sites : int, default=None
-        With ``join``, how many sites a run starts with; None: one.
+        With ``join``, how many sites a run starts with, one with priority among them; None: as many
+        as ``min_clients`` of the estimator.
     report : {"none", "own", "all"}, default="none"
         What sites get of :func:`~skfed.inspection.participation_report` of ``model_`` after the
         last round: nothing, each its own row, or all rows. A row says what a client gave and was
@@ -167,7 +163,7 @@ class FederatedStrategy(Strategy):
         self.estimator = estimator
         model = without_simulation(split(estimator)[1])
         self.clients = checked_clients(clients)
-        self._least = checked_joining(join, min_sites, self.clients)
+        self._least = checked_joining(join, min_sites, self.clients, model.min_clients)
         self.classes = None if classes is None else np.unique(classes).tolist()
         if self._least is not None and self._asks_classes(model):
             raise ValueError(
@@ -283,18 +279,7 @@ class FederatedStrategy(Strategy):
         ValueError
             If the metric is unknown, no client keeps rows aside, or the estimator has privacy.
         """
-        estimator = split(self.model_)[1]
-        check_private(estimator)
-        problem, server, federation = estimator._problem, estimator._server, self._engine.federation
-        (name,) = FederatedEvaluation([metric]).names(problem)
-        check_held_out_rows(self._engine)
-        plain = copy(estimator).set_params(**PLAIN)
-        config = round_config(plain, server.net, server.left_alone, simulated=False)
-        cohort = Cohort.mean(np.arange(len(federation)))
-        state = get_state(server.net)
-        request = make_train_request(server, federation, config, state, None, cohort)
-        values = cross_evaluate(self._engine, request, self._engine, Metric.of(name, problem))
-        return cross_table(values, federation.ids)
+        return cross_client_scores(self._engine, split(self.model_)[1], metric)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -308,16 +293,22 @@ class FederatedStrategy(Strategy):
         """Run a round; return the global model and the round's metrics."""
         if self._rounds.finished:  # a callback has stopped them
             return None, None
-        if self._least is not None and self._nodes.admit_new():
-            federation = self._federation()
-            self._rounds.set_federation(federation)
-            self._engine.set_federation(federation)
+        if self._least is not None:
+            self._admit_new()
         self._rounds.run_round()
         server = self._rounds.server
         row = server.rows[-1]
         log_round(self.log_json, row)
         metrics = {name: row[name] for name in _METRICS}
         return to_arrays(get_state(server.net)), MetricRecord(metrics)
+
+    def _admit_new(self) -> None:
+        """Go on with the sites that have connected since."""
+        self._nodes.admit_new()
+        federation = self._federation()
+        if (federation.sizes != self._rounds.federation.sizes).any():
+            self._rounds.set_federation(federation)
+            self._engine.set_federation(federation)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -369,10 +360,13 @@ class FederatedStrategy(Strategy):
 
     def _federation(self) -> Federation:
         """Return the federation as it is now; those that have not joined have no size."""
+        return federation_of(self._sizes(), self._priority)
+
+    def _sizes(self) -> dict[str, int]:
         sizes = {name: info.n_samples for name, info in self._nodes.clients.items()}
         if self._least is not None and isinstance(self.clients, list):
-            sizes = {name: sizes.get(name, 0) for name in self.clients}
-        return federation_of(sizes, self._priority)
+            return {name: sizes.get(name, 0) for name in self.clients}
+        return sizes
 
     def _fit_steps(
         self, steps: Pipeline | None, estimator: BaseFederated, clients: dict[str, ClientInfo]
@@ -385,7 +379,7 @@ class FederatedStrategy(Strategy):
         info = next(iter(clients.values()))
         if steps is None:
             return row_of_zeros(info), {}, data_description(info)
-        sizes = {name: one.n_samples for name, one in clients.items()}
+        sizes = self._sizes()
         columns = common_columns([one.raw for one in clients.values() if one.raw is not None])
         file = StepsFile(estimator.checkpoint, steps, columns, self._of_run(federation_of(sizes)))
         drop = estimator.on_client_error == "drop"
@@ -458,6 +452,8 @@ class FederatedStrategy(Strategy):
         """Return what asks clients to evaluate the model; None: nothing does."""
         if estimator.evaluation is None:
             return None
+        if self._least is None:  # else some may come that keep rows aside
+            check_held_out_rows(self._engine)
         return held_out_evaluation(estimator, self._engine)
 
     def _start_fit(
@@ -470,13 +466,15 @@ class FederatedStrategy(Strategy):
     ) -> None:
         """Ask for what the fit begins with, once in a run, and tell clients in each message."""
         if not server.round:
+            self._engine.federation = there = federation_at(config, federation, 0)
             begin(
-                *(server, federation_at(config, federation, 0), config, estimator._problem),
+                *(server, there, config, estimator._problem),
                 *(self._engine, estimator._wanted(server)),
                 shape=X.shape[1:],
                 dtype=np.asarray(X).dtype,
                 measured=True,
             )
+            self._engine.federation = federation
         estimator._set_target_scale(server)
         if server.target_scale is not None:
             self._engine.target_scale = to_text(list(server.target_scale))

@@ -26,7 +26,8 @@ def cost_to(history: pd.DataFrame, column: str, target: float) -> pd.Series:
         ``history_`` of a fitted model.
     column : str
         A column of numbers. It has reached the target in the first round in which it is at least
-        as high, or, of ``objective`` and columns that end in "loss", at least as low.
+        as high, or, of ``objective`` and losses (``train_loss``, ``val_loss``, ``eval_loss`` and
+        its ``_priority`` and ``_worst``), at least as low.
     target : float
         The value to reach.
 
@@ -57,7 +58,7 @@ def cost_to(history: pd.DataFrame, column: str, target: float) -> pd.Series:
     if not pd.api.types.is_numeric_dtype(history[column]):
         raise ValueError(f"column={column!r} of history has no numbers: name another.")
     values = history[column].to_numpy(dtype=float)
-    falls = column == "objective" or column.endswith("loss")
+    falls = _is_loss(column)
     reached = np.flatnonzero(values <= target if falls else values >= target)
     if not len(reached):
         return pd.Series({"rounds": np.nan, "bytes": np.nan, "seconds": np.nan})
@@ -65,6 +66,12 @@ def cost_to(history: pd.DataFrame, column: str, target: float) -> pd.Series:
     n_bytes = float(rounds["bytes_down"].sum() + rounds["bytes_up"].sum())
     seconds = float(rounds["elapsed"].iloc[-1]) if "elapsed" in rounds else np.nan
     return pd.Series({"rounds": float(len(rounds)), "bytes": n_bytes, "seconds": seconds})
+
+
+def _is_loss(column: str) -> bool:
+    """Tell whether lower values of a column are better."""
+    name = column.removesuffix("_priority").removesuffix("_worst")
+    return name == "objective" or (name.endswith("loss") and not name.startswith("eval_neg_"))
 
 
 @validated(round=[Integral, None])
@@ -87,9 +94,10 @@ def client_exchanges(model: Any, round: int | None = None) -> pd.DataFrame:
     DataFrame
         One row a client and exchange; of a client drawn twice, two. ``round``; ``exchange``, its
         number in the round; ``kind``: "statistics" (before round 0, counted to it), "poll",
-        "sketch", "trial", "training", "valuation" (of contributions), or "report" and "upload",
-        which are the training of a rule with two phases; ``client``; ``outcome``: "answered",
-        "silent" (above the bound of the poll), "failed", "late" or "no answer"; ``start``: when the
+        "sketch", "trial", "training", "valuation" (of contributions), "evaluation" (on rows kept
+        aside), or "report" and "upload", which are the training of a rule with two phases;
+        ``client``; ``outcome``: "answered", "silent" (above the bound of the poll), "failed",
+        "late" or "no answer"; ``start``: when the
         exchange began, as ``elapsed``; ``seconds``: from then to the client's reply, which one that
         is late would have sent thereafter, NaN of one without; ``duration``: from then to the end
         of the exchange; ``computing``: over Flower, the seconds that the client says to have

@@ -228,7 +228,7 @@ def idle_rounds(rows: Rows, n_clients: int, overflows: Collection[int]) -> Rows:
     """
     idle: list[Mapping[str, Any]] = []
     for row in reversed(rows):
-        if not row["models_down"]:  # no client was asked
+        if row["models_down"] == row.get("n_evaluated", 0):  # no client was asked to train
             continue
         # Where there is a loss some update succeeded, though min_clients may have kept the model.
         failed = math.isnan(row["train_loss"]) and bool(_causes(row))

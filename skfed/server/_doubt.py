@@ -59,7 +59,8 @@ def n_tested(rows: Rows, cohort: np.ndarray) -> int:
 
     Or as the cohort, and at least ten.
     """
-    return max(_TESTED, len(np.unique(cohort)), sum(row["models_down"] for row in rows) // _TESTED)
+    n_models = sum(row["models_down"] - row.get("n_evaluated", 0) for row in rows)
+    return max(_TESTED, len(np.unique(cohort)), n_models // _TESTED)
 
 
 def end_above(server: ServerState, rows: Rows, tested: float, is_steady: bool) -> str | None:

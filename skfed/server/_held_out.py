@@ -10,11 +10,11 @@ from skfed.engines import EvaluateRequest, Evaluation, Evaluator
 from skfed.evaluation import Metric
 from skfed.exchanges import (
     EVALUATION,
-    NOT_FINITE,
     Answers,
     Message,
     Messages,
     ModelHolders,
+    missing_clients,
     pack_evaluations,
 )
 from skfed.history import Row
@@ -106,9 +106,12 @@ class HeldOutEvaluation:
         """
         clients, values = np.zeros(0, dtype=int), np.zeros((0, len(self.metrics)))
         if is_due(current.server.round, self.every, self.n_rounds):
-            sizes = self.evaluator.held_out_sizes
-            clients = np.flatnonzero(view.available & (sizes > 0))
-            values = self._ask(current, clients, state)
+            asked = view.available & (self.evaluator.held_out_sizes > 0)
+            # Who has not answered in this round is not waited for again.
+            asked[missing_clients(current.exchanges.settled, current.config.deadline)] = False
+            clients = np.flatnonzero(asked)
+            if len(clients):
+                values = self._ask(current, clients, state)
             answered = np.isfinite(values).all(axis=1)
             clients, values = clients[answered], values[answered]
         kept = len(clients) >= max(1, self.min_answers)
@@ -129,7 +132,7 @@ class HeldOutEvaluation:
 
         def send(asked: np.ndarray) -> Answers:
             reply = self.evaluator.evaluate_held_out(request._replace(clients=clients[asked]))
-            cause = f"its {' or '.join(names)} {NOT_FINITE}"
+            cause = f"its {' or '.join(names)} is NaN or infinite on the rows that it keeps aside"
             return answers_of(reply, "metrics", reply.values, lambda _: ValueError(cause))
 
         # It measures the model: a failure does not end the fit.

@@ -157,7 +157,7 @@ class Rounds:
             return float(training.epochs)
         clients = np.flatnonzero(self.federation.priority)
         n_trained = self.clock.batching.n_trained(training, clients).sum()
-        return float(n_trained / self.federation.sizes[clients].sum())
+        return float(n_trained / max(1, self.federation.sizes[clients].sum()))
 
     @property
     def _is_public(self) -> bool:
@@ -198,6 +198,7 @@ class Rounds:
                 evaluated = self.held_out.after_round(current, pending.view, state)
             # After ``_remember``: no rule sees what these ask.
             settled = [*self.server.first_exchanges, *current.exchanges.settled]
+            self._remember_contacts(current, settled)
             row = self._append_row(pending, training, cohort, settled, valued, evaluated)
         self.server.first_exchanges = []  # large, and in the row of this round
         stops = any([callback.end_round(row) for callback in self.callbacks])  # all are called
@@ -259,14 +260,19 @@ class Rounds:
         settled: Sequence[Exchange],
     ) -> None:
         """Keep what the round has told of clients, and what the rule wants to remember."""
-        server, fixed = self.server, pending.current.exchanges.fixed
-        backs_off = self.config.availability.backs_off
-        server.past.add(server.round, pending.chosen.clients, settled, backs_off)
-        if fixed is not None:
-            server.past.note_versions(*fixed.news())
+        server = self.server
+        server.past.add(server.round, pending.chosen.clients, settled)
         if memory is not None:
             server.memory = Memory(self._owner, memory)
         count_messages(server, self.federation, settled, self.config)
+
+    def _remember_contacts(self, current: CurrentRound, settled: Sequence[Exchange]) -> None:
+        """Keep what clients have received that is sent once, and who has not answered."""
+        past, fixed = self.server.past, current.exchanges.fixed
+        if fixed is not None:
+            past.note_versions(*fixed.news())
+        if self.config.availability.backs_off:
+            past.add_missed(self.server.round, settled, self.config.deadline)
 
     def _apply_server_optimizer(
         self, training: CohortTraining, cohort: Cohort, aggregate: State

@@ -13,7 +13,7 @@ from skfed import FederatedClassifier, FederatedRegressor, PowerOfChoice
 from skfed.availability import BaseAvailability
 from skfed.devices import TraceDevices
 from skfed.evaluation import _OF_NUMBERS, FederatedEvaluation
-from skfed.metrics import client_evaluations, client_exchanges
+from skfed.metrics import client_evaluations, client_exchanges, cost_to
 from skfed.privacy import GaussianMechanism
 
 SCORES = ["accuracy", "neg_log_loss", "neg_brier_score"]
@@ -193,7 +193,9 @@ def test_a_client_that_fails_is_named_and_the_others_count(held_out):
     model = fitted(held_out, model=FederatedClassifier(Overflowing(5, 3)))
     history = model.history_
     assert history["failed"].tolist() == [("e",)] * 3
-    assert all("its loss or accuracy is not finite" in causes[0] for causes in history["causes"])
+    assert all(
+        "its loss or accuracy is NaN or infinite" in causes[0] for causes in history["causes"]
+    )
     assert history["n_evaluated"].tolist() == [4, 4, 4]
     assert history["n_aggregated"].tolist() == [6, 6, 6]
     assert "e" not in set(client_evaluations(model)["client"])
@@ -232,9 +234,12 @@ def test_it_takes_seconds_and_may_be_late(held_out):
         n_rounds=4,
     )
     exchanges = client_exchanges(model)
+    late = (exchanges["client"] == "d") & (exchanges["kind"] == "training")
+    n_asked = 4 - late.sum()  # not again in a round in which it was late already
     evaluations = exchanges[exchanges["kind"] == "evaluation"].set_index("client")
-    assert set(evaluations.loc["d", "outcome"]) == {"late"}
-    assert evaluations.loc["d", "seconds"].tolist() == pytest.approx([n_d / 3] * 4, rel=1e-3)
+    assert evaluations.loc[["d"], "outcome"].tolist() == ["late"] * n_asked
+    seconds = evaluations.loc[["d"], "seconds"].tolist()
+    assert seconds == pytest.approx([n_d / 3] * n_asked, rel=1e-3)
     assert set(evaluations.drop("d")["outcome"]) == {"answered"}
     assert evaluations["bytes_up"].drop("d").eq(16).all()  # two numbers
     assert model.history_["n_evaluated"].tolist() == [4] * 4
@@ -286,3 +291,43 @@ def test_without_rows_that_clients_keep_aside_it_is_refused(held_out):
         fitted(held_out, loss_privacy=GaussianMechanism(1.0, 1.0))
     with pytest.raises(ValueError, match="no round of this model has an evaluation"):
         client_evaluations(FederatedClassifier(n_rounds=1).fit(X, y, clients=clients))
+
+
+def test_what_never_changes_is_sent_once_to_those_who_only_evaluate(held_out):
+    """One client trains; a frozen layer of 100 x 4 bytes reaches each of the others once."""
+    net = torch.nn.Sequential(torch.nn.Linear(5, 20, bias=False), torch.nn.Linear(20, 3))
+    net[0].requires_grad_(False)
+    model = fitted(
+        held_out,
+        ["loss"],
+        model=FederatedClassifier(net),
+        selector=skfed.RandomSelector(clients_per_round=1, replace=False),
+    )
+    head, fixed = 4 * (20 * 3 + 3), 4 * 5 * 20
+    known, expected = set(), []
+    for (name,) in model.history_["cohort"]:
+        asked = {*"acdef", name}
+        expected.append(6 * head + fixed * len(asked - known))
+        known |= asked
+    assert model.history_["bytes_down"].tolist() == expected
+
+
+def test_a_failed_call_leaves_the_model_as_it_was(held_out):
+    (X, y, clients), _ = held_out
+    model = FederatedClassifier(n_rounds=1, random_state=0).fit(X, y, clients=clients)
+    model.set_params(evaluation=FederatedEvaluation())
+    with pytest.raises(ValueError, match="partial_fit has none"):
+        model.partial_fit(X + 100, y, clients=clients)
+    model.set_params(evaluation=None).partial_fit(X, y, clients=clients)
+    other = FederatedClassifier(n_rounds=1, random_state=0).fit(X, y, clients=clients)
+    other.partial_fit(X, y, clients=clients)
+    np.testing.assert_array_equal(model.coef_, other.coef_)
+
+
+def test_costs_until_a_loss_has_fallen_and_a_score_has_risen():
+    history = pd.DataFrame({"bytes_down": [1, 1, 1], "bytes_up": [1, 1, 1]})
+    falling, rising = [3.0, 2.0, 1.0], [-3.0, -2.0, -1.0]
+    for name in ("eval_loss", "eval_loss_priority", "eval_loss_worst", "train_loss"):
+        assert cost_to(history.assign(**{name: falling}), name, 2.0)["rounds"] == 2
+    for name in ("eval_neg_log_loss", "eval_neg_log_loss_worst", "eval_accuracy_worst"):
+        assert cost_to(history.assign(**{name: rising}), name, -2.0)["rounds"] == 2

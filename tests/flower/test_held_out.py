@@ -173,7 +173,7 @@ def spoiled(**metrics):
 @pytest.mark.parametrize(
     ("metrics", "cause"),
     [
-        ({"loss": np.nan, "accuracy": 0.5, "neg_log_loss": -1.0}, "is not finite"),
+        ({"loss": np.nan, "accuracy": 0.5, "neg_log_loss": -1.0}, "is NaN or infinite"),
         ({"loss": 1.0, "accuracy": 0.5}, "no number 'neg_log_loss'"),
         ({"loss": [1.0], "accuracy": 0.5, "neg_log_loss": -1.0}, "no number 'loss'"),
     ],
@@ -216,4 +216,25 @@ def test_load_data_returns_two_or_four(federate, parts):
     with pytest.raises(
         ValueError, match="load_data returns 3 values: return X and y, or X, y, X_val"
     ):
+        strategy.start(grid)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X, y: (X[["w", "v", "x", "y", "z"]], y), "X_val with columns"),
+        (lambda X, y: (X[["v", "w"]], y), r"X_val with shape \(2,\)"),
+        (lambda X, y: (X, y[:-1]), "rows of X_val and"),
+    ],
+)
+def test_rows_kept_aside_are_like_those_of_the_training(change, message, federate, parts):
+    load = loader(parts)
+
+    def load_changed(context):
+        loaded = [pd.DataFrame(one, columns=list("vwxyz")) for one in load(context)[::2]]
+        X, X_val = loaded if len(loaded) == 2 else (loaded[0], loaded[0])
+        return X, np.zeros(len(X)), *change(X_val, np.zeros(len(X_val)))
+
+    strategy, grid = federate(estimator(), load=load_changed, timeout=0.2)
+    with pytest.raises(ValueError, match=message):
         strategy.start(grid)

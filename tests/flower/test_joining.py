@@ -156,6 +156,68 @@ def test_a_restarted_server_continues_with_those_who_have_joined(joining, tmp_pa
     np.testing.assert_array_equal(again.coef_, whole.coef_)
 
 
+def test_who_comes_while_another_hangs_joins_too(joining):
+    """It is asked for its name in an exchange of the round, as the server looks for d."""
+
+    def watch(grid):
+        node = node_of(grid, "d")
+        node.answer = lambda message: (
+            late(message) if is_kind(message, "train") else node.app(message, node.context)
+        )
+
+    model = estimator(n_rounds=4, evaluation=FederatedEvaluation())
+    model, _ = joining(model, {"f": 2}, watch, timeout=3)
+    assert model.history_["not_joined"].tolist() == [("f",), ("f",), (), ()]
+    assert model.history_["failed"].tolist() == [("d",), (), ("d",), ()]
+    # Who has not answered in a round is not asked again in it.
+    assert model.history_["n_evaluated"].tolist() == [4, 4, 5, 5]
+
+
+def test_one_with_priority_is_there_at_the_start(joining):
+    model = estimator(n_rounds=2, priority=["e", "f"], selector=FedAlignSelector())
+    with pytest.raises(
+        TimeoutError, match=r"none of these with priority is connected: \['e', 'f'\]"
+    ):
+        joining(model, {"e": 9, "f": 9}, timeout=0.2)
+
+
+def test_models_are_asked_of_those_who_have_joined(federate, blobs):
+    X, y, clients = blobs
+
+    def load(context):
+        rows = clients == context.node_config["client-name"]
+        return X[rows], y[rows], X[rows], y[rows]
+
+    strategy, grid = federate(
+        estimator(n_rounds=1), load=load, names="abcd", clients=ALL, classes=[0, 1, 2], join=True
+    )
+    strategy.start(grid)
+    scores = strategy.cross_client_scores()
+    there = list("abcd")
+    assert scores.loc[["global", *there], there].notna().all(axis=None)
+    assert scores[["e", "f"]].isna().all(axis=None)
+    assert scores.loc[["e", "f"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("priority", [None, ["a", "b"]])
+def test_late_join_of_an_estimator_holds_over_flower(priority, federate, blobs):
+    """Nobody asks b for its moments before round 0."""
+    X, y, clients = blobs
+    model = FederatedClassifier(
+        availability=LateJoin({"b": 2}),
+        priority=priority,
+        selector=EVERYBODY if priority is None else FedAlignSelector(eps=1.0),
+        n_rounds=3,
+        random_state=0,
+        engine="loop",
+    )
+    strategy, grid = federate(model)
+    strategy.start(grid)
+    expected = clone(model).fit(X, y, clients=clients)
+    found = strategy.model_.history_[COLUMNS]
+    pd.testing.assert_frame_equal(found, expected.history_[COLUMNS], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
@@ -166,11 +228,12 @@ def test_a_restarted_server_continues_with_those_who_have_joined(joining, tmp_pa
         ({"join": 1}, "join=1 must be True or False"),
         ({"join": False, "min_sites": 2}, "pass join=True too"),
         ({"classes": None}, "pass all labels as classes"),
+        ({"model": estimator(min_clients=3), "min_sites": 2}, "below min_clients=3"),
     ],
 )
 def test_what_it_refuses(params, message, joining):
     with pytest.raises(ValueError, match=message):
-        joining(estimator(), {}, **params)
+        joining(params.pop("model", estimator()), {}, **params)
 
 
 def test_back_off_alone_is_taken_over_flower(federate):
