@@ -8,14 +8,9 @@ from skfed import FedAlignSelector, FederatedClassifier
 from skfed.flower import FederatedStrategy, client_app
 from skfed.inspection import participation_report
 
-model = FederatedClassifier(
-    make_net(),
-    selector=FedAlignSelector(eps=0.2, warmup=1),
-    priority=["site 1", "site 2"],
-    n_rounds=5,
-    local_epochs=5,
-    random_state=0,
-)
+model = FederatedClassifier(make_net(), n_rounds=5, local_epochs=5)
+model.set_params(selector=FedAlignSelector(eps=0.2, warmup=1))
+model.set_params(priority=["site 1", "site 2"], random_state=0)
 client = client_app(model, load_data)
 server = ServerApp()
 
