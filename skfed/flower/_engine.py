@@ -31,6 +31,13 @@ from skfed.engines import (
     merge,
 )
 from skfed.exchanges import EVALUATION, POLL, REPORT, SKETCH, TRAINING, TRIAL, UPLOAD, Limits
+from skfed.flower._answers import (
+    get_metrics,
+    get_spread,
+    get_value,
+    get_values,
+    size_of_updates,
+)
 from skfed.flower._messages import (
     EVALUATE,
     HELD_OUT_QUERY,
@@ -44,7 +51,6 @@ from skfed.flower._messages import (
     get_moments,
     get_norms,
     get_number,
-    get_numbers,
     get_record,
     get_sketch,
     model_bytes_of,
@@ -53,7 +59,7 @@ from skfed.flower._messages import (
     to_state,
 )
 from skfed.flower._nodes import Nodes
-from skfed.flower._replies import FEW, Size, size_of_states
+from skfed.flower._replies import FEW, Size
 from skfed.flower._valuation import Valuation, messages_of_models
 from skfed.flower._waiting import End, Replies, read_reply
 from skfed.nets import State
@@ -113,7 +119,7 @@ class MessageEngine:
             for name in dict.fromkeys(names)
         }
         replies = self._exchange(contents, EVALUATE, partial(self.limits.end, POLL))
-        read = partial(_value, request=request)
+        read = partial(get_value, request=request)
         values = [read_reply(replies.contents[name], read) for name in names]
         raised = {i: value for i, value in enumerate(values) if isinstance(value, Exception)}
         silent = np.array([value is None for value in values], dtype=bool)
@@ -153,7 +159,7 @@ class MessageEngine:
                 content.update({f"model-{j}": model for j, model in enumerate(models)})
             asked = Size(values=len(models))
             replies = self._exchange(contents, VALUATION_QUERY, valuation.end, asked)
-            valuation.add(replies, partial(_values, metric=request.metric, n_models=len(models)))
+            valuation.add(replies, partial(get_values, metric=request.metric, n_models=len(models)))
         n_samples = self.batching.n_polled(request.clients, None)
         return valuation.evaluation(names, len(request.coefficients), n_samples)
 
@@ -165,7 +171,7 @@ class MessageEngine:
             for name in names
         }
         replies = self._exchange(contents, HELD_OUT_QUERY, partial(self.limits.end, EVALUATION))
-        read = partial(_metrics, names=metrics)
+        read = partial(get_metrics, names=metrics)
         found = [read_reply(replies.contents[name], read) for name in names]
         raised = {i: one for i, one in enumerate(found) if isinstance(one, Exception)}
         nothing = np.full(len(metrics), np.nan)
@@ -216,7 +222,7 @@ class MessageEngine:
         elif is_report:
             kind = REPORT
         end = partial(self.limits.end, kind)
-        asked = FEW if is_report else _size_of_updates(request)
+        asked = FEW if is_report else size_of_updates(request)
         replies = self._exchange(self._train_contents(request), TRAIN, end, asked)
         read_updates = self._reported if is_report else self._updates
 
@@ -239,7 +245,7 @@ class MessageEngine:
         contents = {
             name: self._content(name, request.round, copies=own) for name, own in wanted.items()
         }
-        end, asked = partial(self.limits.end, UPLOAD), _size_of_updates(request)
+        end, asked = partial(self.limits.end, UPLOAD), size_of_updates(request)
         replies = self.nodes.exchange(contents, UPLOAD_QUERY, end, asked)
         kept = replace(request, needs=frozenset())
         updates = Updates([], [], frozenset())
@@ -364,7 +370,7 @@ class MessageEngine:
     ) -> Updates:
         """Read the report and the update of one copy of a client."""
         loss, n_samples, record = self._read_report(request, member, copy, content)
-        spread = _spread(request, record, loss)
+        spread = get_spread(request, record, loss)
         return self._collect(request, member, copy, content, loss, n_samples, spread)
 
     def _reported(
@@ -374,7 +380,7 @@ class MessageEngine:
         loss, n_samples, record = self._read_report(request, member, copy, content)
         norm = get_number(record, "norm")
         finite = np.array([np.isfinite(loss) and np.isfinite(norm)])
-        extras = {"norms": np.array([norm])} | _spread(request, record, loss)
+        extras = {"norms": np.array([norm])} | get_spread(request, record, loss)
         report = Report(
             member, np.array([loss]), np.array([n_samples]), finite, [None], extras=extras
         )
@@ -421,42 +427,3 @@ class MessageEngine:
         alone = replace(request.subset(member), privacy=None, noise=None)
         numbers = np.array([loss]), np.array([n_samples])
         return collect(alone, member, stack, *numbers, [variate], spread)
-
-
-def _size_of_updates(request: TrainRequest) -> Size:
-    """Return the size of a client's updates of a training, of all of its copies."""
-    n_copies = max(Counter(request.cohort.clients.tolist()).values(), default=1)
-    n_states = n_copies if request.corrections is None else 2 * n_copies
-    return size_of_states(request.sent_back, n_states)
-
-
-def _spread(request: TrainRequest, record: MetricRecord, loss: float) -> dict[str, np.ndarray]:
-    """Return the spread of losses that a client reports, if it is needed."""
-    names = ("loss_std", "loss_rms") if "spread" in request.needs else ()
-    values = {name: get_number(record, name) for name in names}
-    for name, value in values.items():
-        if not value >= 0 and np.isfinite(loss):  # or else it has failed by its loss
-            raise ValueError(f"its {name}={value} must be a number that is not negative.")
-    return {name: np.array([value]) for name, value in values.items()}
-
-
-def _values(content: RecordDict, metric: str, n_models: int) -> list[float]:
-    """Return the values of the models of one message."""
-    return get_numbers(get_record(content, "metrics", MetricRecord), metric, n_models)
-
-
-def _metrics(content: RecordDict, names: list[str]) -> list[float]:
-    """Return the metrics that a client sends; those that are not finite are a failure."""
-    record = get_record(content, "metrics", MetricRecord)
-    return [get_number(record, name) for name in names]
-
-
-def _value(content: RecordDict, request: EvaluateRequest) -> float | None:
-    """Return the value that a polled client sends; None if it is above the bound."""
-    bound = request.at_most
-    if not content and bound is not None:
-        return None
-    value = get_number(get_record(content, "metrics", MetricRecord), str(request.metric))
-    if not np.isfinite(value) or (bound is not None and value > bound):
-        raise ValueError(f"its {request.metric}={value} is not finite, or above the bound.")
-    return value
