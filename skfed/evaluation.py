@@ -80,8 +80,9 @@ class FederatedEvaluation(BaseEstimator):
     >>> from skfed.evaluation import FederatedEvaluation
     >>> X, y = load_iris(return_X_y=True)
     >>> sites = ["a", "b"] * 75
+    >>> evaluation = FederatedEvaluation(["accuracy"])
     >>> model = FederatedClassifier(
-    ...     evaluation=FederatedEvaluation(["accuracy"]), n_rounds=5, random_state=0
+    ...     evaluation=evaluation, n_rounds=5, random_state=0
     ... ).fit(X, y, clients=sites, X_val=X, y_val=y, clients_val=sites)
     >>> bool(model.history_["eval_accuracy"].iloc[-1] > 0.7)
     True

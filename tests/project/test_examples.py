@@ -107,7 +107,7 @@ def test_the_example_of_sites_reads_wisdm(data_home, monkeypatch, capsys):
     example = runpy.run_path(str(ROOT / "examples" / "federation" / "run.py"))
     files = []
 
-    def run_federation(folder, sites, rounds):
+    def run_federation(folder, sites, rounds, log):
         files.extend(path.name for site in sites.values() for path in site.iterdir())
         X, y, clients = example["read_all"](sites)
         return example["make_estimator"](rounds).fit(X, y, clients=clients)

@@ -70,7 +70,7 @@ def test_no_text_installs_skfed_by_a_name_that_pip_does_not_know(folder):
 
 
 NAMES = {"sklearn": "scikit-learn"}
-OF_EXTRAS = {"dask", "flwr", "matplotlib", "opacus", "pytest", "ray"}
+OF_EXTRAS = {"dask", "flwr", "google", "matplotlib", "opacus", "pytest", "ray"}  # google: of flwr
 
 
 def imported(source):
