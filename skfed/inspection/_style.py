@@ -4,6 +4,7 @@ from typing import Any
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+YELLOW = "#F0E442"  # the one of theirs that is too light for lines
 STYLES = ["-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1))]  # of lines, after all colours
 PRIORITY, FREE = COLOURS[1], COLOURS[0]
 # Counts, from none to many.

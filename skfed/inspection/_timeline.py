@@ -7,7 +7,7 @@ import pandas as pd
 
 from skfed.exchanges import KINDS
 from skfed.inspection._axes import get_axes, legend, name_clients
-from skfed.inspection._style import COLOURS, SHADES, tidy
+from skfed.inspection._style import COLOURS, SHADES, YELLOW, tidy
 from skfed.metrics import client_exchanges
 from skfed.metrics._scorers import federated_step
 from skfed.utils._ids import canonical
@@ -22,6 +22,7 @@ _COLOURS = {
     "trained": COLOURS[0],
     "uploaded": SHADES[4],
     "evaluated subsets": COLOURS[6],
+    "evaluated": YELLOW,
     "late": COLOURS[1],
     "failed": COLOURS[3],
 }

@@ -40,6 +40,7 @@ GIVEN = {
     "numerator": 2.0,
     "mu": 1.0,
     "gamma": 8.0,
+    "rounds": {"a": 1},
     "trace": [["a"], ["a", "b"]],
     "rows_per_second": 100.0,
     "bytes_down_per_second": 1000.0,
