@@ -301,7 +301,8 @@ def simulate_joining(rounds, joins):
     )
     (X, y, clients), (X_val, y_val, clients_val) = parts.values()
     held_out = {"X_val": X_val, "y_val": y_val, "clients_val": clients_val}
-    return pipeline.fit(X, y, clients=clients, **held_out)
+    with sklearn.config_context(enable_metadata_routing=True):
+        return pipeline.fit(X, y, clients=clients, **held_out)
 
 
 def test_the_tutorials_output_is_that_of_its_command_in_two_rounds():
