@@ -6,7 +6,7 @@ subclass :class:`BaseAvailability` here and name the class in ``__all__``.
 
 from abc import ABCMeta
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -310,6 +310,12 @@ class LateJoin(_OfAnother):
         unknown = [name for name in self.rounds if name not in known]
         if unknown:
             raise ValueError(f"rounds names {unknown[0]!r}, which is none of the clients.")
+        for name, first in self.rounds.items():
+            if not isinstance(first, Integral) or first < 0:
+                raise ValueError(
+                    f"rounds has {first!r} for client {name!r}: the first round of a client is 0, "
+                    "1, 2 and so on."
+                )
         joined = np.array([self.rounds.get(name, 0) <= round for name in names], dtype=bool)
         before = super()._joined(federation, round)
         return joined if before is None else joined & before

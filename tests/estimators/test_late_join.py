@@ -161,6 +161,9 @@ def test_they_may_be_combined(blobs):
 def test_what_it_refuses(blobs):
     with pytest.raises(ValueError, match="rounds names 'z', which is none of the clients"):
         fitted(blobs, LateJoin({"z": 1}))
+    for first in ("x", 1.5, -1, None):
+        with pytest.raises(ValueError, match="for client 'b': the first round of a client is 0"):
+            fitted(blobs, LateJoin({"b": first}))
     federation = make_federation(["a", "b"], 2)
     assert LateJoin({"b": 1}).joined(federation, 0).tolist() == [True, False]
     assert LateJoin({"b": 1}).joined(federation, 1).tolist() == [True, True]
