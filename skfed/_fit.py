@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from skorch import NeuralNet
 
-from skfed._federation import Federation, find_ids, make_federation
+from skfed._federation import Federation, make_federation
 from skfed._input import TrainingData
 from skfed._problem import Problem
 from skfed.aggregation import WeightedMean
@@ -249,9 +249,7 @@ class Simulation:
         with naming("clients_val"):
             federation = make_federation(self.held_out["clients_val"], len(X))
         engine = self._engine(X, problem.for_criterion(net, X, y), federation)
-        positions = find_ids(federation.ids, self.data.federation.ids)
-        sizes = np.where(positions < 0, 0, federation.sizes[positions])
-        evaluator = HeldOutRows(engine, positions, sizes)
+        evaluator = HeldOutRows.of(engine, federation, self.data.federation)
         check_held_out_rows(evaluator)
         return held_out_evaluation(self.estimator, evaluator)
 

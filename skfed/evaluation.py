@@ -1,6 +1,6 @@
 """Federated evaluation: clients evaluate the global model on rows that they keep aside."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,7 +54,7 @@ class FederatedEvaluation(BaseEstimator):
 
     Parameters
     ----------
-    metrics : sequence of str, default=None
+    metrics : list or tuple of str, default=None
         "loss", the net's own, and names of scikit-learn's scorers that are a mean over rows: of
         classes "accuracy" (of several labels, that of whole rows), "neg_log_loss" and
         "neg_brier_score"; of numbers "neg_mean_absolute_error", "neg_mean_squared_error",
@@ -89,7 +89,7 @@ class FederatedEvaluation(BaseEstimator):
     """
 
     _parameter_constraints: dict = {
-        "metrics": [Iterable, None],
+        "metrics": [list, tuple, None],
         "min_answers": [Count()],
     }
 
@@ -114,7 +114,7 @@ class FederatedEvaluation(BaseEstimator):
         usual = _usual(problem)
         known = *usual, *(() if problem.has_labels else _losses(problem))
         names = usual if self.metrics is None else tuple(self.metrics)
-        if isinstance(self.metrics, str) or not names or len(set(names)) < len(names):
+        if not names or len(set(names)) < len(names):
             raise ValueError(
                 f"evaluation__metrics={self.metrics!r} must be a list of names, each once."
             )

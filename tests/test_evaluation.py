@@ -267,7 +267,7 @@ def test_a_run_that_is_resumed_has_the_same_table(held_out, tmp_path):
         (["r2"], "evaluation__metrics has 'r2', which is not known from those of clients"),
         (["roc_auc"], "use some of loss, accuracy, neg_log_loss, neg_brier_score"),
         (["neg_mean_squared_error"], "or not for this y"),
-        ("accuracy", "must be a list of names"),
+        ("accuracy", "must be an instance of 'list'"),
         (["loss", "loss"], "each once"),
         ([], "each once"),
     ],

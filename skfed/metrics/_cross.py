@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.utils import check_consistent_length
 
-from skfed._federation import find_ids, make_federation
+from skfed._federation import make_federation
 from skfed._fit import local_engine
 from skfed._input import check_rows
 from skfed.evaluation import FederatedEvaluation, Metric
@@ -16,7 +16,7 @@ from skfed.metrics._scorers import check_targets, federated_step, transform_for_
 from skfed.nets import cast_samples
 from skfed.server import HeldOutRows, cross_evaluate
 from skfed.utils._checks import naming, validated
-from skfed.utils._ids import client_index
+from skfed.utils._ids import client_index, native
 
 
 @validated(metric=[str])
@@ -110,9 +110,12 @@ def cross_client_scores(
         seed=step._server.seed,
         memory_budget=step.memory_budget,
     )
-    positions = find_ids(test.ids, federation.ids)
-    sizes = np.where(positions < 0, 0, test.sizes[positions])
-    rows = HeldOutRows(evaluator, positions, sizes)
+    rows = HeldOutRows.of(evaluator, test, federation)
+    if not rows.held_out_sizes.any():
+        raise ValueError(
+            f"clients_test has no client of clients: {native(test.ids[0])!r} is not among them. "
+            "Check the types of ids."
+        )
     values = cross_evaluate(engine, request, rows, Metric.of(name, problem))
     return cross_table(values, federation.ids)
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
+from skfed._federation import Federation, find_ids
 from skfed.engines import EvaluateRequest, Evaluation, Evaluator
 from skfed.evaluation import Metric
 from skfed.exchanges import (
@@ -61,6 +62,12 @@ class HeldOutRows:
     evaluator: Evaluator
     positions: np.ndarray
     held_out_sizes: np.ndarray
+
+    @classmethod
+    def of(cls, evaluator: Evaluator, own: Federation, federation: Federation) -> Self:
+        """Return that of a federation's clients, of which ``own`` are those in the evaluator."""
+        positions = find_ids(own.ids, federation.ids)
+        return cls(evaluator, positions, np.where(positions < 0, 0, own.sizes[positions]))
 
     def evaluate_held_out(self, request: HeldOutRequest) -> Evaluation:
         """Evaluate one metric after the other."""

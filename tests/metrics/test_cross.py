@@ -79,6 +79,8 @@ def test_what_it_refuses(parts):
         cross_client_scores(model, *train, *test, metric="r2")
     with pytest.raises(ValueError, match="y_test"):
         cross_client_scores(model, *train, test[0], test[1] + 7, test[2])
+    with pytest.raises(ValueError, match="clients_test has no client of clients: 'z'"):
+        cross_client_scores(model, *train, *test[:2], ["z"] * len(test[1]))
     private = clone(model).set_params(loss_privacy=GaussianMechanism(1.0, 1.0))
     private.fit(*train[:2], clients=train[2])
     with pytest.raises(ValueError, match="loss_privacy does not cover the scores"):
