@@ -40,6 +40,8 @@ def main() -> None:
         sys.exit("usage: python -m skfed.flower.warm flower-supernode [OPTION]...")
     if real is None:
         sys.exit(f"{_COMMAND} is not in PATH: add the folder with the commands of Flower.")
+    if os.statvfs(tempfile.gettempdir()).f_flag & os.ST_NOEXEC:
+        sys.exit(f"{tempfile.gettempdir()} is mounted with noexec: set TMPDIR to another folder.")
     run = _import_all()  # before the node starts: Flower waits 30 seconds for a message's process
     folder, node = Path(tempfile.mkdtemp(prefix="skfed-warm-")), os.getpid()  # for this user alone
     listener = _listen(folder)

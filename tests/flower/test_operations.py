@@ -158,7 +158,7 @@ def hosts(tmp_path, monkeypatch):
 
 def start(federation, name, hosts, services, **more):
     program, *options = (hosts.of(part, **more) for part in services[name]["command"])
-    if program == "flower-supernode":
+    if "flower-supernode" in options:
         from loopback import _free_port
 
         options.append(f"--port={_free_port()}")

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +31,11 @@ def main():
 """
 
 
+def path_of_commands():
+    """Return PATH with the folder of this Python's commands."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
 def environment(folder):
     """Return that of a Flower of another command, which says what it has."""
     info = folder / "packages" / "flwr-1.41.dist-info"
@@ -37,10 +44,9 @@ def environment(folder):
     (info / "entry_points.txt").write_text("[console_scripts]\nflwr-clientapp = command:main\n")
     (info.parent / "command.py").write_text(COMMAND)
     paths = str(info.parent), str(Path(__file__).parents[2])
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),
-        "PATH": path,
+        "PATH": path_of_commands(),
         "TMPDIR": str(folder),
     }
 
@@ -89,4 +95,14 @@ def test_a_node_that_cannot_start_is_an_error(monkeypatch, command, path, messag
     if path:
         monkeypatch.setenv("PATH", path)
     with pytest.raises(SystemExit, match=message):
+        warm.main()
+
+
+def test_a_folder_from_which_no_command_runs_is_an_error(monkeypatch):
+    """As Docker mounts a tmpfs by default; a test cannot mount one."""
+    monkeypatch.setattr(sys, "argv", ["warm", "sh"])
+    monkeypatch.setenv("PATH", path_of_commands())
+    mounted = {tempfile.gettempdir(): SimpleNamespace(f_flag=os.ST_NOEXEC)}
+    monkeypatch.setattr(warm.os, "statvfs", mounted.__getitem__)
+    with pytest.raises(SystemExit, match=" is mounted with noexec: set TMPDIR"):
         warm.main()
