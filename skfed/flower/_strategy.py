@@ -3,14 +3,12 @@
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from math import prod
 from os import PathLike
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pandas as pd
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from sklearn.base import clone
@@ -19,44 +17,22 @@ from sklearn.pipeline import Pipeline
 from skfed._classifier import FederatedClassifier
 from skfed._estimator import BaseFederated
 from skfed._federation import Federation, federation_of, parse_priority
-from skfed._fit import (
-    begin,
-    check_held_out_rows,
-    federation_at,
-    held_out_evaluation,
-    round_config,
-    rounds_of,
-)
-from skfed.checkpoint import StepsFile, open_run
-from skfed.engines import Batching
-from skfed.exchanges import Limits
-from skfed.flower._arguments import (
-    checked_clients,
-    data_description,
-    row_of_zeros,
-    without_simulation,
-)
+from skfed._fit import check_held_out_rows, held_out_evaluation, round_config, rounds_of
+from skfed.checkpoint import open_run
+from skfed.flower._arguments import checked_clients, without_simulation
+from skfed.flower._beginning import begin_fit, fit_steps, make_engine, make_server
 from skfed.flower._client import has_privacy
 from skfed.flower._client_info import ClientInfo
-from skfed.flower._columns import common_columns
 from skfed.flower._cross import cross_client_scores
-from skfed.flower._engine import MessageEngine
 from skfed.flower._joining import JoiningSites, checked_joining
 from skfed.flower._json_log import checked_log, log_round
-from skfed.flower._messages import from_records, to_arrays, to_records, to_text
+from skfed.flower._messages import to_arrays, to_text
 from skfed.flower._nodes import Nodes
 from skfed.flower._numbering import evaluations, renumbered
 from skfed.flower._pipeline import check_estimator, federated_parts, split
 from skfed.flower._report import checked_report, send_reports
-from skfed.flower._steps import StepsServer
-from skfed.nets import batch_size, get_state, shift_of
-from skfed.server import (
-    HeldOutEvaluation,
-    RoundConfig,
-    ServerState,
-    new_state,
-)
-from skfed.utils._seeding import draw_seed
+from skfed.nets import get_state
+from skfed.server import HeldOutEvaluation
 
 logger = logging.getLogger("flwr")  # its lines are shown by `flwr run --stream`
 
@@ -219,23 +195,24 @@ class FederatedStrategy(Strategy):
         """
         pipeline = clone(self.estimator)
         steps, estimator = split(pipeline)
-        clients = self._wait_for_clients(grid, steps, estimator)
+        clients = list(self._wait_for_clients(grid, steps, estimator).values())
         self.model_ = pipeline
-        X, sent, description = self._fit_steps(steps, estimator, clients)
-        server, classes = self._make_server(estimator, X, clients)
+        sizes = self._sizes()
+        of_steps = self._of_run(federation_of(sizes))
+        X, sent, description = fit_steps(steps, estimator, self._nodes, sizes, of_steps)
+        server, classes = make_server(estimator, X, clients, self.classes)
         self._priority = estimator.priority
         federation = self._federation()
-        data = description | {"classes": getattr(estimator, "classes_", None)}
         of_run = self._of_run(federation)
+        data = description | {"classes": getattr(estimator, "classes_", None)}
         with open_run(type(estimator), estimator.get_params(), server, of_run, data) as run:
-            limits = Limits(estimator.deadline, estimator.report_goal)
-            self._engine = self._make_engine(
-                estimator, server, federation, X, classes, sent, limits
+            self._engine = make_engine(
+                estimator, server, federation, self._nodes, X.shape[1:], to_text(classes), sent
             )
             config = round_config(estimator, server.net, server.left_alone, simulated=False)
             if self._least is not None:
                 config = replace(config, availability=JoiningSites(estimator.availability))
-            self._start_fit(estimator, server, federation, config, X)
+            begin_fit(self._engine, estimator, server, config, X)
             until, estimator.engine_ = estimator.n_rounds, "flower: clients elsewhere"
             rounds = rounds_of(
                 *(estimator, server, federation, self._engine, config),
@@ -368,86 +345,6 @@ class FederatedStrategy(Strategy):
             return {name: sizes.get(name, 0) for name in self.clients}
         return sizes
 
-    def _fit_steps(
-        self, steps: Pipeline | None, estimator: BaseFederated, clients: dict[str, ClientInfo]
-    ) -> tuple[Any, dict, dict[str, Any]]:
-        """Fit the steps before the estimator.
-
-        Return a made-up row as they transform it, their records in messages, and what a checkpoint
-        depends on.
-        """
-        info = next(iter(clients.values()))
-        if steps is None:
-            return row_of_zeros(info), {}, data_description(info)
-        sizes = self._sizes()
-        columns = common_columns([one.raw for one in clients.values() if one.raw is not None])
-        file = StepsFile(estimator.checkpoint, steps, columns, self._of_run(federation_of(sizes)))
-        drop = estimator.on_client_error == "drop"
-        fit = StepsServer(
-            self._nodes,
-            sizes,
-            columns,
-            drop=drop,
-            min_clients=estimator.min_clients,
-            deadline=estimator.deadline,
-            fitted=file.read(),
-            keep=file.write,
-        )
-        X = fit.fit(steps)
-        state = fit.state(steps)
-        records = to_records("steps", state)
-        # As clients read it: numbers of steps that were read from a file have other types.
-        read = from_records(RecordDict(records), "steps")
-        described = data_description(info) | {"steps": read}
-        n_bytes = sum(record.count_bytes() for record in records.values())
-        logger.info("each request has the fitted steps, %d bytes that no table charges", n_bytes)
-        return X, records, described
-
-    def _make_server(
-        self, estimator: BaseFederated, X: Any, clients: dict[str, ClientInfo]
-    ) -> tuple[ServerState, Any]:
-        """Return the server with a new net, and the classes of a classifier; X is a row."""
-        info = next(iter(clients.values()))
-        classes = None
-        y = np.zeros((1, *info.target_shape))
-        if isinstance(estimator, FederatedClassifier):
-            labels = [label for info in clients.values() for label in info.classes or ()]
-            classes = np.unique(labels).tolist() if self.classes is None else self.classes
-            is_indicator = prod(info.target_shape) > 1
-            y = np.zeros((1, *info.target_shape)) if is_indicator else np.array(classes[:1])
-        # One made-up row, for the attributes that fit sets from data.
-        X, _ = estimator._check_training_data(X, y, reset=True, classes=classes)
-        seed = draw_seed(estimator.random_state)
-        return new_state(estimator._problem, estimator.estimator, X, seed), classes
-
-    def _make_engine(
-        self,
-        estimator: BaseFederated,
-        server: ServerState,
-        federation: Federation,
-        X: Any,
-        classes: Any,
-        steps: dict,
-        limits: Limits,
-    ) -> MessageEngine:
-        batching = Batching(federation, server.seed, batch_size(server.net))
-        # A continued fit has another id, since clients may have stored a poll of the round it
-        # repeats.
-        fit_id = uuid4().hex
-        outputs = estimator._problem.output_shape
-        shapes = {"columns": X.shape[1:], "targets": outputs, "classes": outputs}
-        return MessageEngine(
-            self._nodes,
-            federation,
-            batching,
-            to_text(classes),
-            fit_id,
-            steps,
-            limits,
-            n_values={name: int(np.prod(shape)) for name, shape in shapes.items()},
-            server=server,
-        )
-
     def _held_out(self, estimator: BaseFederated) -> HeldOutEvaluation | None:
         """Return what asks clients to evaluate the model; None: nothing does."""
         if estimator.evaluation is None:
@@ -455,29 +352,3 @@ class FederatedStrategy(Strategy):
         if self._least is None:  # else some may come that keep rows aside
             check_held_out_rows(self._engine)
         return held_out_evaluation(estimator, self._engine)
-
-    def _start_fit(
-        self,
-        estimator: BaseFederated,
-        server: ServerState,
-        federation: Federation,
-        config: RoundConfig,
-        X: Any,
-    ) -> None:
-        """Ask for what the fit begins with, once in a run, and tell clients in each message."""
-        if not server.round:
-            self._engine.federation = there = federation_at(config, federation, 0)
-            begin(
-                *(server, there, config, estimator._problem),
-                *(self._engine, estimator._wanted(server)),
-                shape=X.shape[1:],
-                dtype=np.asarray(X).dtype,
-                measured=True,
-            )
-            self._engine.federation = federation
-        estimator._set_target_scale(server)
-        if server.target_scale is not None:
-            self._engine.target_scale = to_text(list(server.target_scale))
-        self._engine.shift = shift_of(server.net)
-        is_private = estimator.update_privacy is not None
-        self._engine.limits_rates = server.rate is not None and not is_private
