@@ -61,6 +61,7 @@ from skfed.server import (
     warn_of_large_values,
 )
 from skfed.utils._checks import naming
+from skfed.utils._ids import native
 
 
 def round_config(
@@ -159,6 +160,8 @@ class Simulation:
             y = data.y if data.y.dtype.kind in "biuf" else data.y.astype(float)
         wanted = estimator._wanted(server)
         federation = federation_at(self.config, data.federation, server.round)
+        if estimator._problem.n_counts:
+            _check_labels_are_known(federation, data.federation.priority)
         source = LocalStatistics(data.X, y, data.weights, federation, wanted.n_classes)
         begin(
             *(server, federation, self.config, estimator._problem, source, wanted),
@@ -272,6 +275,17 @@ class Simulation:
         federation = federation_at(self.config, data.federation, 0)
         source = LocalStatistics(data.X, data.y, data.weights, federation)
         return RateLimits(source, self.server.net)
+
+
+def _check_labels_are_known(federation: Federation, priority: np.ndarray) -> None:
+    """Check that no priority client, by a mask, joins after labels have been counted."""
+    late = np.flatnonzero(priority & ~federation.priority)
+    if len(late):
+        raise ValueError(
+            "class_weight='balanced' counts the labels of the priority clients before the first "
+            f"round, and client {native(federation.ids[late[0]])!r} joins later (availability): "
+            "pass a dict of labels to weights."
+        )
 
 
 def held_out_evaluation(estimator: Any, evaluator: HeldOutEvaluator) -> HeldOutEvaluation:

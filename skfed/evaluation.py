@@ -10,6 +10,8 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.metrics import (
     brier_score_loss,
+    f1_score,
+    jaccard_score,
     log_loss,
     mean_absolute_error,
     mean_absolute_percentage_error,
@@ -17,6 +19,9 @@ from sklearn.metrics import (
     mean_poisson_deviance,
     mean_squared_error,
     mean_squared_log_error,
+    precision_score,
+    recall_score,
+    top_k_accuracy_score,
 )
 from skorch import NeuralNet
 
@@ -27,11 +32,21 @@ from skfed.utils._checks import Count, check_params
 
 __all__ = ["FederatedEvaluation"]
 
-#: scikit-learn's losses of probabilities and of numbers that are a mean over rows, by the names of
-#: their scorers.
+#: scikit-learn's losses and scores that are a mean over rows, by the names of their scorers: of
+#: probabilities of classes, of an indicator of labels, and of numbers.
 _OF_PROBABILITIES: Mapping[str, Callable] = {
     "neg_log_loss": log_loss,
     "neg_brier_score": brier_score_loss,
+    "top_k_accuracy": top_k_accuracy_score,
+}
+_OF_LABELS: Mapping[str, Callable] = {
+    f"{name}_samples": partial(score, average="samples", zero_division=0.0)
+    for name, score in {
+        "precision": precision_score,
+        "recall": recall_score,
+        "f1": f1_score,
+        "jaccard": jaccard_score,
+    }.items()
 }
 _OF_NUMBERS: Mapping[str, Callable] = {
     "neg_mean_absolute_error": mean_absolute_error,
@@ -56,8 +71,10 @@ class FederatedEvaluation(BaseEstimator):
     ----------
     metrics : list or tuple of str, default=None
         "loss", the net's own, and names of scikit-learn's scorers that are a mean over rows: of
-        classes "accuracy" (of several labels, that of whole rows), "neg_log_loss" and
-        "neg_brier_score"; of numbers "neg_mean_absolute_error", "neg_mean_squared_error",
+        classes "accuracy", "neg_log_loss", "neg_brier_score" and, of more than two,
+        "top_k_accuracy" with k = 2; of several labels "accuracy", that of whole rows,
+        "precision_samples", "recall_samples", "f1_samples" and "jaccard_samples", 0 of a row where
+        they are not defined; of numbers "neg_mean_absolute_error", "neg_mean_squared_error",
         "neg_mean_squared_log_error", "neg_mean_absolute_percentage_error",
         "neg_mean_poisson_deviance" and "neg_mean_gamma_deviance", in units of y. None: the loss
         and, of classes, the accuracy.
@@ -112,7 +129,7 @@ class FederatedEvaluation(BaseEstimator):
         """
         check_params(self)
         usual = _usual(problem)
-        known = *usual, *(() if problem.has_labels else _losses(problem))
+        known = *usual, *_of_scikit_learn(problem)
         names = usual if self.metrics is None else tuple(self.metrics)
         if not names or len(set(names)) < len(names):
             raise ValueError(
@@ -131,9 +148,14 @@ def _usual(problem: Problem) -> tuple[str, ...]:
     return ("loss", "accuracy") if isinstance(problem, Classification) else ("loss",)
 
 
-def _losses(problem: Problem) -> Mapping[str, Callable]:
-    """Return scikit-learn's losses of what a problem's nets predict."""
-    return _OF_PROBABILITIES if isinstance(problem, Classification) else _OF_NUMBERS
+def _of_scikit_learn(problem: Problem) -> Mapping[str, Callable]:
+    """Return scikit-learn's losses and scores of what a problem's nets predict."""
+    if problem.has_labels:
+        return _OF_LABELS
+    if not isinstance(problem, Classification):
+        return _OF_NUMBERS
+    trivial = {"top_k_accuracy"} if len(problem.classes) < 3 else set()
+    return {name: one for name, one in _OF_PROBABILITIES.items() if name not in trivial}
 
 
 @dataclass(frozen=True)
@@ -151,7 +173,9 @@ class Metric:
             return cls(name, "loss")
         if name == "accuracy":
             return cls(name, "error", best=1.0)
-        return cls(name, PollMetric(partial(_loss_of, _losses(problem)[name], problem)), best=0.0)
+        best = 0.0 if name.startswith("neg_") else 1.0
+        function = _of_scikit_learn(problem)[name]
+        return cls(name, PollMetric(partial(_loss_of, function, best, problem)), best)
 
     def of_evaluated(self, values: np.ndarray) -> np.ndarray:
         """Return the metric, given what engines have evaluated."""
@@ -163,17 +187,26 @@ class Metric:
 
 
 def _loss_of(
-    loss: Callable,
+    function: Callable,
+    best: float,
     problem: Problem,
     net: NeuralNet,
     X: Any,
     y: np.ndarray,
     weights: torch.Tensor | None,
 ) -> float:
-    """Return a loss of scikit-learn's, of rows of which none has a weight (a ``PollMetric``)."""
+    """Return a loss, or ``best`` less a score, of rows without weights (a ``PollMetric``)."""
+    value = float(_value_of(function, problem, net, X, y))
+    return best - value if best else value
+
+
+def _value_of(function: Callable, problem: Problem, net: NeuralNet, X: Any, y: np.ndarray) -> float:
+    """Return a loss or score of scikit-learn's."""
     if isinstance(problem, Regression):
         predicted = predictions(net, X).astype(float).reshape(len(X), -1)
-        return float(loss(problem.in_units(y.reshape(len(y), -1)), problem.in_units(predicted)))
+        return function(problem.in_units(y.reshape(len(y), -1)), problem.in_units(predicted))
+    if problem.has_labels:
+        return function(y.astype(int), predictions(net, X, labels=True))
     found = probabilities(net, X)
     # Named, as clients may lack labels.
-    return float(loss(y.reshape(len(y)).astype(int), found, labels=np.arange(found.shape[1])))
+    return function(y.reshape(len(y)).astype(int), found, labels=np.arange(found.shape[1]))

@@ -12,11 +12,11 @@ import skfed
 from skfed import FederatedClassifier, FederatedRegressor, PowerOfChoice
 from skfed.availability import BaseAvailability
 from skfed.devices import TraceDevices
-from skfed.evaluation import _OF_NUMBERS, FederatedEvaluation
+from skfed.evaluation import _OF_LABELS, _OF_NUMBERS, FederatedEvaluation
 from skfed.metrics import client_evaluations, client_exchanges, cost_to
 from skfed.privacy import GaussianMechanism
 
-SCORES = ["accuracy", "neg_log_loss", "neg_brier_score"]
+SCORES = ["accuracy", "neg_log_loss", "neg_brier_score", "top_k_accuracy"]
 LABELS = np.array(["x", "y", "z"])
 
 
@@ -58,6 +58,7 @@ def test_each_client_has_the_metrics_of_its_own_rows(engine, held_out):
         entropy = log_loss(y_own, model.predict_proba(X_own), labels=LABELS)
         assert row["loss"] == pytest.approx(entropy, rel=1e-5)
         assert row["neg_log_loss"] == pytest.approx(-entropy, rel=1e-5)
+        assert row["accuracy"] < row["top_k_accuracy"] <= 1.0 or row["accuracy"] == 1.0
     scorer = get_scorer("neg_brier_score")
     rows = val["clients_val"] == "f"
     expected = scorer(model, val["X_val"][rows], y_val[rows])
@@ -124,13 +125,19 @@ def test_metrics_of_numbers_are_in_units_of_y(standardize_targets):
         assert last[f"eval_{name}"] == pytest.approx(expected, rel=1e-4), name
 
 
-def test_several_labels(held_out):
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_several_labels(engine, held_out):
     (X, y, clients), val = held_out
     indicator = np.stack([y == "x", y != "z"], axis=1).astype(int)
     y_val = np.stack([val["y_val"] == "x", val["y_val"] != "z"], axis=1).astype(int)
-    model = fitted(((X, indicator, clients), val | {"y_val": y_val}))
-    expected = model.score(val["X_val"], y_val)
-    assert model.history_["eval_accuracy"].iloc[-1] == pytest.approx(expected)
+    names = ["accuracy", *_OF_LABELS]
+    model = fitted(((X, indicator, clients), val | {"y_val": y_val}), names, engine=engine)
+    last = model.history_.iloc[-1]
+    for name in names:  # a row without labels, as those of z are, has the value 0
+        expected = get_scorer(name)(model, val["X_val"], y_val)
+        assert last[f"eval_{name}"] == pytest.approx(expected), name
+    assert len({last[f"eval_{name}"] for name in names}) > 3
     with pytest.raises(ValueError, match="'neg_log_loss'.*use some of loss, accuracy"):
         fitted(((X, indicator, clients), val | {"y_val": y_val}), ["neg_log_loss"])
 
@@ -267,6 +274,7 @@ def test_a_run_that_is_resumed_has_the_same_table(held_out, tmp_path):
         (["r2"], "evaluation__metrics has 'r2', which is not known from those of clients"),
         (["roc_auc"], "use some of loss, accuracy, neg_log_loss, neg_brier_score"),
         (["neg_mean_squared_error"], "or not for this y"),
+        (["f1_samples"], "or not for this y"),
         ("accuracy", "must be an instance of 'list'"),
         (["loss", "loss"], "each once"),
         ([], "each once"),
@@ -275,6 +283,13 @@ def test_a_run_that_is_resumed_has_the_same_table(held_out, tmp_path):
 def test_wrong_metrics_are_refused(metrics, message, held_out):
     with pytest.raises(ValueError, match=message):
         fitted(held_out, metrics)
+
+
+def test_the_best_two_of_two_classes_are_refused(held_out):
+    (X, y, clients), val = held_out
+    two = (X, y == "x", clients), val | {"y_val": val["y_val"] == "x"}
+    with pytest.raises(ValueError, match="'top_k_accuracy', .* use some of loss.*brier_score.$"):
+        fitted(two, ["top_k_accuracy"])
 
 
 def test_without_rows_that_clients_keep_aside_it_is_refused(held_out):

@@ -170,6 +170,15 @@ def test_what_it_refuses(blobs):
     assert BackOff().joined(federation, 0) is None
 
 
+def test_labels_of_priority_clients_that_join_later_cannot_be_counted(blobs):
+    """Those of free clients are not counted."""
+    late, params = LateJoin({"b": 1}), {"class_weight": "balanced"}
+    with pytest.raises(ValueError, match="'balanced' counts the labels .* client 'b' joins later"):
+        fitted(blobs, late, priority=["a", "b"], **params)
+    model = fitted(blobs, late, priority=["a"], **params)
+    assert model.history_["not_joined"].tolist() == [("b",), (), (), ()]
+
+
 def test_if_no_priority_client_has_joined_the_model_stays(blobs):
     with pytest.warns(UserWarning, match="no priority client has sent the means"):
         model = fitted(
