@@ -1,12 +1,14 @@
 """Starts and stops a SuperLink and SuperNodes of Flower on this machine."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,59 @@ _ENVIRONMENT = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; its default is 1
 }
 _BIN = Path(sys.executable).parent
+#: What a node and its messages import.
+_IMPORTS = ["skfed.flower.warm", "flwr.supernode.cli", "torch._dynamo"]
+
+
+class _Fork:
+    """A node in a fork of a process that has the imports; as Popen has it.
+
+    Nodes of one machine import once in this way. Each is what ``python -m
+    skfed.flower.warm`` makes of its process.
+    """
+
+    def __init__(self, command: list[str], environment: dict, log: Path):
+        os.environ.update(_ENVIRONMENT)  # Flower reads some when imported
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_IMPORTS)
+        arguments = command, environment, log, _new_path()
+        self._process = context.Process(target=_become, args=arguments)
+        self._process.start()
+        self.pid = self._process.pid
+        self.terminate, self.kill = self._process.terminate, self._process.kill
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        return self.poll()
+
+
+def _become(command: list[str], environment: dict, log: Path, path: list[str]):
+    """Make this process a node, whose environment and path are new."""
+    from skfed.flower import warm
+
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None  # to be read from the environment
+    sys.argv, sys.path[:] = ["warm", *command], path
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    warm.main()
+
+
+def _new_path() -> list[str]:
+    """Return the path of a new process of ``python -m``."""
+    ask = [
+        sys.executable,
+        "-c",
+        "import json, sys; print(json.dumps(sys.path))",
+    ]
+    return json.loads(subprocess.check_output(ask))
 
 
 class Loopback:
@@ -32,7 +87,7 @@ class Loopback:
         Encrypt all traffic, and admit registered nodes only; None is safe on
         loopback alone.
     warm : bool, default=on Linux
-        Start nodes by ``skfed.flower.warm``, so that they import once.
+        Start nodes by ``skfed.flower.warm``, and let all of them import once.
     """
 
     def __init__(
@@ -44,7 +99,7 @@ class Loopback:
         self.address = f"127.0.0.1:{self.port}"
         # SuperLink, nodes by their names, and by its id what prints the log of
         # a run, which ends with it.
-        self.processes: dict[str, subprocess.Popen] = {}
+        self.processes: dict[str, subprocess.Popen | _Fork] = {}
 
     def __enter__(self):
         self._write_config()
@@ -94,10 +149,13 @@ class Loopback:
             options += ["--root-certificates", str(self.certificates.ca)]
         if key is not None:
             options += ["--auth-supernode-private-key", str(key)]
-        command = ["flower-supernode", *options]
+        command, home = ["flower-supernode", *options], f"home-{name}"
         if self.warm:
-            command = [sys.executable, "-m", "skfed.flower.warm", *command]
-        self._start(name, *command)
+            log = self.folder / f"{name}.log"
+            log.touch()
+            self.processes[name] = _Fork(command, self._environment(home), log)
+        else:
+            self._start(name, *command)
 
     def stop(self, name: str):
         """Stop a node, and wait for its end."""
@@ -243,16 +301,18 @@ class Loopback:
     def _popen(
         self, command: str, *options: str, home="flower", **streams
     ) -> subprocess.Popen:
+        return subprocess.Popen(
+            [_BIN / command, *options], env=self._environment(home), **streams
+        )
+
+    def _environment(self, home: str) -> dict[str, str]:
         # For what Flower starts itself.
         path = f"{_BIN}{os.pathsep}{os.environ['PATH']}"
-        environment = (
-            os.environ
+        return (
+            dict(os.environ)
             | _ENVIRONMENT
             | {"FLWR_HOME": str(self.folder / home), "PATH": path}
             | {"TMPDIR": str(self.folder)}  # where killed ones leave files
-        )
-        return subprocess.Popen(
-            [_BIN / command, *options], env=environment, **streams
         )
 
 
@@ -297,7 +357,7 @@ def _parents() -> list[tuple[int, int]]:
     return found
 
 
-def _end(process: subprocess.Popen):
+def _end(process: "subprocess.Popen | _Fork"):
     """Terminate a process, and kill its remaining descendants."""
     family = _family(process.pid)
     process.terminate()

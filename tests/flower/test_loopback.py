@@ -1,8 +1,11 @@
 """The example's processes end, also after errors; its certificates have all names."""
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -116,6 +119,33 @@ def test_children_are_found_and_ended(tool, start, monkeypatch):
     assert loopback._family(parent.pid)[-1] == parent.pid
     loopback._end(parent)
     parent.communicate(timeout=300)  # both have closed the pipe
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks after imports")
+def test_a_node_that_is_a_fork_is_as_another_process(tmp_path, monkeypatch):
+    """Its command, environment, output, status and end; where it looks is that of a new process."""
+    pytest.importorskip("flwr")
+    import loopback
+
+    for name, value in loopback._ENVIRONMENT.items():  # which it sets
+        monkeypatch.setenv(name, value)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = dict(os.environ, PATH=path, NODE="site a", TMPDIR=str(tmp_path))
+    log = tmp_path / "node.log"
+    command = ["sh", "-c", 'echo $$ $NODE; ls "$TMPDIR"; exit 3']
+    node = loopback._Fork(command, environment, log)
+    assert node.wait() == node.poll() == 3
+    first, *files = log.read_text().splitlines()
+    assert first == f"{node.pid} site a"
+    assert any(name.startswith("skfed-warm-") for name in files)
+    assert loopback._new_path()[0] == ""
+    node = loopback._Fork(["sleep", "600"], environment, log)
+    with pytest.raises(subprocess.TimeoutExpired):
+        node.wait(0.1)
+    while b"sleep" not in Path(f"/proc/{node.pid}/cmdline").read_bytes():
+        time.sleep(0.05)
+    loopback._end(node)
+    assert node.poll() == -signal.SIGTERM
 
 
 def test_certificates_have_the_superlink_s_own_address(tmp_path):
