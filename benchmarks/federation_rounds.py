@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.federation_rounds [--rounds 5]`` (with SKFED_DATA and flwr; several minutes)
 runs ``examples/federation`` twice, its nodes started by ``flower-supernode`` and by
-``skfed.flower.warm``, which are of one machine and import once, and prints a table. Linux alone.
+``skfed.flower.warm``, whose messages share what they import, and prints a table. Linux alone.
 """
 
 import argparse

@@ -12,8 +12,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 
 _ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -21,24 +22,24 @@ _ENVIRONMENT = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; its default is 1
 }
 _BIN = Path(sys.executable).parent
-#: What a node and its messages import.
+#: What messages of a node import.
 _IMPORTS = ["skfed.flower.warm", "flwr.supernode.cli", "torch._dynamo"]
 
 
 class _Fork:
     """A node in a fork of a process that has the imports; as Popen has it.
 
-    Nodes of one machine import once in this way. Each is what ``python -m
-    skfed.flower.warm`` makes of its process.
+    Messages of all nodes of one machine import once in this way. Each node is
+    what ``python -m skfed.flower.warm`` makes of its process.
     """
 
     def __init__(self, command: list[str], environment: dict, log: Path):
-        os.environ.update(_ENVIRONMENT)  # Flower reads some when imported
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_IMPORTS)
         arguments = command, environment, log, _new_path()
         self._process = context.Process(target=_become, args=arguments)
-        self._process.start()
+        with _without_program():
+            self._process.start()
         self.pid = self._process.pid
         self.terminate, self.kill = self._process.terminate, self._process.kill
 
@@ -50,6 +51,24 @@ class _Fork:
         if self.poll() is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout)
         return self.poll()
+
+
+@contextmanager
+def _without_program():
+    """Context manager in which new processes do not import the program.
+
+    They would have its project then, instead of the one that is submitted. They
+    have Flower's settings, of which it reads some when it is imported.
+    """
+    program, before = sys.modules["__main__"], dict(os.environ)
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ.update(_ENVIRONMENT)
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _become(command: list[str], environment: dict, log: Path, path: list[str]):
@@ -79,6 +98,8 @@ def _new_path() -> list[str]:
 class Loopback:
     """A federation of processes, which end with the context.
 
+    What forks nodes ends with the program.
+
     Parameters
     ----------
     folder : path
@@ -87,7 +108,7 @@ class Loopback:
         Encrypt all traffic, and admit registered nodes only; None is safe on
         loopback alone.
     warm : bool, default=on Linux
-        Start nodes by ``skfed.flower.warm``, and let all of them import once.
+        Start nodes by ``skfed.flower.warm``; they share what messages import.
     """
 
     def __init__(
@@ -164,8 +185,7 @@ class Loopback:
     def kill(self, name: str):
         """Kill a node and what it has started, as a power cut would."""
         node = self.processes.pop(name)
-        for process in _family(node.pid):
-            os.kill(process, signal.SIGKILL)
+        _kill(_family(node.pid))
         node.wait()
 
     def submit(self, app, **settings) -> str:
@@ -357,6 +377,13 @@ def _parents() -> list[tuple[int, int]]:
     return found
 
 
+def _kill(processes: list[int]):
+    """Kill processes, of which some may have ended."""
+    for one in processes:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
 def _end(process: "subprocess.Popen | _Fork"):
     """Terminate a process, and kill its remaining descendants."""
     family = _family(process.pid)
@@ -366,9 +393,7 @@ def _end(process: "subprocess.Popen | _Fork"):
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for one in family:
-        with suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
+    _kill(family)
 
 
 def _show(text: str, start: int, show: Callable[[str], None] | None) -> int:

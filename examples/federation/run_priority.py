@@ -7,8 +7,8 @@ and sites 4 and 5 have another: FedALIGN polls them, and they stay silent.
 
     python examples/federation/run_priority.py
 
-It needs ``pip install "flwr>=1.41,<1.42"``, and no data. Every message starts a Python process at
-its node, so on one machine it takes minutes.
+It needs ``pip install "flwr>=1.41,<1.42"``, and no data. Every message has a process at its node,
+on Linux a fork of one that has all imports (``skfed.flower.warm``); elsewhere it takes minutes.
 """
 
 import sys

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Send the arguments of a command, or run it here if there is no such process any more."""
+    """Send the arguments of a command, or run it here if there is no such process, or no fork."""
     folder, command, *arguments = sys.argv[1:]
     try:
         # The path of a socket may have 107 bytes alone.
@@ -14,8 +14,12 @@ def main() -> None:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(f"/proc/self/fd/{descriptor}/socket")
             connection.sendall(os.fsencode("".join(f"{one}\0" for one in arguments)))
+            connection.shutdown(socket.SHUT_WR)
+            if connection.recv(1):
+                return
     except OSError:
-        os.execv(command, [command, *arguments])
+        pass
+    os.execv(command, [command, *arguments])
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class DryRun:
 
 
 def run(app: ClientApp, node_config: dict[str, Any], classes: list | None = None) -> DryRun:
-    """Ask a site all that a run asks, in one round, of it alone; nothing leaves the process.
+    """Ask a site what a round asks of a priority client; nothing leaves the process.
 
     ``classes`` are the labels that the server names. Raises a SiteError if the site cannot answer,
     and what ``FederatedStrategy`` raises if its answers are not valid.

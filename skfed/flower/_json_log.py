@@ -1,6 +1,7 @@
 """A line of JSON for each client and round, for those who operate a federation."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from os import PathLike
@@ -11,23 +12,38 @@ import pandas as pd
 
 from skfed.exchanges import exchange_table
 
+logger = logging.getLogger("flwr")  # its lines are shown by `flwr run --stream`
+
 
 def checked_log(path: str | PathLike | None) -> Path | None:
-    """Return the file to write to, in a folder that exists."""
+    """Return the file to write to, which can be written."""
     if path is None:
         return None
-    if not isinstance(path, str | PathLike) or not Path(path).parent.is_dir():
+    if not isinstance(path, str | PathLike):
+        raise ValueError(f"log_json={path!r} must be the path of a file.")
+    try:
+        Path(path).open("a").close()
+    except OSError as error:
         raise ValueError(
-            f"log_json={path!r} must be the path of a file, in a folder of the server that exists."
-        )
+            f"log_json={str(path)!r} must be the path of a file that the server can write, in a "
+            f"folder that exists: {error.strerror}."
+        ) from error
     return Path(path)
 
 
 def log_round(path: Path | None, row: Mapping[str, Any]) -> None:
-    """Append the lines of a finished round; the file is closed after it, so it may be rotated."""
-    if path is not None:
+    """Append the lines of a finished round; the file is closed after it, so it may be rotated.
+
+    A failure is a warning: the round is finished, and the run goes on.
+    """
+    if path is None:
+        return
+    text = "".join(json.dumps(line) + "\n" for line in _lines(row))
+    try:
         with path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in _lines(row))
+            file.write(text)
+    except OSError as error:
+        logger.warning("round %d is not in log_json=%s: %s", row["round"], path, error.strerror)
 
 
 def _lines(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

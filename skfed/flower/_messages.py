@@ -174,7 +174,7 @@ def from_text(text: Any, loads: Callable = json.loads) -> Any:
         return _files.from_json(loads(text), {})
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"{str(text)[:80]!r} is not the JSON of labels: {str(error)[:200]}"
+            f"{abbreviated(text)} is not the JSON of labels: {str(error)[:200]}"
         ) from error
 
 
@@ -311,7 +311,14 @@ def get_sketch(content: RecordDict) -> np.ndarray:
     return sketch
 
 
+def _cut(value: Any) -> Any:
+    return value[:200] if isinstance(value, str | bytes) else value
+
+
 def abbreviated(value: Any) -> str:
     """Return the repr of a received value, at most 200 characters of it."""
-    text = repr(value)
+    # Cut first: the repr of a text may have ten characters for each of its own.
+    if isinstance(value, list | tuple):
+        value = type(value)([_cut(one) for one in value[:200]])
+    text = repr(_cut(value))
     return text if len(text) <= 200 else f"{text[:200]}..."

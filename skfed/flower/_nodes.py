@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from skfed.flower._client_info import ClientInfo
 from skfed.flower._discovery import PULL_INTERVAL, ClientDiscovery
 from skfed.flower._messages import abbreviated
-from skfed.flower._replies import FEW, SafeGrid, Size
+from skfed.flower._replies import FEW, FloodError, SafeGrid, Size
 from skfed.flower._waiting import End, Replies, never, send_and_wait
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ class Nodes:
         self._rejected: dict[int, str] = {}  # why, by node
         self._unfit: set[int] = set()  # of these, those whose data or estimator is why
         self.lost: set[str] = set()  # clients that did not reply to their last message
+        self._flooding: set[int] = set()  # nodes that have sent far too much
         self._closed = False  # to new clients
 
     def wait_for_clients(
@@ -95,20 +96,22 @@ class Nodes:
         """Send each client its content; return the replies, with exceptions where there is none.
 
         ``end`` says when it ends before the timeout, and ``asked`` is the size of what each is
-        asked for.
+        asked for. A node that sends far more is not asked again until it has connected again.
         """
         self._find_returned()
-        replies = send_and_wait(
-            self.grid, contents, self.node_of, message_type, self.timeout, end, asked
-        )
+        nodes = {name: node for name, node in self.node_of.items() if node not in self._flooding}
+        replies = send_and_wait(self.grid, contents, nodes, message_type, self.timeout, end, asked)
         for name, content in replies.contents.items():
             is_lost = isinstance(content, TimeoutError | ConnectionError)
             (self.lost.add if is_lost else self.lost.discard)(name)
+            if isinstance(content, FloodError):
+                self._flooding.add(self.node_of[name])
         return replies
 
     def _find_returned(self) -> None:
-        """Find clients that have come back as another node."""
+        """Find clients that have come back as another node, and nodes that have left."""
         online = self._online()
+        self._flooding &= online.keys()
         if self.lost or any(self.node_of[name] not in online for name in self.clients):
             self._discover(online, wait=True)
 

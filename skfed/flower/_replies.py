@@ -14,7 +14,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 logger = logging.getLogger(__name__)
 
 _ITEM_BYTES = 300  # of an array or a name, with its header
-_MOST_VALUES = 2**20  # in a JSON text; each takes some 100 bytes when it is read
+# In a JSON text: a value takes some 100 bytes when it is read, and a character up to four, in
+# several copies.
+_MOST_VALUES, _MOST_CHARACTERS = 2**20, 2**23
 _MOST_BYTES = 2**27  # of texts in an array, where each takes as much as the longest
 # What Flower raises where it cannot read a reply.
 _UNREADABLE: tuple[type[Exception], ...] = (
@@ -38,7 +40,7 @@ class Size(NamedTuple):
 _MARGIN = Size(array_bytes=2**20, characters=2**20, values=2**16)
 FEW = Size()  # what the replies to most questions have
 #: To a hello: the names and dtypes of the columns, and the labels.
-DESCRIPTION = Size(characters=2**25, values=2**22)
+DESCRIPTION = Size(characters=2**22, values=2**19)
 
 
 def size_of_states(states: Mapping[str, torch.Tensor], n_times: int) -> Size:
@@ -122,9 +124,13 @@ def limited_json(text: Any) -> Any:
     """Read the JSON of a client; a ValueError if it would take much more memory than the text."""
     if not isinstance(text, str):
         raise TypeError(f"a text is needed, not a {type(text).__name__}.")
-    n_values = sum(map(text.count, ",[{"))
-    if n_values > _MOST_VALUES:
-        raise ValueError(f"its text has {n_values:,} values, and at most {_MOST_VALUES:,} are read")
+    counts = {
+        "characters": (len(text), _MOST_CHARACTERS),
+        "values": (sum(map(text.count, ",[{")), _MOST_VALUES),
+    }
+    for what, (n, most) in counts.items():
+        if n > most:
+            raise ValueError(f"its text has {n:,} {what}, and at most {most:,} are read")
     return json.loads(text, object_hook=_with_short_texts)
 
 

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 # Seconds from one look for replies to the next: a share of those since the messages were sent.
 _SHARE, _LEAST, _MOST = 0.05, 0.1, 3.0
+_NOT_ASKED = "no answer: it has sent far too much, and is not asked until it connects again"
 _GRACE = 5.0  # seconds by which messages outlive an exchange: an expired one is an error of Flower
 
 
@@ -81,7 +82,7 @@ def send_and_wait(
 ) -> Replies:
     """Send each client its content; return the replies that arrive before the exchange ends.
 
-    ``asked`` is the size of what each is asked for.
+    ``asked`` is the size of what each is asked for. A client without a node is not asked.
 
     It ends with the last answer, after ``timeout`` seconds, or earlier: ``end`` takes the seconds
     of the answers so far, NaN without one, and returns after how many seconds an answer is late.
@@ -91,10 +92,13 @@ def send_and_wait(
     messages = {
         name: Message(content, nodes[name], message_type, ttl=longest + _GRACE)
         for name, content in contents.items()
+        if name in nodes
     }
     accepted = set(grid.push_messages([*messages.values()])) if messages else set()
     pending = {message.metadata.message_id: name for name, message in messages.items()}
     replies = Replies(seconds=dict.fromkeys(contents, nan))
+    for name in contents.keys() - messages.keys():
+        replies.contents[name] = ConnectionError(_NOT_ASKED)
     for message_id in pending.keys() - accepted:
         refused = ConnectionError("no answer: Flower has not accepted the message")
         replies.contents[pending.pop(message_id)] = refused

@@ -6,10 +6,11 @@ r"""What a server would ask of a site, and get, run in the site's own process.
        --node-config 'client-name="site 1" data="/data/phones"'
 
 loads the ClientApp, which :func:`skfed.flower.client_app` has made, in the folder of the Flower
-project, and gives it the messages of a round, from the hello to the training. Nothing leaves the
-machine. It prints what the site would report of its data, what it would send in each kind of
-message, with bytes, and the loss before and after its training. If something is wrong, it prints
-what, and the exit status is 1.
+project, and gives it the messages of a round of a site that has priority, from the hello to the
+training. What some rules and reports ask for besides (sketches, trial rounds, uploads, valuations,
+reports) is not asked. Nothing leaves the machine. It prints what the site would report of its data,
+what it would send in each kind of message, with bytes, and the loss before and after its training.
+If something is wrong, it prints what, and the exit status is 1.
 """
 
 import argparse
@@ -45,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("flwr").setLevel(logging.ERROR)  # of the rounds of the server
     try:
         app, node_config = _load(given.app), _read(given.node_config)
-        classes = None if given.classes is None else json.loads(given.classes)
-        done = run(app, node_config, classes)
+        done = run(app, node_config, _labels(given.classes))
     except Exception as error:
         _tell(error, given)
         return 1
@@ -105,6 +105,19 @@ def _read(node_config: str) -> dict[str, Any]:
         raise _Wrong(f"--node-config {node_config!r}: {error}") from error
 
 
+def _labels(text: str | None) -> list | None:
+    """Return the labels that the server names."""
+    if text is None:
+        return None
+    try:
+        labels = json.loads(text)
+    except ValueError:
+        labels = None
+    if not isinstance(labels, list):
+        raise _Wrong(f"--classes {text!r} must be a JSON list of all labels, such as '[0, 1]'.")
+    return labels
+
+
 def _tell(error: Exception, given: argparse.Namespace) -> None:
     """Print what is wrong; where, if it is not known what to do about it."""
     where, cause = "", error.__cause__
@@ -119,7 +132,9 @@ def _tell(error: Exception, given: argparse.Namespace) -> None:
 
 
 def _hint(error: BaseException, given: argparse.Namespace) -> str:
-    """Return what load_data asked of the node's configuration, if that is what it lacks."""
+    """Return what the arguments lack, if that is what is wrong."""
+    if given.classes is not None and isinstance(error, ValueError) and "classes_" in str(error):
+        return f" Here classes_ are those of --classes {given.classes!r}: add the label."
     if not isinstance(error, KeyError) or not error.args:
         return ""
     config = _read(given.node_config)

@@ -49,8 +49,10 @@ def main() -> None:
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     if os.fork():
         os.execvp(command[0], command)
-    _fork_until_it_ends(node, listener, run)
-    shutil.rmtree(folder)
+    try:
+        _fork_until_it_ends(node, listener, run)
+    finally:
+        shutil.rmtree(folder)
 
 
 def _listen(folder: Path) -> socket.socket:
@@ -75,11 +77,14 @@ def _fork_until_it_ends(node: int, listener: socket.socket, run: Callable[[], No
     listener.settimeout(_PAUSE)
     while os.getppid() == node:
         multiprocessing.active_children()  # waits for those that have ended
-        with suppress(TimeoutError):
+        try:
             connection, _ = listener.accept()
-            arguments = listener, connection, run
+        except TimeoutError:
+            continue
+        arguments = listener, connection, run
+        with connection, suppress(OSError):  # no memory: without a word the command runs alone
             multiprocessing.get_context("fork").Process(target=_handle, args=arguments).start()
-            connection.close()
+            connection.sendall(b"1")
 
 
 def _import_all() -> Callable[[], None]:

@@ -107,6 +107,11 @@ def test_the_server_may_name_the_labels(site):
     assert status == 0 and "weight (3, 3)" in out
     status, _, errors = site("", "--classes", "[0, 2]")
     assert status == 1 and "error: in answer to query.skfed_moments: ValueError: " in errors
+    assert errors.endswith("Here classes_ are those of --classes '[0, 2]': add the label.\n")
+    for wrong in ("0,1", "3"):
+        status, _, errors = site("", "--classes", wrong)
+        assert status == 1
+        assert errors.startswith(f"error: --classes '{wrong}' must be a JSON list of all labels")
 
 
 MISTAKES = {

@@ -1,6 +1,7 @@
 """A line of JSON for each client and round, of the same numbers as the tables."""
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -88,7 +89,20 @@ def test_a_run_that_continues_appends_its_rounds(federate, tmp_path):
     assert [line["round"] for line in read(log)] == [0] * 6 + [1] * 6 + [2] * 6
 
 
-@pytest.mark.parametrize("path", ["no folder/rounds.jsonl", True, 3])
+@pytest.mark.parametrize("path", ["no folder/rounds.jsonl", True, 3, "", "."])
 def test_a_log_that_cannot_be_written_is_an_error_before_the_run(path):
     with pytest.raises(ValueError, match=r"log_json=.* must be the path of a file"):
         FederatedStrategy(estimator(), log_json=path)
+
+
+def test_if_it_cannot_be_written_any_more_the_run_goes_on(federate, tmp_path, caplog):
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "rounds.jsonl"
+    strategy, grid = federate(estimator(n_rounds=3), log_json=log)
+    at_round(1, lambda grid: shutil.rmtree(log.parent))(grid)
+    strategy.start(grid)
+    assert len(strategy.model_.history_) == 3
+    warned = [one.getMessage() for one in caplog.records if "log_json" in one.getMessage()]
+    assert warned == [
+        f"round {t} is not in log_json={log}: No such file or directory" for t in (1, 2)
+    ]

@@ -122,19 +122,19 @@ def test_children_are_found_and_ended(tool, start, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks after imports")
-def test_a_node_that_is_a_fork_is_as_another_process(tmp_path, monkeypatch):
+def test_a_node_that_is_a_fork_is_as_another_process(tmp_path):
     """Its command, environment, output, status and end; where it looks is that of a new process."""
     pytest.importorskip("flwr")
     import loopback
 
-    for name, value in loopback._ENVIRONMENT.items():  # which it sets
-        monkeypatch.setenv(name, value)
+    before, program = dict(os.environ), sys.modules["__main__"]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = dict(os.environ, PATH=path, NODE="site a", TMPDIR=str(tmp_path))
     log = tmp_path / "node.log"
     command = ["sh", "-c", 'echo $$ $NODE; ls "$TMPDIR"; exit 3']
     node = loopback._Fork(command, environment, log)
     assert node.wait() == node.poll() == 3
+    assert os.environ == before and sys.modules["__main__"] is program
     first, *files = log.read_text().splitlines()
     assert first == f"{node.pid} site a"
     assert any(name.startswith("skfed-warm-") for name in files)

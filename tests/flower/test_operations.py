@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import runpy
 import shutil
 import ssl
 import subprocess
@@ -73,7 +74,10 @@ def test_sites_share_a_network_with_the_proxy_alone(services):
     assert published.startswith("127.0.0.1:")
 
 
-def test_each_service_gets_the_files_that_its_command_names_and_no_others(services):
+def test_each_service_gets_the_files_that_its_command_names_and_no_others(
+    services, tmp_path, monkeypatch
+):
+    """A command makes them all."""
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
     used = set()
     for name, service in services.items():
@@ -82,6 +86,9 @@ def test_each_service_gets_the_files_that_its_command_names_and_no_others(servic
         assert named == set(service["secrets"]), name
         used |= named
     assert used == compose["secrets"].keys()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    runpy.run_path(str(DEPLOY / "make_keys.py"))["make_keys"](tmp_path)
+    assert used < {file.name for file in tmp_path.iterdir()}
 
 
 @pytest.mark.federation
@@ -147,12 +154,10 @@ def write_site(folder, site):
 @pytest.fixture
 def hosts(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLE)
-    from certificates import Certificates
     from loopback import _free_port
 
     needs("nginx")
-    certificates = Certificates(tmp_path / "keys")
-    (tmp_path / "keys" / "executor").write_bytes(b"0123456789abcdef0123456789abcdef")
+    certificates = runpy.run_path(str(DEPLOY / "make_keys.py"))["make_keys"](tmp_path / "keys")
     return Hosts(tmp_path, certificates, {name: _free_port() for name in ("superlink", "proxy")})
 
 
@@ -236,7 +241,7 @@ def run_round(federation, hosts, services):
     names = [f"site-{k}" for k in (1, 2, 3)]
     for k, name in enumerate(names, start=1):
         write_site(hosts.folder / f"data-{k}", k)
-        _, public = hosts.certificates.make_key(name)
+        public = hosts.certificates.folder / f"{name}.pub"
         federation.flwr("supernode", "register", str(public), "loop", "--name", f"site {k}")
         start(federation, name, hosts, services, **{"/data": f"{hosts.folder}/data-{k}"})
     out = hosts.folder / "model.safetensors"

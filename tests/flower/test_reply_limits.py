@@ -11,7 +11,7 @@ import torch
 import torch._dynamo  # a first step imports it, which is not what is measured
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from local_grid import LocalGrid, Node, is_kind
-from mishaps import estimator, node_of, reply
+from mishaps import at_round, estimator, node_of, reply
 from sklearn.pipeline import make_pipeline
 
 from skfed import FederatedClassifier, OortSelector, PowerOfChoice, RandomSelector
@@ -240,13 +240,15 @@ def statistics(*pairs):
     return json.dumps({"dict": [list(pair) for pair in pairs]})
 
 
-TEXTS = [LONG, *["a"] * 1000]
+TEXTS, WIDE = [LONG, *["a"] * 1000], "\U0001f600"
 STATISTICS = {
     "many values": statistics(("values", [{"objects": ["a"] * 1_200_000}])),
     "a long value": statistics(("values", [{"strings": TEXTS}])),
     "a tuple": statistics(("values", [{"tuple": TEXTS}])),
     "a flag": statistics(("values", []), ("suppressed", {"tuple": TEXTS})),
     "lists": json.dumps([[]] * 1_200_000),
+    "a text of wide characters": statistics(("values", [{"strings": [WIDE + LONG * 7, "b"]}])),
+    "more of it": statistics(("values", [{"strings": [WIDE + LONG * 16, "b"]}])),
 }
 
 
@@ -276,6 +278,31 @@ def test_a_site_that_floods_a_transformer_is_named(name, blobs, grid_time, memor
     exchange = strategy.model_[0].exchange_
     assert exchange.loc[exchange["client"] == "b", "result"].tolist() == ["failed"]
     assert memory() < MOST
+
+
+def test_a_node_that_floods_is_not_asked_until_it_connects_again(federate):
+    strategy, grid = federate(estimator(n_rounds=4))
+    node = node_of(grid, "b")
+
+    def answer(message):
+        own = node.app(message, node.context)
+        return with_array(own, FLOOD) if is_kind(message, "train") else own
+
+    def come_back(grid):
+        node.online = False
+        grid.add(Node(node.app, {"client-name": "b"}))
+
+    node.answer = answer
+    at_round(2, come_back)(grid)
+    strategy.start(grid)
+    history = strategy.model_.history_
+    assert history["failed"].tolist() == [("b",)] * 3 + [()]
+    n_asked = sum(
+        is_kind(m, "train") and grid.nodes[m.metadata.dst_node_id] is node for m in grid.sent
+    )
+    assert n_asked == 1
+    assert "of arrays, where at most" in history["causes"][0][0]
+    assert "it has sent far too much, and is not asked until it connects" in history["causes"][1][0]
 
 
 def test_what_flower_cannot_read_does_not_end_the_run(federate):
@@ -314,6 +341,7 @@ def test_an_answer_to_the_question_of_another_round_is_none(federate, memory):
 
 HELLOS = {
     "ten million labels": {"classes": "[" + "0," * (10**7 - 1) + "0]"},
+    "two million labels": {"classes": "[" + "0," * (2 * 10**6 - 1) + "0]"},
     "more labels than are taken": {"classes": json.dumps(list(range(10_001)))},
     "long labels": {"classes": json.dumps([LONG, "a"])},
     "texts in an array": {"classes": json.dumps({"strings": [LONG, *["a"] * 10_000]})},
@@ -328,21 +356,36 @@ HELLOS = {
     "a long name": {"name": LONG},
     "long names of columns": {"columns": [LONG, *map(str, range(99))], "shape": [100]},
     "lengths that are no number": {"shape": [True]},
-    "many columns": {"columns": ["a"] * 10**7},
+    "many columns": {"columns": [""] * 10**7},
     "arrays of 10 GB": {"arrays": statistics(("a", {"tuple": ["float64", {"tuple": [10**10]}]}))},
     "rows": {"n_samples": 2**62},
+    "a name whose repr is longer": {"name": "\0" * 9 * MEGABYTE},
+    "a version whose repr is longer": {"protocol": b"\0" * 9 * MEGABYTE},
+    "labels whose repr is longer": {"classes": b"\0" * 9 * MEGABYTE},
+    "a label of wide characters": {"classes": json.dumps([WIDE + LONG * 8])},
+    "more of it": {"classes": json.dumps([WIDE + LONG * 9])},
+    "names of columns": {"columns": [*map(str, range(10**6))], "shape": [10**6]},
+    "far too much": {"name": "\0" * 65 * MEGABYTE},
 }
 
 
 HELLO_CAUSES = {
-    "ten million labels": "its text has 10,000,000 values, and at most 1,048,576 are read",
+    "ten million labels": "characters, where at most 9,437,184 are taken",
+    "two million labels": "its text has 2,000,000 values, and at most 1,048,576 are read",
     "more labels than are taken": "10,001 labels, and at most 10,000 are taken: pass all labels",
     "texts in an array": "an array of its 10,001 texts would take 40,004,000,000 bytes",
     "lists in lists": "is not the JSON of labels",
     "long names of columns": "an array of its 100 texts would take 400,000,000 bytes",
-    "many columns": "its reply has 10,000,005 values, where at most 8,454,144 are taken",
+    "many columns": "its reply has 10,000,005 values, where at most 1,114,112 are taken",
     "arrays of 10 GB": "its info has arrays=",
+    "a version whose repr is longer": "different versions of skfed",
+    "labels whose repr is longer": "is not the JSON of labels: a text is needed, not a bytes",
+    "more of it": "its text has 9,000,016 characters, and at most 8,388,608 are read",
+    "names of columns": "'b' has shape (1000000,), ",
+    "far too much": "characters, where at most 9,437,184 are taken",
 }
+#: What has no valid name.
+NAMELESS = ["a long name", "a name whose repr is longer", "far too much"]
 
 
 @pytest.mark.parametrize("name", HELLOS)
@@ -360,5 +403,5 @@ def test_a_site_that_declares_too_much_is_left_out_by_name(name, federate, memor
     assert memory() < MOST
     assert sorted(found) == ["a", "c", "d", "e", "f"]
     (warned,) = {one.getMessage() for one in caplog.records if "left out" in one.getMessage()}
-    assert ("'b': " in warned) == (name != "a long name")
+    assert ("'b'" in warned) == (name not in NAMELESS)
     assert HELLO_CAUSES.get(name, "its info has") in warned and len(warned) < 700
