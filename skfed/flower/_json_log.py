@@ -12,7 +12,7 @@ import pandas as pd
 
 from skfed.exchanges import exchange_table
 
-logger = logging.getLogger("flwr")  # its lines are shown by `flwr run --stream`
+logger = logging.getLogger(__name__)
 
 
 def checked_log(path: str | PathLike | None) -> Path | None:
