@@ -91,9 +91,24 @@ def verdict(found: pd.DataFrame) -> str:
     """Return the first line: which rules are better than tuned random selection, if any is."""
     better = {budget: rules for budget, rules in winners(found).items() if rules}
     if not better:
-        return "**No rule is better than tuned random selection over the cells of this page.**"
-    named = "; ".join(f"within the same {b}: {', '.join(rules)}" for b, rules in better.items())
-    return f"**Better than tuned random selection, over the cells of this page: {named}.**"
+        text = "**No rule is better than tuned random selection over the cells of this page.**"
+    else:
+        named = "; ".join(f"within the same {b}: {', '.join(rules)}" for b, rules in better.items())
+        text = f"**Better than tuned random selection, over the cells of this page: {named}.**"
+    return text + _under_conditions(found, {rule for rules in better.values() for rule in rules})
+
+
+def _under_conditions(found: pd.DataFrame, known: set[str]) -> str:
+    """Return a sentence on the rules, but those known, that are better under one condition."""
+    parts = []
+    for condition in _in_order(found):
+        own = found[found["condition"] == condition]
+        rules = sorted({rule for rules in winners(own).values() for rule in rules} - known)
+        if rules:
+            n = len(own[CELL].drop_duplicates())
+            cells = f"{n} cell{'s' * (n > 1)}"
+            parts.append(f"{CONDITIONS[condition].title} ({cells}): {', '.join(rules)}")
+    return f" Better under one condition: {'; '.join(parts)}." if parts else ""
 
 
 def origin(results: pd.DataFrame) -> str:

@@ -140,6 +140,17 @@ def test_the_first_line_says_so_if_no_rule_is_better():
     )
 
 
+def test_the_first_line_names_what_is_better_under_one_condition():
+    kind = table(1, 3, good=0.04).assign(condition="priority-kind")
+    frame = pd.concat([table(6, 3, good=-0.02), kind])
+    assert verdict(frame) == (
+        "**No rule is better than tuned random selection over the cells of this page.** Better "
+        "under one condition: a tenth of the clients, of one kind, with priority (1 cell): good."
+    )
+    everywhere = pd.concat([table(6, 3, good=0.02), kind])
+    assert verdict(everywhere).endswith("within the same rounds: good.**")
+
+
 def test_ranks_are_means_over_blocks_of_the_rules_that_are_in_all_of_them():
     pytest.importorskip("scikit_posthocs", reason="needs the extra benchmarks")
     frame = table(6, 3, good=0.02, bad=-0.02, mixed=lambda cell, seed: 0.04 if cell < 3 else 0.01)
