@@ -43,11 +43,13 @@ class Certificates:
         _write(
             self.ca,
             _certificate("skfed example CA", authority, authority, None),
+            mode=0o644,
         )
         key = ec.generate_private_key(ec.SECP384R1())
         _write(
             self.server,
             _certificate("SuperLink", key, authority, [*_LOCAL, *hosts]),
+            mode=0o644,
         )
         _write(self.server_key, _private(key))
 
@@ -81,6 +83,7 @@ class Certificates:
             key.public_key().public_bytes(
                 Encoding.OpenSSH, PublicFormat.OpenSSH
             ),
+            mode=0o644,
         )
         return private, public
 
@@ -126,6 +129,6 @@ def _private(key) -> bytes:
     )
 
 
-def _write(path: Path, content: bytes):
-    path.touch(mode=0o600)
+def _write(path: Path, content: bytes, mode: int = 0o600):
+    path.touch(mode=mode)
     path.write_bytes(content)

@@ -88,7 +88,10 @@ def test_each_service_gets_the_files_that_its_command_names_and_no_others(
     assert used == compose["secrets"].keys()
     monkeypatch.setattr(sys, "path", [*sys.path])
     runpy.run_path(str(DEPLOY / "make_keys.py"))["make_keys"](tmp_path)
-    assert used < {file.name for file in tmp_path.iterdir()}
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert used < modes.keys()
+    public = {name for name, mode in modes.items() if mode & 0o044}
+    assert public == {name for name in modes if name.endswith((".pem", ".pub"))}
 
 
 @pytest.mark.federation
