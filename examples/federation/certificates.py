@@ -130,5 +130,6 @@ def _private(key) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int = 0o600):
-    path.touch(mode=mode)
+    path.touch(mode=0o600)
     path.write_bytes(content)
+    path.chmod(mode)
