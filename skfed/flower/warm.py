@@ -82,7 +82,7 @@ def _fork_until_it_ends(node: int, listener: socket.socket, run: Callable[[], No
         except TimeoutError:
             continue
         arguments = listener, connection, run
-        with connection, suppress(OSError):  # no memory: without a word the command runs alone
+        with connection, suppress(OSError):  # no fork: the command, not answered, runs by itself
             multiprocessing.get_context("fork").Process(target=_handle, args=arguments).start()
             connection.sendall(b"1")
 

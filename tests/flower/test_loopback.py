@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from cryptography import x509
@@ -122,12 +123,16 @@ def test_children_are_found_and_ended(tool, start, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks after imports")
-def test_a_node_that_is_a_fork_is_as_another_process(tmp_path):
+def test_a_node_that_is_a_fork_is_as_another_process(tmp_path, monkeypatch):
     """Its command, environment, output, status and end; where it looks is that of a new process."""
     pytest.importorskip("flwr")
     import loopback
 
-    before, program = dict(os.environ), sys.modules["__main__"]
+    program = ModuleType("__main__")  # a program that must not be run again for a node
+    program.__file__ = str(tmp_path / "program.py")
+    Path(program.__file__).write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    monkeypatch.setitem(sys.modules, "__main__", program)
+    before = dict(os.environ)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = dict(os.environ, PATH=path, NODE="site a", TMPDIR=str(tmp_path))
     log = tmp_path / "node.log"
@@ -135,6 +140,7 @@ def test_a_node_that_is_a_fork_is_as_another_process(tmp_path):
     node = loopback._Fork(command, environment, log)
     assert node.wait() == node.poll() == 3
     assert os.environ == before and sys.modules["__main__"] is program
+    assert not (tmp_path / "imported").exists()
     first, *files = log.read_text().splitlines()
     assert first == f"{node.pid} site a"
     assert any(name.startswith("skfed-warm-") for name in files)

@@ -82,6 +82,17 @@ def test_without_a_process_that_forks_the_command_itself_runs(tmp_path):
     assert subprocess.check_output(command, text=True) == "a b c\n"
 
 
+def test_without_a_fork_the_command_itself_runs(tmp_path):
+    """The process that forks takes the arguments, and has no memory for a fork."""
+    with warm._listen(tmp_path) as listener:
+        command = [sys.executable, "-IS", ASK, tmp_path, "/bin/echo", "a b"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as file:
+                assert file.read() == b"a b\0"
+            assert asking.communicate()[0] == "a b\n"
+
+
 @pytest.mark.parametrize(
     ("command", "path", "message"),
     [
